@@ -1,0 +1,147 @@
+"""The real world: a peer's box on this machine.
+
+Here, and only here, the openings are filled with the real things: iroh for the transport, one worker
+thread with torch for compute, the file system for the disk. Flags describe this machine; the run
+describes the run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import msgspec
+import platformdirs
+
+from atoll.disk import FileDisk
+from atoll.errors import LocalError, SpecError
+from atoll.journal import Journal
+from atoll.model.compute import Cost, Engine
+from atoll.model.worker import WorkerThread
+from atoll.net import identity
+from atoll.net.iroh import bind
+from atoll.peer.box import Box
+from atoll.spec.run import Folder, Run, Shards
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a person says about this machine."""
+
+    device: str = "auto"
+    threads: int = 0
+    """Threads for compute; 0: all cores."""
+    host: str = "0.0.0.0"
+    port: int = 0
+    relay: bool = False
+    data: str = ""
+    """Where this machine keeps the run's token shards, if not where the run file says."""
+    model: str = ""
+    """Where this machine keeps the run's pretrained folder, if not where the run file says."""
+
+
+class WallClock:
+    """The time of day."""
+
+    def now_s(self) -> float:
+        return time.time()
+
+
+def cache() -> Path:
+    """Return where prepared corpora live, shared by all runs of this user."""
+    home = os.environ.get("ATOLL_HOME")
+    return Path(home) if home else Path(platformdirs.user_cache_dir("atoll"))
+
+
+def pinned(run: Run, machine: Machine) -> Run:
+    """Return the run with its data and pretrained weights named by digest, preparing what is missing."""
+    from atoll.data.samples import open_data
+    from atoll.model.folder import digest
+
+    local = located(run, machine)
+    data = open_data(local.data, run.seeds.data, cache())
+    run = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, digest=data.manifest.digest()))
+    if isinstance(local.model, Folder):
+        found = digest(Path(local.model.path))
+        if local.model.digest and local.model.digest != found:
+            raise SpecError(
+                f"model.digest: {local.model.path} holds weights {found}, the run names {local.model.digest}",
+                hint="point model.path (or --model) at the right folder, or remove model.digest for a new run",
+            )
+        run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, digest=found))
+    return run
+
+
+def located(run: Run, machine: Machine) -> Run:
+    """Return the run with paths that hold on this machine."""
+    if machine.data:
+        run = msgspec.structs.replace(
+            run, data=msgspec.structs.replace(run.data, source=Shards(path=machine.data))
+        )
+    if machine.model and isinstance(run.model, Folder):
+        run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, path=machine.model))
+    return run
+
+
+def build_torch(run: Run, machine: Machine) -> Engine:
+    """Return the torch engine of a run on this machine, reading its data."""
+    from atoll.data.samples import open_data
+    from atoll.model.engine import build_engine
+
+    run = located(run, machine)
+    data = open_data(run.data, run.seeds.data, cache())
+    return build_engine(run, data, device=machine.device, threads=machine.threads or os.cpu_count() or 1)
+
+
+async def real_box(home: Path, machine: Machine) -> Box:
+    """Return the box of the peer that lives in `home`."""
+    home.mkdir(parents=True, exist_ok=True)
+    me = identity.load(home / "identity.key")
+    transport = await bind(me.secret, host=machine.host, port=_port(home, machine), relay=machine.relay)
+    _keep_port(home, transport.addresses())
+    compute = WorkerThread()
+
+    async def build(run: Run) -> Engine:
+        return await compute.run(lambda: build_torch(run, machine), Cost())
+
+    return Box(
+        transport=transport,
+        compute=compute,
+        disk=FileDisk(home),
+        journal=Journal(identity.short(transport.id), WallClock(), _sink(home / "journal.jsonl")),
+        random=Random(int.from_bytes(me.secret[:8], "little") ^ time.time_ns()),
+        build=build,
+        device=machine.device,
+    )
+
+
+def _port(home: Path, machine: Machine) -> int:
+    """Return the port to listen at: the one asked for, or the one used before, so that old tickets still work."""
+    kept = home / "port"
+    if machine.port or not kept.is_file():
+        return machine.port
+    return int(kept.read_text())
+
+
+def _keep_port(home: Path, addresses: list[str]) -> None:
+    (home / "port").write_text(addresses[0].rpartition(":")[2])
+
+
+def _sink(path: Path) -> Callable[[bytes], None]:
+    """Return a writer of whole lines to the end of a journal file."""
+    file = path.open("ab", buffering=0)
+
+    def put(line: bytes) -> None:
+        try:
+            file.write(line)
+        except OSError as error:
+            raise LocalError(f"{path}: {error.strerror}", hint="free some space and start again") from error
+
+    return put
+
+
+Builder = Callable[[Run], Awaitable[Engine]]

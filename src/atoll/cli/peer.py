@@ -1,0 +1,60 @@
+"""One peer as a process, without a view: what `atoll train` and `atoll join` start and then only watch.
+
+It is on its own: whoever started it may go away. SIGTERM and SIGINT ask it to leave cleanly.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+HIDDEN = True
+
+
+def command(
+    home: Annotated[Path, typer.Option(help="This peer's folder.")],
+    run: Annotated[Path | None, typer.Option(help="Canonical run (JSON): organise it.")] = None,
+    ticket: Annotated[str, typer.Option(help="Join the run of this ticket.")] = "",
+    name: str = "",
+    device: str = "auto",
+    threads: int = 0,
+    host: str = "0.0.0.0",
+    port: int = 0,
+    relay: bool = False,
+    data: str = "",
+    model: str = "",
+) -> None:
+    """Run one peer in the foreground, without a view."""
+    import asyncio
+
+    from atoll.cli.machine import Machine, real_box
+    from atoll.net.ticket import parse_ticket
+    from atoll.peer.life import Start, Stop, live
+    from atoll.spec.load import decode_run
+
+    machine = Machine(
+        device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model
+    )
+    if run is not None:
+        start = Start(run=decode_run(run.read_bytes(), source=str(run)), name=name)
+    else:
+        pass_ = parse_ticket(ticket)
+        start = Start(run_id=pass_.run, contacts={c.peer: c.addresses for c in pass_.peers}, name=name)
+
+    async def main() -> None:
+        stop = Stop()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if sys.platform != "win32":
+                loop.add_signal_handler(number, stop.ask, f"asked to leave ({signal.Signals(number).name})")
+        box = await real_box(home, machine)
+        try:
+            await live(box, start, stop)
+        finally:
+            await box.compute.close()
+
+    asyncio.run(main())

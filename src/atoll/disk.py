@@ -1,0 +1,131 @@
+"""What survives a crash: one peer's folder, as an opening of the box.
+
+The contract says only what a real file system promises: bytes are durable after `sync`, a new name is
+durable after `sync` of its folder, and a crash before that may lose or tear either. The simulated disk
+takes every liberty this leaves; so code that survives there survives here. `save` is the one safe way
+to replace a file: write beside it, sync, rename, sync the folder.
+
+Paths are relative, with forward slashes ("rounds/12/result").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from atoll.errors import LocalError
+
+T = TypeVar("T")
+
+
+class Disk(Protocol):
+    """One peer's durable folder. Missing files raise `FileNotFoundError`; a full disk raises `LocalError`."""
+
+    async def read(self, path: str) -> bytes: ...
+
+    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+        """Put `data` at `path` (parents are made); durable only after `sync(path)`."""
+
+    async def sync(self, path: str) -> None:
+        """Make a file's bytes, or a folder's names (path ending in "/"; "/" is the whole folder), durable."""
+
+    async def rename(self, old: str, new: str) -> None: ...
+
+    async def remove(self, path: str) -> None:
+        """Delete a file, or a whole folder."""
+
+    async def names(self, folder: str) -> list[str]:
+        """Return the sorted names in a folder; empty when there is none."""
+
+
+async def save(disk: Disk, path: str, data: bytes) -> None:
+    """Replace the file at `path` so that a crash leaves either the old bytes or the new."""
+    await disk.write(path + ".new", data)
+    await disk.sync(path + ".new")
+    await disk.rename(path + ".new", path)
+    await disk.sync(path.rpartition("/")[0] + "/")
+
+
+class FileDisk:
+    """The real disk: a folder of this machine, touched only in worker threads."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._ready: set[Path] = set()
+
+    async def read(self, path: str) -> bytes:
+        return await self._off_loop((self.root / path).read_bytes)
+
+    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+        def put() -> None:
+            target = self.root / path
+            self._make(target.parent)
+            with target.open("ab" if append else "wb") as file:
+                file.write(data)
+
+        await self._off_loop(put)
+
+    async def sync(self, path: str) -> None:
+        def flush() -> None:
+            if path.endswith("/") and os.name == "nt":
+                return  # Windows makes names durable by itself and cannot open a folder
+            _sync(self.root / path.strip("/"))
+
+        await self._off_loop(flush)
+
+    async def rename(self, old: str, new: str) -> None:
+        def move() -> None:
+            self._make((self.root / new).parent)
+            os.replace(self.root / old, self.root / new)
+
+        await self._off_loop(move)
+
+    async def remove(self, path: str) -> None:
+        await self._off_loop(lambda: _remove(self.root / path))
+
+    async def names(self, folder: str) -> list[str]:
+        def look() -> list[str]:
+            target = self.root / folder
+            return sorted(entry.name for entry in target.iterdir()) if target.is_dir() else []
+
+        return await self._off_loop(look)
+
+    def _make(self, folder: Path) -> None:
+        """Create a folder and make its name durable, once."""
+        if folder not in self._ready:
+            folder.mkdir(parents=True, exist_ok=True)
+            if os.name != "nt":
+                _sync(folder.parent)
+            self._ready.add(folder)
+
+    async def _off_loop(self, call: Callable[[], T]) -> T:
+        try:
+            return await asyncio.to_thread(call)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise LocalError(
+                    f"{self.root}: the disk is full ({error.strerror})",
+                    hint="free some space and start again: everything saved before is intact",
+                ) from error
+            raise
+
+
+def _sync(target: Path) -> None:
+    handle = os.open(target, os.O_RDONLY if os.name != "nt" else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _remove(target: Path) -> None:
+    if target.is_dir():
+        for child in target.iterdir():
+            _remove(child)
+        target.rmdir()
+    else:
+        target.unlink(missing_ok=True)

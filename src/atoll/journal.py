@@ -1,0 +1,271 @@
+"""What happened, as typed events in the past tense; one JSON line each.
+
+Code writes events, never log strings. Metrics, the terminal view, reports, the checks of the simulator
+and the trace hash are all readers of this one record, so a number that is not here is not in a claim.
+A line is `{"at_s": ..., "peer": ..., "event": {"kind": "round_committed", ...}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from atoll.errors import LocalError
+
+
+class Clock(Protocol):
+    """Wall time, for display, expiry and hours of the day; never for safety."""
+
+    def now_s(self) -> float: ...
+
+
+def _snake(name: str) -> str:
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag=_snake, omit_defaults=True):
+    """Base of everything that can happen."""
+
+
+class PeerStarted(_Event):
+    run: str
+    name: str = ""
+    organiser: bool = False
+    device: str = ""
+    protocol: int = 0
+    resumed_version: int | None = None
+
+
+class PeerStopped(_Event):
+    why: str
+    version: int = 0
+
+
+class TicketPrinted(_Event):
+    ticket: str
+
+
+class PeerJoined(_Event):
+    who: str
+    roster: int
+
+
+class PeerLeft(_Event):
+    who: str
+    roster: int
+    why: str = ""
+
+
+class PeerLost(_Event):
+    """A link to another peer died; `why` says how it was noticed."""
+
+    who: str
+    why: str
+
+
+class JoinRefused(_Event):
+    who: str
+    why: str
+
+
+class MessageRefused(_Event):
+    """Bytes from another peer were malformed, oversized, replayed or out of place."""
+
+    who: str
+    why: str
+
+
+class RoundAnnounced(_Event):
+    channel: str
+    version: int
+    members: list[str]
+    samples: int
+    first: int
+    """Position of the first fresh sample of the round in the global order."""
+
+
+class WorkProgressed(_Event):
+    """A slice of local work was done."""
+
+    channel: str
+    version: int
+    steps: int
+    steps_of: int
+    loss: float
+    tokens: int
+    took_s: float
+
+
+class ContributionSent(_Event):
+    channel: str
+    version: int
+    attempt: int
+    sent_bytes: int
+    took_s: float
+
+
+class RoundReplanned(_Event):
+    """A shard owner vanished; others took its shards over."""
+
+    channel: str
+    version: int
+    attempt: int
+    why: str
+
+
+class RoundSettled(_Event):
+    """The broker fixed whose contributions are in."""
+
+    channel: str
+    version: int
+    attempt: int
+    contributors: list[str]
+    why: str
+
+
+class RoundCommitted(_Event):
+    """The broker made a round durable."""
+
+    channel: str
+    version: int
+    contributors: list[str]
+    samples: int
+    tokens: int
+    result: str
+    """Hex digest root of the result bytes."""
+    round_s: float = 0.0
+
+
+class RoundApplied(_Event):
+    """This peer holds the anchor of `version`."""
+
+    channel: str
+    version: int
+    anchor: str
+    """Hex digest of anchor and replicated outer state."""
+    fetched: bool = False
+    """True when the result had to be fetched after the commit."""
+
+
+class ContributionDropped(_Event):
+    """Own work missed its round: its lease went back."""
+
+    channel: str
+    version: int
+    samples: int
+
+
+class StateFetched(_Event):
+    version: int
+    size_bytes: int
+    donors: list[str]
+    took_s: float
+
+
+class StateHealed(_Event):
+    """Own state differed from the one the log names; it was downloaded anew."""
+
+    version: int
+    had: str
+    wanted: str
+
+
+class DataFetched(_Event):
+    manifest: str
+    size_bytes: int
+    took_s: float
+
+
+class PrivateStateReset(_Event):
+    """Inner optimizer state could not be taken back; it starts from zero."""
+
+    why: str
+
+
+class CheckpointSaved(_Event):
+    version: int
+    path: str
+    size_bytes: int
+    took_s: float
+
+
+class Evaluated(_Event):
+    version: int
+    loss: float
+    tokens: int
+
+
+class TrafficCounted(_Event):
+    """Payload bytes handed to and taken from the transport since the start."""
+
+    sent_bytes: int
+    received_bytes: int
+    round_sent_bytes: int = 0
+    """Of these, contributions and results."""
+
+
+class PatienceDerived(_Event):
+    """How long this round may wait for its slowest member, and from what."""
+
+    channel: str
+    version: int
+    patience_s: float
+    why: str
+
+
+class RunFinished(_Event):
+    version: int
+    samples: int
+    tokens: int
+
+
+Event = (
+    PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
+    | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundCommitted | RoundApplied
+    | ContributionDropped | StateFetched | StateHealed | DataFetched | PrivateStateReset | CheckpointSaved | Evaluated
+    | TrafficCounted | PatienceDerived | RunFinished
+)  # fmt: skip
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One event with its stamp."""
+
+    at_s: float
+    peer: str
+    """Short name of the peer that wrote it."""
+    event: Event
+
+
+class Journal:
+    """One peer's record: stamps events and hands the encoded line to a sink."""
+
+    def __init__(self, peer: str, clock: Clock, sink: Callable[[bytes], None]) -> None:
+        self.peer = peer
+        self._clock = clock
+        self._sink = sink
+        self._encode = msgspec.json.Encoder().encode
+
+    def write(self, event: Event) -> None:
+        """Record that `event` happened now."""
+        self._sink(self._encode(Line(self._clock.now_s(), self.peer, event)) + b"\n")
+
+
+_decoder = msgspec.json.Decoder(Line)
+
+
+def parse(line: bytes) -> Line:
+    """Return the event of one journal line; raises `LocalError` when it is none."""
+    try:
+        return _decoder.decode(line)
+    except msgspec.MsgspecError as error:
+        raise LocalError(f"not a journal line: {error}", hint="was the file written by another version?") from error
+
+
+def read(path: Path) -> Iterator[Line]:
+    """Yield the events of a journal file; a torn last line (a crash) is passed over."""
+    for line in path.read_bytes().splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            yield parse(line)

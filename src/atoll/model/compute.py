@@ -1,0 +1,95 @@
+"""The compute opening: where tensor work runs, and what a peer may ask of it.
+
+Two contracts. `Engine` is the model on one peer: plain blocking functions on flat fp32 vectors, so that
+nothing above it knows about torch, devices or layers. `Compute` runs such functions off the event
+loop: in the real world on one worker thread, in simulation inline under modelled time. A job that takes
+a minute therefore never stops a heartbeat; long work comes in slices (`Engine.train` of a few steps)
+so that it can be stopped between them.
+
+A vector is the model's trainable parameters, sorted by name, flattened and joined: the layout every
+peer derives from the spec alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+Vector = NDArray[np.float32]
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job costs, for worlds that model time: floating-point work and bytes of memory moved."""
+
+    flop: float = 0.0
+    moved_bytes: float = 0.0
+
+
+class Trained(msgspec.Struct, frozen=True, kw_only=True):
+    """What a slice of local work did."""
+
+    steps: int
+    samples: int
+    tokens: int
+    loss_sum: float
+    """Sum over steps of the mean loss per token of that step."""
+
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """One local step: which samples (positions in the global order), at which learning-rate factor."""
+
+    samples: tuple[int, ...]
+    rate: float = 1.0
+    """Factor on the optimizer's learning rate, from the schedule."""
+
+
+class Engine(Protocol):
+    """The model of one peer. Blocking; called through `Compute` only. Never shares memory with a caller."""
+
+    @property
+    def size(self) -> int:
+        """Return how many elements a vector has."""
+
+    @property
+    def tokens_per_sample(self) -> int: ...
+
+    def cost(self, samples: int) -> Cost:
+        """Return what training on that many samples costs."""
+
+    def weights(self) -> Vector:
+        """Return a copy of the trainable weights."""
+
+    def assign(self, weights: Vector) -> None:
+        """Replace the trainable weights; inner optimizer state stays."""
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        """Take optimizer steps on the local weights."""
+
+    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        """Return the mean gradient over the steps' samples at the present weights, changing nothing."""
+
+    def evaluate(self, first: int, count: int) -> tuple[float, int]:
+        """Return summed loss and token count over held-out samples [first, first+count)."""
+
+    def held_out(self) -> int:
+        """Return how many held-out samples there are."""
+
+    def private(self) -> bytes:
+        """Return the inner optimizer state as safetensors bytes (never sent, saved with a checkpoint)."""
+
+    def restore(self, private: bytes) -> None:
+        """Take inner optimizer state back; raises `LocalError` when it does not fit this model."""
+
+
+class Compute(Protocol):
+    """Where jobs run. One job at a time, in order; the event loop is never blocked."""
+
+    async def run(self, job: Callable[[], T], cost: Cost) -> T:
+        """Run `job` and return its result; cancelled: the job may finish, its result is dropped."""
+
+    async def close(self) -> None: ...

@@ -1,0 +1,449 @@
+"""The model of one peer on torch: what `Engine` promises, on a CPU or one CUDA device.
+
+All trainable weights are views of one flat fp32 tensor in the order of the spec, so a vector is one copy.
+On CUDA the arithmetic is bf16 under autocast with fp32 weights, compiled, and nothing waits for the device
+inside a slice: batches are copied ahead from pinned memory and losses are summed there and read once.
+On a CPU everything is fp32 and, for a given number of threads, the same to the bit in every process.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import torch
+from blake3 import blake3
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from atoll.errors import LocalError, SpecError
+from atoll.model import folder
+from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.llama import IGNORED, Llama, bind, blank
+from atoll.model.lora import adapt
+from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
+from atoll.spec.recipe import Accumulate, AdamW, Inner, Sgd
+from atoll.spec.run import Folder, Fresh, Lora, Run
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Batches(Protocol):
+    """Where tokens come from."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def held_out_samples(self) -> int: ...
+
+    def batch(self, positions: Sequence[int]) -> NDArray[np.int64]:
+        """Return training samples by position in the global order: (B, context + 1) token ids."""
+
+    def held_out(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return held-out samples [first, first + count): (B, context + 1) token ids."""
+
+
+def build_engine(
+    run: Run,
+    data: Batches,
+    *,
+    device: str = "auto",
+    threads: int = 1,
+    compile: bool | None = None,
+    recompute: bool | None = None,
+) -> TorchEngine:
+    """Return an engine holding the run's initial weights; None lets the machine decide.
+
+    `recompute` trades a third more work for the memory of activations (activation checkpointing).
+    """
+    where = pick_device(device)
+    shape, layout = folder.layout_of(run, data.vocab_size)
+    shape = msgspec.structs.replace(shape, context=data.context)
+    if data.vocab_size > shape.vocab:
+        raise SpecError(
+            f"data: its tokenizer has {data.vocab_size} tokens, the model {shape.vocab}",
+            hint="prepare the data with the model's own tokenizer",
+        )
+    adapter = run.model.adapter if isinstance(run.model, Folder) else None
+    with say_memory():
+        model, flat = _make(run, shape, layout, adapter, where)
+        micro = run.recipe.work.micro_batch or run.recipe.work.batch
+        model.model.recompute = _is_big(shape, micro, where) if recompute is None else recompute
+        return TorchEngine(run, data, shape, layout, model, flat, threads, _wants_compile(where, compile))
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device a flag names; "auto" is CUDA where there is some."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind = name.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        raise SpecError(f"--device: {name!r} is not a device Atoll trains on", hint="choose auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise LocalError("--device: torch sees no CUDA device", hint="choose cpu, or install torch with CUDA")
+    return torch.device(name)
+
+
+class TorchEngine:
+    """`Engine` on torch; made by `build_engine`."""
+
+    def __init__(
+        self,
+        run: Run,
+        data: Batches,
+        shape: Shape,
+        layout: Shapes,
+        model: Llama,
+        flat: Tensor,
+        threads: int,
+        compiled: bool,
+    ) -> None:
+        self.shape, self.model, self.compiled = shape, model, compiled
+        self.device = flat.device
+        self._data, self._threads, self._flat = data, threads, flat
+        self._adapter = run.model.adapter if isinstance(run.model, Folder) else None
+        self._work = run.recipe.work
+        self._micro = self._work.micro_batch or self._work.batch
+        self._trained = {name: model.get_parameter(name) for name in layout}
+        self._optimizer = _optimizer(self._work.inner, list(self._trained.values()))
+        # One graph for all: short micro-batches are padded, so a second shape is never compiled.
+        self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
+
+    @property
+    def size(self) -> int:
+        return self._flat.numel()
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self.shape.context
+
+    def cost(self, samples: int) -> Cost:
+        return train_cost(self.shape, samples, self._adapter)
+
+    def weights(self) -> Vector:
+        return np.array(self._flat.cpu().numpy(), copy=True)
+
+    def assign(self, weights: Vector) -> None:
+        assert weights.shape == (self.size,), "a vector of another model"
+        assert weights.dtype == np.float32
+        with torch.no_grad():
+            self._flat.copy_(torch.tensor(weights))
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        """Take one optimizer step per entry; the device is waited for once, at the end."""
+        assert self._optimizer is not None, "the recipe only accumulates gradients: use `gradient`"
+        with self._on_device():
+            loss_sum = torch.zeros((), device=self.device)
+            for step in steps:
+                loss_sum += self._backward(step, 1.0)
+                self._clip()
+                for group in self._optimizer.param_groups:
+                    group["lr"] = group["base_lr"] * step.rate
+                self._optimizer.step()
+                self._drop_gradients()
+            return self._trained_by(steps, loss_sum)
+
+    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        """Return the mean gradient over the steps' samples, its norm limited by the recipe's clip."""
+        samples = sum(len(step.samples) for step in steps)
+        with self._on_device():
+            loss_sum = torch.zeros((), device=self.device)
+            for step in steps:
+                loss_sum += self._backward(step, len(step.samples) / samples)
+            self._clip()
+            flat = torch.cat([_gradient_of(parameter).flatten() for parameter in self._trained.values()])
+            self._drop_gradients()
+            return self._trained_by(steps, loss_sum), np.array(flat.cpu().numpy(), copy=True)
+
+    def evaluate(self, first: int, count: int) -> tuple[float, int]:
+        count = max(0, min(count, self.held_out() - first))
+        with self._on_device(), torch.no_grad():
+            total = torch.zeros((), dtype=torch.float64, device=self.device)
+            for at in range(first, first + count, self._micro):
+                rows = min(self._micro, first + count - at)
+                batch = self._to_device(self._data.held_out(at, rows), rows)
+                for tokens, targets in self._micro_batches(batch):
+                    with self._precision():
+                        total += self._loss(tokens, targets)
+            return float(total), count * self.shape.context
+
+    def held_out(self) -> int:
+        return self._data.held_out_samples
+
+    def private(self) -> bytes:
+        """Return the optimizer's state, exact, with a digest of its own against damage."""
+        tensors = {}
+        if self._optimizer is not None:
+            for name, parameter in self._trained.items():
+                for key, value in self._optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
+        about = _About(inner=_kind(self._work.inner), digest=_digest(tensors))
+        # One key only: the library writes several in no fixed order, and equal state must be equal bytes.
+        return save(tensors, {"atoll": msgspec.json.encode(about).decode()})
+
+    def restore(self, private: bytes) -> None:
+        tensors = _opened(private, _kind(self._work.inner))
+        states: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors.items():
+            slot, _, name = key.partition("/")
+            states.setdefault(name, {})[slot] = value
+        for name, state in states.items():
+            self._check_state(name, state)
+        if self._optimizer is None:
+            return
+        self._optimizer.state.clear()
+        for name, state in states.items():
+            kept = {slot: value.to(self.device, copy=True) for slot, value in state.items()}
+            self._optimizer.state[self._trained[name]] = kept
+
+    def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
+        wanted = _slots(self._work.inner)
+        parameter = self._trained.get(name)
+        fits = parameter is not None and set(state) == wanted
+        for slot, value in state.items():
+            shape = torch.Size([]) if slot == "step" or parameter is None else parameter.shape
+            fits = fits and value.shape == shape and value.dtype == torch.float32
+        if not fits:
+            raise LocalError(
+                f"the saved optimizer state of {name} does not fit this model",
+                hint="it belongs to another run; it can be dropped, at the price of a few slow steps",
+            )
+
+    def _backward(self, step: Step, share: float) -> Tensor:
+        """Add the gradient of a step's mean loss, times `share`; return the mean loss, still on the device."""
+        count = len(step.samples)
+        batch = self._to_device(self._data.batch(step.samples), count)
+        scale = 1.0 / (count * self.shape.context)
+        total = torch.zeros((), device=self.device)
+        for tokens, targets in self._micro_batches(batch):
+            with self._precision():
+                loss = self._loss(tokens, targets)
+            (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total * scale
+
+    def _micro_batches(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (tokens, targets) of at most `micro_batch` samples, padded to exactly that when compiled."""
+        for at in range(0, batch.shape[0], self._micro):
+            rows = batch[at : at + self._micro]
+            tokens, targets = rows[:, :-1], rows[:, 1:]
+            missing = self._micro - rows.shape[0]
+            if self.compiled and missing:
+                tokens = torch.cat((tokens, tokens.new_zeros(missing, tokens.shape[1])))
+                targets = torch.cat((targets, targets.new_full((missing, targets.shape[1]), IGNORED)))
+            yield tokens.contiguous(), targets.contiguous()
+
+    def _to_device(self, batch: NDArray[np.int64], samples: int) -> Tensor:
+        assert batch.shape == (samples, self.shape.context + 1), "the data gave another shape than it promised"
+        if samples and not 0 <= int(batch.min()) <= int(batch.max()) < self.shape.vocab:
+            raise LocalError("the data holds tokens beyond the vocabulary", hint="prepare or fetch the data again")
+        tensor = torch.tensor(batch, dtype=torch.int64)
+        if self.device.type == "cuda":
+            return tensor.pin_memory().to(self.device, non_blocking=True)
+        return tensor
+
+    def _clip(self) -> None:
+        if self._work.clip > 0:
+            torch.nn.utils.clip_grad_norm_(self._trained.values(), self._work.clip)
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._trained.values():
+            parameter.grad = None
+
+    def _trained_by(self, steps: Sequence[Step], loss_sum: Tensor) -> Trained:
+        samples = sum(len(step.samples) for step in steps)
+        tokens = samples * self.shape.context
+        return Trained(steps=len(steps), samples=samples, tokens=tokens, loss_sum=float(loss_sum))
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cuda", torch.bfloat16) if self.device.type == "cuda" else nullcontext()
+
+    @contextmanager
+    def _on_device(self) -> Iterator[None]:
+        """Work with this engine's threads and device; leave no gradients behind when something fails."""
+        if self.device.type == "cpu" and torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)  # per thread of the process: results must not depend on the caller's
+        try:
+            with say_memory():
+                yield
+        finally:
+            self._drop_gradients()
+
+
+@contextmanager
+def say_memory() -> Iterator[None]:
+    """Turn a device out of memory into an error that says what to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise LocalError(
+            f"the device ran out of memory: {str(error).partition('.')[0]}",
+            hint="set a smaller work.micro_batch (results stay the same), or use a larger device",
+        ) from error
+
+
+# making the model
+
+
+def _make(run: Run, shape: Shape, layout: Shapes, adapter: Lora | None, device: torch.device) -> tuple[Llama, Tensor]:
+    """Return the decoder and the flat tensor that its trainable parameters are views of."""
+    model = blank(shape.size, shape.vocab)
+    frozen: dict[str, Tensor] = {}
+    if isinstance(run.model, Fresh):
+        start = torch.from_numpy(initial(layout, run.seeds.model, shape.size.layers))
+    else:
+        base = _load_base(run.model, shape)
+        if adapter is None:
+            start = torch.cat([base[name].flatten() for name in layout])
+        else:
+            adapt(model, adapter)
+            start = torch.from_numpy(initial(layout, run.seeds.model, shape.size.layers))
+            frozen = {name: tensor.to(device, copy=True) for name, tensor in base.items()}
+    flat = start.to(device)
+    bind(model, frozen | views(layout, flat), frozenset(layout))
+    return model, flat
+
+
+def _load_base(model: Folder, shape: Shape) -> dict[str, Tensor]:
+    path = Path(model.path)
+    if model.digest and folder.digest(path) != model.digest:
+        raise LocalError(
+            f"{path}: the weights are not those of the run (digest {model.digest[:12]}...)",
+            hint="download the model that the run names",
+        )
+    return folder.read_weights(path, shape)
+
+
+def views(layout: Shapes, flat: Tensor) -> dict[str, Tensor]:
+    """Return views of a flat tensor's parts by parameter name."""
+    assert flat.numel() == elements(layout)
+    found, at = {}, 0
+    for name, shape in layout.items():
+        count = math.prod(shape)
+        found[name] = flat[at : at + count].view(shape)
+        at += count
+    return found
+
+
+def _gradient_of(parameter: torch.nn.Parameter) -> Tensor:
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def _is_big(shape: Shape, micro: int, device: torch.device) -> bool:
+    """Return whether the activations of a forward pass would fill more than half of the device's free memory."""
+    if device.type != "cuda":
+        return False
+    size = shape.size
+    # Kept for the way back, per token and layer, in bf16 beside an fp32 residual: 2 norms, q k v, output, SwiGLU.
+    per_layer = 2 * (10 * size.dim + 4 * size.ffn)
+    kept_bytes = micro * shape.context * (size.layers * per_layer + 4 * shape.vocab)
+    optimizer_bytes = 16 * elements(shapes(size, shape.vocab))
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    return kept_bytes > 0.5 * max(0, free_bytes - optimizer_bytes)
+
+
+def _wants_compile(device: torch.device, asked: bool | None) -> bool:
+    if asked is not None:
+        return asked
+    return device.type == "cuda" and importlib.util.find_spec("triton") is not None and _can_compile(str(device))
+
+
+@cache
+def _can_compile(device: str) -> bool:
+    """Return whether kernels can be built here: a machine without a C compiler trains uncompiled."""
+    try:
+        torch.compile(lambda x: x.sin() + 1)(torch.zeros(8, device=device))
+    except RuntimeError:
+        return False
+    return True
+
+
+# the optimizer and its state
+
+
+def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
+    """Return the inner optimizer; weight decay is for matrices only."""
+    match inner:
+        case Accumulate():
+            return None
+        case AdamW():
+            matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
+            others = [parameter for parameter in parameters if parameter.ndim < 2]
+            groups = [
+                {"params": matrices, "weight_decay": inner.weight_decay, "base_lr": inner.lr},
+                {"params": others, "weight_decay": 0.0, "base_lr": inner.lr},
+            ]
+            kept = [group for group in groups if group["params"]]
+            return torch.optim.AdamW(kept, lr=inner.lr, betas=inner.betas, eps=inner.eps, fused=True)
+        case Sgd():
+            groups = [{"params": parameters, "base_lr": inner.lr}]
+            return torch.optim.SGD(groups, lr=inner.lr, momentum=inner.momentum, nesterov=inner.nesterov, fused=True)
+
+
+class _About(msgspec.Struct, frozen=True):
+    """What saved optimizer state says about itself."""
+
+    inner: str
+    digest: str
+
+
+def _kind(inner: Inner) -> str:
+    return str(inner.__struct_config__.tag)
+
+
+def _slots(inner: Inner) -> set[str]:
+    """Return what the optimizer remembers about a parameter."""
+    match inner:
+        case AdamW():
+            return {"step", "exp_avg", "exp_avg_sq"}
+        case Sgd(momentum=momentum) if momentum > 0:
+            return {"momentum_buffer"}
+        case _:
+            return set()
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    total = blake3()
+    for name in sorted(tensors):
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8).data)
+    return total.hexdigest()
+
+
+def _opened(private: bytes, kind: str) -> dict[str, Tensor]:
+    """Return the tensors of saved optimizer state, proven whole and of the right kind."""
+    try:
+        tensors = load(private)
+        about = _about(private)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise LocalError(f"the saved optimizer state is damaged: {error}", hint="it can be dropped") from error
+    if about.inner != kind:
+        raise LocalError(
+            f"the saved optimizer state is of kind {about.inner!r}, the recipe's is {kind!r}",
+            hint="it belongs to another run; it can be dropped",
+        )
+    if about.digest != _digest(tensors):
+        raise LocalError("the saved optimizer state is damaged: its digest differs", hint="it can be dropped")
+    return tensors
+
+
+def _about(private: bytes) -> _About:
+    """Return what rides in a safetensors header (its loader gives only the tensors)."""
+    length = int.from_bytes(private[:8], "little")
+    header = msgspec.json.decode(private[8 : 8 + length], type=dict[str, msgspec.Raw])
+    metadata = msgspec.json.decode(header["__metadata__"], type=dict[str, str])
+    return msgspec.json.decode(metadata["atoll"], type=_About)

@@ -1,0 +1,1 @@
+"""How bytes reach a peer: the transport contract, identity, wire format, tickets, iroh."""

@@ -1,0 +1,111 @@
+"""How bytes reach a peer: the contract that the real and the simulated transport both keep.
+
+A peer is named by its ed25519 public key. Between two peers there is one connection with any number of
+streams; a stream carries whole messages both ways. The contract takes the shape of QUIC but promises
+only what can be kept everywhere:
+
+- a message arrives whole and once, or not at all; messages of one stream keep their order
+- `recv` is cancel-safe; a cancelled `send` resets the stream, so a half message is never taken for an end
+- a stream that ends between messages raises `StreamClosed`, one that breaks raises `StreamReset`
+- a dead connection raises `ConnLost` from every pending call within `dead_after_s` of the last sign of life
+- traffic has three classes: control goes before round traffic, round traffic before state traffic
+
+`tests/contract/test_transport.py` is the one suite that every implementation passes.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NewType, Protocol
+
+from atoll.errors import PeerLost
+
+PeerId = NewType("PeerId", bytes)
+"""A peer's 32-byte ed25519 public key."""
+
+MESSAGE_BYTES_MAX = 8 * 2**20
+"""No message is larger: a bigger length prefix is garbage and resets the stream."""
+
+STREAMS_MAX = 64
+"""Streams one side keeps open at once on a connection; `open` waits beyond that."""
+
+
+class Traffic(IntEnum):
+    """What a stream carries; smaller goes first."""
+
+    CONTROL = 0
+    ROUND = 1
+    STATE = 2
+
+
+class ConnectFailed(PeerLost):
+    """The peer could not be reached at any of its addresses."""
+
+
+class ConnLost(PeerLost):
+    """The connection died: closed by the other side, or silent for too long."""
+
+
+class StreamReset(PeerLost):
+    """The stream broke in the middle of a message, or the other side gave it up."""
+
+
+class StreamClosed(PeerLost):
+    """The other side finished the stream between two messages."""
+
+
+class Stream(Protocol):
+    """An ordered pair of message queues within a connection."""
+
+    async def send(self, message: bytes) -> None:
+        """Hand over one message, waiting while the other side is behind; cancelled: the stream is reset."""
+
+    async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
+        """Return the next message; a longer one than `limit` resets the stream. Cancel-safe."""
+
+    async def finish(self) -> None:
+        """Say that no more messages follow from this side, once all are delivered; receiving goes on."""
+
+    def reset(self) -> None:
+        """Give the stream up at once, in both directions."""
+
+
+class Conn(Protocol):
+    """A living link to one authenticated peer."""
+
+    @property
+    def peer(self) -> PeerId: ...
+
+    async def open(self, tag: str, traffic: Traffic) -> Stream:
+        """Open a stream; the other side's `accept` returns the tag at once."""
+
+    async def accept(self) -> tuple[str, Stream]:
+        """Return the next stream that the other side opened."""
+
+    async def closed(self) -> str:
+        """Wait until the connection is gone and return why."""
+
+    async def close(self, reason: str = "") -> None:
+        """End the connection; pending calls on both sides raise `ConnLost`."""
+
+    def round_trip_s(self) -> float | None:
+        """Return the last measured round trip, if any."""
+
+
+class Transport(Protocol):
+    """One peer's door to all others."""
+
+    @property
+    def id(self) -> PeerId: ...
+
+    def addresses(self) -> list[str]:
+        """Return where others may reach this peer, best first ("host:port")."""
+
+    async def connect(self, peer: PeerId, addresses: list[str]) -> Conn:
+        """Return a new connection to `peer`, proven to be it, or raise `ConnectFailed`."""
+
+    async def accept(self) -> Conn:
+        """Return the next connection another peer made to us."""
+
+    async def close(self) -> None:
+        """Close every connection and stop listening."""

@@ -1,0 +1,59 @@
+"""What peers say to each other, as bytes: one version byte, then one tagged record in msgpack.
+
+Every protocol declares its messages as a union of records and owns one `Wire` for that union. Bytes
+from another machine are checked here and nowhere else: what comes out of `decode` has the right types,
+and whatever is wrong with the bytes becomes a `BadMessage`, never another exception. A field of type
+`memoryview` points into the received bytes instead of copying them: use it for bulk.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from atoll.errors import PeerError
+from atoll.net.transport import MESSAGE_BYTES_MAX
+
+WIRE_VERSION = 1
+
+M = TypeVar("M")
+
+
+class BadMessage(PeerError):
+    """Another peer sent bytes that are no message of this protocol."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Base of every wire message: strict, immutable, tagged by its `kind`."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(message: msgspec.Struct) -> bytes:
+    """Return `message` as `Wire.decode` expects it."""
+    return bytes((WIRE_VERSION,)) + _encoder.encode(message)
+
+
+class Wire(Generic[M]):
+    """The messages of one protocol."""
+
+    def __init__(self, kinds: Any) -> None:
+        """Accept exactly the records of the union `kinds`."""
+        self._decode = msgspec.msgpack.Decoder(kinds).decode
+
+    def decode(self, data: bytes | memoryview, limit: int = MESSAGE_BYTES_MAX) -> M:
+        """Return the message in `data`, or raise `BadMessage` saying what is wrong with it."""
+        if len(data) > limit:
+            raise BadMessage(f"a message of {len(data)} bytes is over the limit of {limit}")
+        if len(data) == 0:
+            raise BadMessage("an empty message")
+        if data[0] != WIRE_VERSION:
+            hint = "the other peer runs another version of Atoll: update the older of the two"
+            raise BadMessage(f"wire version {data[0]}, expected {WIRE_VERSION}", hint=hint)
+        try:
+            message: M = self._decode(memoryview(data)[1:])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise BadMessage(f"not a message of this protocol: {error}") from error
+        return message

@@ -1,0 +1,145 @@
+"""Getting committed results and whole states from other peers, and serving them.
+
+A transfer is an offer (version and chunk digests) followed by chunks; each chunk is checked as it arrives
+and kept, so that when a donor vanishes the next one goes on where it stopped. Plain data only.
+"""
+
+from __future__ import annotations
+
+from blake3 import blake3
+
+from atoll.errors import LocalError, PeerError, PeerLost
+from atoll.net.identity import short
+from atoll.net.transport import PeerId, Stream
+from atoll.peer.links import hear, say
+from atoll.peer.member import Member
+from atoll.peer.messages import Chunk, Declined, FetchResult, FetchState, FetchTalk, Offer
+from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
+from atoll.swarm.broker import result_root
+from atoll.swarm.log import RoundCommitted
+from atoll.sync.merge import Anchor
+
+PIECE_BYTES = 2**20
+
+
+async def serve_fetch(member: Member, peer: PeerId, stream: Stream) -> None:
+    """Answer one request for a result or for the state."""
+    match await hear(stream, FetchTalk):
+        case FetchResult(key=key, start=start):
+            result = await member.store.result(key.version)
+            if result is None:
+                await say(stream, Declined("I do not keep that result"))
+                return
+            await _send(stream, Offer(key.version, result.digests), list(result.chunks), start)
+        case FetchState(version=version, start=start):
+            if member.anchor.version < version or not member.ready:
+                await say(stream, Declined(f"I am at version {member.anchor.version}"))
+                return
+            anchor = member.anchor
+            data = await member.job(lambda: anchor_to_bytes(anchor), vectors=3)
+            pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
+            digests = tuple([blake3(piece).digest() for piece in pieces])
+            await _send(stream, Offer(anchor.version, digests), pieces, start)
+        case _:
+            raise PeerError("a fetch must begin with what is wanted")
+
+
+async def _send(stream: Stream, offer: Offer, chunks: list[bytes], start: int) -> None:
+    if not 0 <= start <= len(chunks):
+        raise PeerError(f"a fetch wants to start at chunk {start} of {len(chunks)}")
+    await say(stream, offer)
+    for index in range(start, len(chunks)):
+        await say(stream, Chunk(index, chunks[index]))
+    await stream.finish()
+
+
+async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
+    """Return a committed round's result from whoever holds it; raises `PeerError` when nobody can send it."""
+    got: list[bytes] = []
+    problems: list[str] = []
+    for donor in _donors(member, committed.contributors):
+        try:
+            stream = await member.links.open(donor, "fetch")
+            await say(stream, FetchResult(committed.key, len(got)))
+            offer = await _offer(stream)
+            if result_root(offer.digests) != committed.result:
+                raise PeerError("the offered result is not the committed one")
+            await _receive(stream, offer, got)
+            return Result(offer.digests, tuple(got))
+        except PeerError as error:
+            problems.append(f"{short(donor)}: {error}")
+    raise PeerLost("; ".join(problems) or "there is nobody else")
+
+
+async def fetch_state(member: Member) -> tuple[Anchor, int, list[str]]:
+    """Return a newer anchor, its size in bytes and who sent it; raises `PeerError` when nobody can."""
+    problems: list[str] = []
+    got: list[bytes] = []
+    offered: Offer | None = None
+    helped: list[str] = []
+    for donor in _donors(member, ()):
+        try:
+            stream = await member.links.open(donor, "fetch")
+            await say(stream, FetchState(member.history.version, 0 if offered is None else len(got)))
+            offer = await _offer(stream)
+            if offered is not None and offer != offered:  # another version: start over with this donor
+                stream.reset()
+                got, offered = [], None
+                stream = await member.links.open(donor, "fetch")
+                await say(stream, FetchState(member.history.version, 0))
+                offer = await _offer(stream)
+            offered = offer
+            helped.append(short(donor))
+            await _receive(stream, offer, got)
+            return await _checked(member, b"".join(got)), sum(map(len, got)), helped
+        except PeerError as error:
+            problems.append(f"{short(donor)}: {error}")
+    raise PeerLost("; ".join(problems) or "there is nobody else")
+
+
+async def _checked(member: Member, data: bytes) -> Anchor:
+    """Return the anchor in downloaded bytes, refusing one that does not fit the model or the log."""
+    try:
+        anchor = await member.job(lambda: anchor_from_bytes(data, "downloaded state"), vectors=3)
+    except LocalError as error:
+        raise PeerError(error.what) from error
+    shapes = {name: v.shape for name, v in anchor.vectors().items()}
+    if shapes != {name: v.shape for name, v in member.anchor.vectors().items()}:
+        raise PeerError("the downloaded state does not fit this model")
+    following = member.past.get(anchor.version + 1)
+    if following is not None and following.base != anchor.digest():
+        raise PeerError("the downloaded state is not the one the log names")
+    return anchor
+
+
+async def _offer(stream: Stream) -> Offer:
+    match await hear(stream, FetchTalk):
+        case Offer() as offer:
+            return offer
+        case Declined(why=why):
+            raise PeerError(why)
+        case _:
+            raise PeerError("an offer was expected")
+
+
+async def _receive(stream: Stream, offer: Offer, got: list[bytes]) -> None:
+    """Add the missing chunks to `got`, each checked."""
+    while len(got) < len(offer.digests):
+        chunk = await hear(stream, FetchTalk)
+        if not isinstance(chunk, Chunk) or chunk.index != len(got):
+            raise PeerError(f"chunk {len(got)} was expected")
+        if blake3(chunk.data).digest() != offer.digests[chunk.index]:
+            raise PeerError(f"chunk {chunk.index} does not match its digest")
+        got.append(chunk.data)
+
+
+def _donors(member: Member, first: tuple[bytes, ...]) -> list[PeerId]:
+    """Return whom to ask: the likeliest first, each group in random order so that load spreads."""
+    likely = [PeerId(p) for p in first if p != member.me]
+    rest = [PeerId(p) for p in sorted(member.history.members) if p != member.me and p not in first]
+    member.box.random.shuffle(likely)
+    member.box.random.shuffle(rest)
+    donors = likely + rest
+    if member.broker not in donors and member.broker != member.me:
+        donors.append(member.broker)
+    return donors

@@ -1,0 +1,134 @@
+"""The control stream to the broker: the log comes in, reports go out.
+
+Reports are derived from the desk, not queued: after a lost link the new session simply says again whatever
+still matters. So nothing is lost with a connection and nothing is reported out of date.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from atoll import journal as events
+from atoll.errors import PeerError, PeerLost, PeerRefused
+from atoll.net.identity import short
+from atoll.net.transport import PeerId, Stream
+from atoll.net.wire import Wire
+from atoll.peer.links import hear, say
+from atoll.peer.member import Member
+from atoll.spec.run import PROTOCOL
+from atoll.swarm.messages import (
+    Append,
+    Farewell,
+    FromBroker,
+    FromMember,
+    Hello,
+    Leave,
+    Plan,
+    Redirect,
+    Refused,
+    Welcome,
+)
+
+BrokerTalk: Wire[FromBroker] = Wire(FromBroker)
+RETRY_S = 1.0
+RETRY_S_MAX = 15.0
+SAID_MAX = 32
+"""Reports remembered as said; more than one plan can ask for."""
+
+
+async def follow(member: Member) -> None:
+    """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
+    wait_s = RETRY_S
+    while not member.farewell:
+        try:
+            await _session(member)
+            wait_s = RETRY_S
+        except PeerRefused:
+            raise
+        except PeerError as lost:
+            if member.farewell or member.leaving or _complete(member):
+                break
+            member.box.journal.write(events.PeerLost(who=short(member.broker), why=f"broker: {lost}"))
+            await asyncio.sleep(wait_s * (0.5 + member.box.random.random()))
+            wait_s = min(2 * wait_s, RETRY_S_MAX)
+        if member.leaving:
+            break
+    member.farewell = True
+    member.changes.notify()
+
+
+def _complete(member: Member) -> bool:
+    """Return whether we know that the run is over and hold all of it: then a silent broker is no loss."""
+    return member.history.finished and member.anchor.version == member.history.version
+
+
+async def _session(member: Member) -> None:
+    """Introduce ourselves, then listen and report until the stream ends."""
+    stream = await member.links.open(member.broker, "control")
+    hello = Hello(
+        member.run_id, PROTOCOL, member.history.next_index, tuple(member.links.transport.addresses()), member.name
+    )
+    await say(stream, hello)
+    match await hear(stream, BrokerTalk):
+        case Welcome():
+            pass
+        case Redirect(broker=broker, addresses=addresses):
+            member.broker = PeerId(broker)
+            member.links.contacts[member.broker] = addresses
+            return
+        case Refused(why=why, hint=hint):
+            raise PeerRefused(f"the broker refused us: {why}", hint=hint)
+        case _:
+            raise PeerError("the broker answered our greeting with something else")
+    reporting = asyncio.ensure_future(_report(member, stream))
+    try:
+        await _listen(member, stream)
+    finally:
+        reporting.cancel()
+        await asyncio.wait([reporting])
+        stream.reset()
+
+
+async def _listen(member: Member, stream: Stream) -> None:
+    """Take in log and plans as the broker sends them, until it says farewell."""
+    while True:
+        match await hear(stream, BrokerTalk):
+            case Append(entries=entries):
+                fresh = [e for e in entries if e.index >= member.history.next_index]
+                if fresh and fresh[0].index != member.history.next_index:
+                    raise PeerError("the broker left out entries of the log")
+                if member.keeps_log and fresh:
+                    await member.store.append(fresh, durable=False)
+                for entry in fresh:
+                    member.learn(entry)
+            case Plan() as plan:
+                member.take_plan(plan)
+            case Farewell():
+                member.farewell = True
+                member.changes.notify()
+                return
+            case _:
+                raise PeerError("the broker sent what only a greeting is answered with")
+        member.changes.notify()
+
+
+async def _report(member: Member, stream: Stream) -> None:
+    """Say what the broker must hear, whenever it changes."""
+    said: list[FromMember] = []
+
+    def unsaid() -> list[FromMember]:
+        return [message for message in _due(member) if message not in said]
+
+    try:
+        while True:
+            for message in await member.changes.until(unsaid):
+                await say(stream, message)
+                said.append(message)
+            said[:] = said[-SAID_MAX:]
+    except PeerLost:
+        return  # the listening side notices too, and starts the next session
+
+
+def _due(member: Member) -> list[FromMember]:
+    leave: list[FromMember] = [Leave(member.leaving)] if member.leaving else []
+    return [*member.standing(), *member.reports, *leave]

@@ -1,0 +1,277 @@
+"""One participant's life. Start reading here.
+
+    find the run  ->  build the model  ->  remember  ->  work until it is done or we leave
+      (own spec,        (engine)          (own disk)      links     others reach us
+       own disk, or                                       office    if we are the organiser: the broker
+       a peer's word)                                     follow    the log comes in, reports go out
+                                                          work      train, contribute, apply, checkpoint
+                                                          deliver, own_shard, hold: the exchange
+
+The same program runs in the real world and in simulation: it knows only its box. This is the one
+place that ends a peer; whatever another peer does wrong has been dealt with further down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from atoll import journal as events
+from atoll.errors import AtollError, PeerError, PeerLost, PeerRefused, SpecError
+from atoll.model.compute import Cost, Engine
+from atoll.net.identity import short
+from atoll.net.ticket import Contact, Ticket, print_ticket
+from atoll.net.transport import PeerId, Stream
+from atoll.peer import exchange
+from atoll.peer.box import Box
+from atoll.peer.fetch import serve_fetch
+from atoll.peer.follow import follow
+from atoll.peer.links import Links, hear, say
+from atoll.peer.member import Member
+from atoll.peer.messages import AskRun, AskTalk
+from atoll.peer.office import MemberTalk, Office
+from atoll.peer.store import Store
+from atoll.peer.work import work
+from atoll.spec.load import decode_run
+from atoll.spec.run import PROTOCOL, Run, canonical, identity
+from atoll.swarm.messages import Redirect, Refused, Welcome
+from atoll.sync.grid import grid_of
+from atoll.sync.merge import first_anchor
+
+ASK_S_MAX = 20.0
+"""How long one peer may take to tell us the run."""
+CONTACTS_MAX = 4
+"""Peers named in a ticket."""
+LAST_WORD_S = 0.5
+"""Time for the last word to reach the broker."""
+
+
+@dataclass
+class Start:
+    """How a peer comes to a run: with its spec as the organiser, or with somebody's word for it."""
+
+    run: Run | None = None
+    """Given to the organiser only."""
+    run_id: str = ""
+    contacts: Mapping[PeerId, tuple[str, ...]] = field(default_factory=dict)
+    name: str = ""
+
+    @property
+    def organiser(self) -> bool:
+        return self.run is not None
+
+
+class Stop:
+    """A way to ask a peer to leave cleanly."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Event()
+        self.why = ""
+
+    def ask(self, why: str) -> None:
+        self.why = self.why or why
+        self._asked.set()
+
+    async def wait(self) -> None:
+        await self._asked.wait()
+
+
+async def live(box: Box, start: Start, stop: Stop | None = None) -> None:
+    """Take part in a run until it is finished or `stop` asks us to leave; raises `AtollError`."""
+    stop = stop or Stop()
+    links = Links(box.transport, box.journal)
+    links.contacts.update(start.contacts)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            listening = tasks.create_task(links.run())
+            await _take_part(box, links, start, stop)
+            listening.cancel()
+    except* AtollError as group:
+        raise _first(group) from None
+    finally:
+        await box.transport.close()
+
+
+def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
+    """Return the error a person should see: the first leaf."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, AtollError)
+    return error
+
+
+async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
+    store = Store(box.disk)
+    run = await _find_run(links, store, start)
+    engine = await box.build(run)
+    member = await _remember(box, links, store, run, start, engine)
+    office = None
+    if start.organiser:
+        office = Office(box, store, run, member.run_id, engine.tokens_per_sample, await store.log())
+    _open_doors(member, office)
+    _say_started(member, start)
+    async with asyncio.TaskGroup() as tasks:
+        helpers = [tasks.create_task(task(member)) for task in (exchange.deliver, exchange.own_shard, exchange.hold)]
+        duties = [tasks.create_task(follow(member)), tasks.create_task(work(member, evaluates=start.organiser))]
+        if office is not None:
+            duties.append(tasks.create_task(office.run()))
+        leaving = tasks.create_task(_leave(member, stop, duties))
+        await asyncio.wait(duties)
+        for task in (*helpers, leaving):
+            task.cancel()
+    why = stop.why or "the run is finished"
+    box.journal.write(events.PeerStopped(why=why, version=member.anchor.version))
+
+
+async def _leave(member: Member, stop: Stop, duties: list[asyncio.Task[None]]) -> None:
+    """Say a last word and end our duties when asked to."""
+    await stop.wait()
+    member.leaving = stop.why
+    member.changes.notify()
+    await asyncio.sleep(LAST_WORD_S)
+    for duty in duties:
+        duty.cancel()
+
+
+def _say_started(member: Member, start: Start) -> None:
+    box = member.box
+    resumed = member.anchor.version if member.serial > 1 else None
+    box.journal.write(
+        events.PeerStarted(
+            run=member.run_id,
+            name=start.name,
+            organiser=start.organiser,
+            device=box.device,
+            protocol=PROTOCOL,
+            resumed_version=resumed,
+        )
+    )
+    box.journal.write(events.TicketPrinted(ticket=print_ticket(ticket_of(member))))
+
+
+def ticket_of(member: Member) -> Ticket:
+    """Return a ticket that names us, the broker and a few others."""
+    peers = {member.me: tuple(member.links.transport.addresses())}
+    others = sorted(member.links.contacts.items(), key=lambda contact: contact[0] != member.broker)
+    peers |= {peer: addresses for peer, addresses in others if peer not in peers}
+    contacts = tuple(Contact(peer=p, addresses=a) for p, a in list(peers.items())[:CONTACTS_MAX])
+    return Ticket(run=member.run_id, peers=contacts)
+
+
+# finding the run
+
+
+async def _find_run(links: Links, store: Store, start: Start) -> Run:
+    """Return the run: from the organiser's hand, from our disk, or from a peer of the ticket."""
+    kept = await store.run()
+    if start.run is not None:
+        if kept is not None and identity(decode_run(kept)) != identity(start.run):
+            raise SpecError(
+                f"this folder holds run {identity(decode_run(kept))}, the run file describes {identity(start.run)}",
+                hint="give the new run a folder of its own (--home), or undo the change to the run file",
+            )
+        await store.keep_run(canonical(start.run))
+        return start.run
+    if kept is not None and identity(decode_run(kept)) == start.run_id:
+        return decode_run(kept)
+    told = await _ask(links, start)
+    await store.keep_run(told)
+    return decode_run(told)
+
+
+async def _ask(links: Links, start: Start) -> bytes:
+    """Return the run's spec from the first contact that knows it, checked against the ticket."""
+    problems: list[str] = []
+    for peer in start.contacts:
+        try:
+            async with asyncio.timeout(ASK_S_MAX):
+                stream = await links.open(peer, "ask")
+                await say(stream, AskRun(start.run_id, PROTOCOL))
+                answer = await hear(stream, AskTalk)
+        except (PeerError, TimeoutError) as error:
+            problems.append(f"{short(peer)} at {', '.join(links.contacts[peer])}: {error or 'no answer'}")
+            continue
+        match answer:
+            case Welcome(run=told) if identity(decode_run(told)) == start.run_id:
+                return told
+            case Refused(why=why, hint=hint):
+                raise PeerRefused(why, hint=hint)
+            case _:
+                problems.append(f"{short(peer)}: it described another run than the ticket's")
+    raise PeerLost(
+        "no peer of the ticket could be reached: " + "; ".join(problems),
+        hint="is the run still going, and can this machine reach those addresses? Ask for a fresh ticket",
+    )
+
+
+def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
+    """Return the handler that tells newcomers the run."""
+
+    async def answer(peer: PeerId, stream: Stream) -> None:
+        asked = await hear(stream, AskTalk)
+        if not isinstance(asked, AskRun):
+            raise PeerError("a newcomer must ask for a run")
+        if asked.run != member.run_id:
+            await say(stream, Refused(f"this is run {member.run_id}, not {asked.run}", "ask for a ticket of this run"))
+        elif asked.protocol != PROTOCOL:
+            why = f"you speak protocol {asked.protocol}, this run speaks {PROTOCOL}"
+            await say(stream, Refused(why, "install the same version of Atoll as the organiser"))
+        else:
+            await say(stream, Welcome(canonical(member.run)))
+        await stream.finish()
+
+    return answer
+
+
+# remembering
+
+
+async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start, engine: Engine) -> Member:
+    """Return our desk as the disk knows it: the newest checkpoint, the log, our private state."""
+    serial = await store.boot()
+    anchor = await store.anchor()
+    if anchor is None:
+        weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
+        anchor = first_anchor(next(iter(run.recipe.channel.values())).merge.outer, weights)
+    elif (private := await store.private(anchor.version)) is not None:
+        await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+    else:
+        box.journal.write(events.PrivateStateReset(why=f"none was saved with version {anchor.version}"))
+    member = Member(
+        box=box,
+        links=links,
+        store=store,
+        run=run,
+        run_id=identity(run),
+        engine=engine,
+        grid=grid_of(engine.size),
+        serial=serial,
+        anchor=anchor,
+        digest=anchor.digest(),
+        broker=links.me if start.organiser else next(iter(start.contacts)),
+        keeps_log=not start.organiser,
+        name=start.name,
+    )
+    if member.keeps_log:
+        for entry in await store.log():
+            member.learn(entry)
+    return member
+
+
+def _open_doors(member: Member, office: Office | None) -> None:
+    """Let other peers' streams in."""
+
+    async def redirect(peer: PeerId, stream: Stream) -> None:
+        await hear(stream, MemberTalk)
+        known = member.links.contacts.get(member.broker, ())
+        await say(stream, Redirect(member.broker, known))
+        await stream.finish()
+
+    links = member.links
+    links.serve("ask", _tell_run(member))
+    links.serve("control", office.attend if office is not None else redirect)
+    links.serve("part", lambda peer, stream: exchange.take_part(member, peer, stream))
+    links.serve("result", lambda peer, stream: exchange.take_result(member, peer, stream))
+    links.serve("fetch", lambda peer, stream: serve_fetch(member, peer, stream))

@@ -1,0 +1,190 @@
+"""This peer's links to the others: dialled when needed, shared by everything that talks to that peer.
+
+A link is whichever connection to a peer is alive, ours or theirs. Streams carry a tag that says which
+handler they are for, and the tag decides the traffic class. Talking to ourselves goes through the same
+door (the broker's own member is a member like any other) over a pair of queues.
+
+What another peer sends is checked by the handler; when it is wrong, the journal says who sent it and
+the stream is reset. Nothing a stranger sends ends the peer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from atoll import journal as events
+from atoll.errors import PeerError, PeerLost
+from atoll.journal import Journal
+from atoll.net.identity import short
+from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, ConnLost, PeerId, Stream, StreamClosed, Traffic, Transport
+from atoll.net.wire import Wire, encode
+
+M = TypeVar("M")
+Handler = Callable[[PeerId, Stream], Awaitable[None]]
+
+TRAFFIC = {
+    "ask": Traffic.CONTROL,
+    "control": Traffic.CONTROL,
+    "part": Traffic.ROUND,
+    "result": Traffic.ROUND,
+    "fetch": Traffic.STATE,
+}
+QUEUE_MAX = 64
+"""Messages waiting on a stream to ourselves."""
+
+
+@dataclass
+class Counts:
+    """Payload bytes by traffic class, since the start."""
+
+    sent: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
+    received: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
+
+
+class Links:
+    """Every connection of one peer, and who serves what."""
+
+    def __init__(self, transport: Transport, journal: Journal) -> None:
+        self.transport = transport
+        self.counts = Counts()
+        self.contacts: dict[PeerId, tuple[str, ...]] = {}
+        self._journal = journal
+        self._handlers: dict[str, Handler] = {}
+        self._conns: dict[PeerId, list[Conn]] = {}
+        self._dialling: dict[PeerId, asyncio.Lock] = {}
+        self._tasks: asyncio.TaskGroup | None = None
+
+    @property
+    def me(self) -> PeerId:
+        return self.transport.id
+
+    def serve(self, tag: str, handler: Handler) -> None:
+        """Let `handler` answer streams that others open with `tag`."""
+        self._handlers[tag] = handler
+
+    async def run(self) -> None:
+        """Accept connections until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            while True:
+                self._keep(await self.transport.accept())
+
+    async def open(self, peer: PeerId, tag: str) -> Stream:
+        """Return a stream to `peer`, dialling it if need be; raises `PeerLost`."""
+        if peer == self.me:
+            return self._to_self(tag)
+        conn = await self._conn(peer)
+        try:
+            return _Counted(await conn.open(tag, TRAFFIC[tag]), self.counts, TRAFFIC[tag])
+        except ConnLost:
+            self._forget(conn)
+            raise
+
+    async def _conn(self, peer: PeerId) -> Conn:
+        async with self._dialling.setdefault(peer, asyncio.Lock()):
+            if self._conns.get(peer):
+                return self._conns[peer][0]
+            conn = await self.transport.connect(peer, list(self.contacts.get(peer, ())))
+            self._keep(conn)
+            return conn
+
+    def _keep(self, conn: Conn) -> None:
+        assert self._tasks is not None, "links run before they are used"
+        self._conns.setdefault(conn.peer, []).append(conn)
+        self._tasks.create_task(self._listen(conn))
+
+    def _forget(self, conn: Conn) -> None:
+        conns = self._conns.get(conn.peer, [])
+        if conn in conns:
+            conns.remove(conn)
+
+    async def _listen(self, conn: Conn) -> None:
+        assert self._tasks is not None
+        try:
+            while True:
+                tag, stream = await conn.accept()
+                self._tasks.create_task(self._answer(conn.peer, tag, stream))
+        except PeerLost:
+            self._forget(conn)
+
+    async def _answer(self, peer: PeerId, tag: str, stream: Stream) -> None:
+        """Run a handler; whatever the other side did wrong stays on this stream."""
+        handler = self._handlers.get(tag)
+        if handler is None:
+            self._journal.write(events.MessageRefused(who=short(peer), why=f"no such protocol: {tag[:40]!r}"))
+            stream.reset()
+            return
+        counted = stream if peer == self.me else _Counted(stream, self.counts, TRAFFIC[tag])
+        try:
+            await handler(peer, counted)
+        except PeerLost:
+            stream.reset()
+        except PeerError as error:
+            self._journal.write(events.MessageRefused(who=short(peer), why=f"{tag}: {error}"))
+            stream.reset()
+
+    def _to_self(self, tag: str) -> Stream:
+        assert self._tasks is not None
+        there, back = asyncio.Queue[bytes | None](QUEUE_MAX), asyncio.Queue[bytes | None](QUEUE_MAX)
+        self._tasks.create_task(self._answer(self.me, tag, _Local(there, back)))
+        return _Local(back, there)
+
+
+class _Counted:
+    """A stream whose payload is counted."""
+
+    def __init__(self, stream: Stream, counts: Counts, traffic: Traffic) -> None:
+        self._stream = stream
+        self._counts = counts
+        self._traffic = traffic
+        self.finish = stream.finish
+        self.reset = stream.reset
+
+    async def send(self, message: bytes) -> None:
+        await self._stream.send(message)
+        self._counts.sent[self._traffic] += len(message)
+
+    async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
+        message = await self._stream.recv(limit)
+        self._counts.received[self._traffic] += len(message)
+        return message
+
+
+class _Local:
+    """One end of a stream to ourselves."""
+
+    def __init__(self, inbox: asyncio.Queue[bytes | None], outbox: asyncio.Queue[bytes | None]) -> None:
+        self._inbox = inbox
+        self._outbox = outbox
+        self._ended = False
+
+    async def send(self, message: bytes) -> None:
+        await self._outbox.put(message)
+
+    async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
+        message = None if self._ended else await self._inbox.get()
+        if message is None:
+            self._ended = True
+            raise StreamClosed("our own end is finished")
+        return message
+
+    async def finish(self) -> None:
+        await self._outbox.put(None)
+
+    def reset(self) -> None:
+        for queue in (self._inbox, self._outbox):
+            if not queue.full():
+                queue.put_nowait(None)
+
+
+async def say(stream: Stream, message: object) -> None:
+    """Send one wire message."""
+    await stream.send(encode(message))  # type: ignore[arg-type]
+
+
+async def hear(stream: Stream, wire: Wire[M]) -> M:
+    """Return the next wire message; raises `PeerError` for bytes that are none."""
+    return wire.decode(await stream.recv())

@@ -1,0 +1,257 @@
+"""The simulated disk: keeps what was synced, and takes every liberty with the rest.
+
+There are two views of a peer's folder. The present one is what the running process sees. The durable one changes
+only by `sync`: of a file, its bytes; of a folder, the names in it. A crash brings the durable view back and decides
+about everything unsynced by chance: mostly all of it is lost, sometimes each change of a name is kept or lost on
+its own and bytes are torn. So "rename without sync" really leaves an empty file now and then.
+
+A crash never takes a folder away: making one is durable at once, as the contract's real disk means it to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable
+from random import Random
+
+from msgspec import Struct
+
+from atoll.errors import LocalError
+from atoll.sim.loop import VirtualLoop
+
+LOSE_ALL = 0.5
+"""Part of the crashes that lose everything unsynced; the others decide case by case."""
+
+
+class Drive(Struct, frozen=True, kw_only=True):
+    """How fast and how large a simulated disk is."""
+
+    write_bytes_s: float = 500e6
+    read_bytes_s: float = 1e9
+    sync_s: float = 0.002
+    capacity_bytes: int = 2**62
+
+
+class _File:
+    """Bytes with a durable past. `base` is how many leading bytes of `now` are the durable ones."""
+
+    __slots__ = ("base", "durable", "now")
+
+    def __init__(self) -> None:
+        self.durable = b""
+        self.now = b""
+        self.base = 0
+
+    def unsynced_bytes(self) -> int:
+        return len(self.now) - self.base
+
+    def crash(self, rng: Random | None) -> None:
+        """Go back to the durable bytes, or (with `rng`) perhaps to a torn form of the present ones."""
+        if rng is not None and self.now != self.durable and rng.random() < 0.5:
+            self.durable = self.now[: rng.randint(self.base, len(self.now))]
+        self.now = self.durable
+        self.base = len(self.now)
+
+
+Names = dict[str, _File]
+
+
+class _Change:
+    """One unsynced change of names, as its effect on a view; `folder` must be synced to make it durable."""
+
+    __slots__ = ("apply", "folder")
+
+    def __init__(self, folder: str, apply: Callable[[Names], None]) -> None:
+        self.folder = folder
+        self.apply = apply
+
+
+class SimDisk:
+    """One peer's disk; it outlives the peer's crashes. The owner of the world calls `crash` at each."""
+
+    def __init__(self, rng: Random, drive: Drive | None = None, *, name: str = "disk") -> None:
+        self.slow = 1.0
+        """How many times slower than the drive's own speed."""
+        self.capacity_bytes = (drive or Drive()).capacity_bytes
+        """May be lowered while running: that is how a disk fills up."""
+        self._name = name
+        self._rng = rng
+        self._drive = drive or Drive()
+        self._free_s = 0.0
+        self._names: Names = {}
+        self._durable: Names = {}
+        self._changes: list[_Change] = []
+        self._folders: dict[str, None] = {"": None}
+
+    async def read(self, path: str) -> bytes:
+        _loop().check_open()
+        data = self._file(path).now
+        await self._take_s(len(data) / self._drive.read_bytes_s)
+        return data
+
+    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+        _loop().check_open()
+        if path in self._folders:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        file = self._create(path)
+        if not append:
+            file.now, file.base = b"", 0
+        room = max(0, self.capacity_bytes - self.used_bytes())
+        file.now += bytes(data[:room])
+        if room < len(data):
+            raise LocalError(
+                f"{self._name}: the disk is full",
+                hint="free some space and start again: everything saved before is intact",
+            )
+        await self._take_s(len(data) / self._drive.write_bytes_s)
+
+    async def sync(self, path: str) -> None:
+        _loop().check_open()
+        if path.endswith("/") or path == "":
+            await self._sync_folder(path.strip("/"))
+        else:
+            await self._sync_file(self._file(path))
+
+    async def rename(self, old: str, new: str) -> None:
+        _loop().check_open()
+        if old in self._folders:
+            self._rename_folder(old, new)
+        else:
+            file = self._file(old)
+            if new in self._folders:
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), new)
+            self._make_folders(_parent(new))
+            self._move({old: (new, file)}, _parent(old), _parent(new))
+        await self._take_s(0.0)
+
+    async def remove(self, path: str) -> None:
+        _loop().check_open()
+        folder = path.strip("/")
+        for name in [name for name in self._names if name == folder or name.startswith(folder + "/")]:
+            self._change(_parent(name), lambda names, name=name: names.pop(name, None))  # type: ignore[misc]
+        for inner in [inner for inner in self._folders if inner == folder or inner.startswith(folder + "/")]:
+            del self._folders[inner]
+        await self._take_s(0.0)
+
+    async def names(self, folder: str) -> list[str]:
+        _loop().check_open()
+        start = folder.strip("/") + "/" if folder.strip("/") else ""
+        inside = [path for path in (*self._names, *self._folders) if path.startswith(start) and path != start]
+        return sorted({path[len(start) :].partition("/")[0] for path in inside} - {""})
+
+    def crash(self) -> None:
+        """Lose power: only the durable view remains, and of the rest what chance keeps."""
+        rng = None if self._rng.random() < LOSE_ALL else self._rng
+        for change in self._changes:
+            if rng is not None and rng.random() < 0.5:
+                change.apply(self._durable)
+        self._changes.clear()
+        for file in self._durable.values():
+            file.crash(rng)
+        self._names = dict(self._durable)
+        for path in self._names:
+            self._make_folders(_parent(path))
+        self._free_s = 0.0
+
+    def used_bytes(self) -> int:
+        """Return how many bytes the present files have."""
+        return sum(len(file.now) for file in self._names.values())
+
+    def _file(self, path: str) -> _File:
+        if path in self._folders:
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        if path not in self._names:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+        return self._names[path]
+
+    def _create(self, path: str) -> _File:
+        if path not in self._names:
+            self._make_folders(_parent(path))
+            file = _File()
+            self._change(_parent(path), lambda names: names.__setitem__(path, file))
+        return self._names[path]
+
+    def _change(self, folder: str, apply: Callable[[Names], None]) -> None:
+        """Change the present names, and remember how to change the durable ones."""
+        apply(self._names)
+        self._changes.append(_Change(folder, apply))
+
+    def _move(self, moves: dict[str, tuple[str, _File]], source: str, target: str) -> None:
+        """Rename in one change within a folder; between two folders each keeps its half until it is synced."""
+
+        def add(names: Names) -> None:
+            names.update({new: file for new, file in moves.values()})
+
+        def drop(names: Names) -> None:
+            for old in moves:
+                names.pop(old, None)
+
+        def both(names: Names) -> None:
+            drop(names)
+            add(names)
+
+        if source == target:
+            self._change(source, both)
+        else:
+            self._change(target, add)
+            self._change(source, drop)
+
+    def _rename_folder(self, old: str, new: str) -> None:
+        if any(path.startswith(new + "/") for path in (*self._names, *self._folders)):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
+        if new in self._names:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), new)
+        self._make_folders(_parent(new))
+        for folder in [inner for inner in self._folders if inner == old or inner.startswith(old + "/")]:
+            del self._folders[folder]
+            self._folders[new + folder[len(old) :]] = None
+        inside = {path: file for path, file in self._names.items() if path.startswith(old + "/")}
+        self._changes = [_Change(_moved(change.folder, old, new), change.apply) for change in self._changes]
+        self._move({path: (new + path[len(old) :], file) for path, file in inside.items()}, _parent(old), _parent(new))
+
+    def _make_folders(self, folder: str) -> None:
+        while folder not in self._folders:
+            if folder in self._names:
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
+            self._folders[folder] = None
+            folder = _parent(folder)
+
+    async def _sync_file(self, file: _File) -> None:
+        """Make the bytes of this moment durable, once the time for it has passed."""
+        data = file.now
+        await self._take_s(self._drive.sync_s + file.unsynced_bytes() / self._drive.write_bytes_s)
+        file.durable = data
+        file.base = len(data) if file.now.startswith(data) else 0
+
+    async def _sync_folder(self, folder: str) -> None:
+        if folder not in self._folders:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
+        due = [change for change in self._changes if change.folder == folder]
+        await self._take_s(self._drive.sync_s)
+        for change in due:
+            if change in self._changes:  # another sync of the same folder may have been faster
+                change.apply(self._durable)
+                self._changes.remove(change)
+
+    async def _take_s(self, took_s: float) -> None:
+        """Wait until the drive has done this after all that came before."""
+        now_s = _loop().time()
+        self._free_s = max(self._free_s, now_s) + took_s * self.slow
+        if self._free_s > now_s:
+            await asyncio.sleep(self._free_s - now_s)
+
+
+def _loop() -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "a simulated disk lives in virtual time"
+    return loop
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _moved(path: str, old: str, new: str) -> str:
+    return new + path[len(old) :] if path == old or path.startswith(old + "/") else path

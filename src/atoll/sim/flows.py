@@ -1,0 +1,229 @@
+"""How concurrent transfers share links: a fluid model, max-min fair, strict by traffic class.
+
+A flow uses up to three links (its sender's uplink, its receiver's downlink, and the loss limit of its
+connection) and may have a limit of its own (window over round trip). Rates are those of progressive filling:
+every flow grows alike until one of its links is full. One numpy pass freezes all flows of every link that is the
+tightest for all its flows, so tens of thousands of flows take a few passes. Rates change only when a flow starts
+or ends; with a quantum they are recomputed at most once per quantum, which costs little truth and saves much time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.sim.loop import VirtualLoop
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+NO_LINK = 0
+"""A link that never limits."""
+UNLIMITED_BYTES_S = 1e15
+RESERVED = 0.02
+"""Part of a link that a lower class keeps when it has something to send: less urgent is not never."""
+
+
+def share(links_F3: Ints, limit_F: Floats, traffic_F: Ints, capacity_L: Floats) -> Floats:
+    """Return the rate of every flow (F) over the links (L): classes in order, max-min fair within each."""
+    rate_F = np.zeros(len(limit_F))
+    left_L = capacity_L.copy()
+    present = np.unique(traffic_F)
+    for traffic in present:
+        members = np.flatnonzero(traffic_F == traffic)
+        usable_L = left_L
+        if traffic != present[-1]:
+            lower = np.bincount(links_F3[traffic_F > traffic].ravel(), minlength=len(left_L)) > 0
+            usable_L = np.maximum(left_L - RESERVED * capacity_L * lower, 0.0)
+        rate_F[members] = _fill(links_F3[members], limit_F[members], usable_L)
+        left_L = np.maximum(left_L - _load(links_F3[members], rate_F[members], len(left_L)), 0.0)
+    return rate_F
+
+
+def _fill(links_F3: Ints, limit_F: Floats, capacity_L: Floats) -> Floats:
+    """Return max-min fair rates of one class."""
+    rate_F = np.zeros(len(limit_F))
+    left_L = capacity_L.copy()
+    active = np.arange(len(limit_F))
+    while active.size:
+        links = links_F3[active]
+        count_L = np.bincount(links.ravel(), minlength=len(left_L))
+        fair_L = np.where(count_L > 0, left_L / np.maximum(count_L, 1), np.inf)
+        want = np.minimum(fair_L[links].min(axis=1), limit_F[active])
+        lowest_L = np.full(len(left_L), np.inf)
+        np.minimum.at(lowest_L, links.ravel(), np.repeat(want, 3))
+        # A link is settled when no flow on it is held lower elsewhere; a flow, when its own limit binds.
+        settled = (fair_L <= lowest_L)[links].any(axis=1) | (limit_F[active] <= want)
+        rate_F[active[settled]] = want[settled]
+        left_L = np.maximum(left_L - _load(links[settled], want[settled], len(left_L)), 0.0)
+        active = active[~settled]
+    return rate_F
+
+
+def _load(links_F3: Ints, rate_F: Floats, links: int) -> Floats:
+    return np.bincount(links_F3.ravel(), weights=np.repeat(rate_F, 3), minlength=links).astype(np.float64, copy=False)
+
+
+class Flow:
+    """One message on its way: `done` is called when its last byte has left."""
+
+    __slots__ = ("_slot", "done", "limit_bytes_s", "links", "size_bytes", "traffic")
+
+    def __init__(
+        self,
+        *,
+        links: tuple[int, int, int],
+        traffic: int,
+        size_bytes: float,
+        limit_bytes_s: float,
+        done: Callable[[], None],
+    ) -> None:
+        self.links = links
+        self.traffic = traffic
+        self.size_bytes = size_bytes
+        self.limit_bytes_s = min(limit_bytes_s, UNLIMITED_BYTES_S)
+        self.done = done
+        self._slot = -1
+
+
+class Fluid:
+    """All flows of a network, advanced in virtual time."""
+
+    def __init__(self, loop: VirtualLoop, quantum_s: float = 0.0) -> None:
+        self.solves = 0
+        self._loop = loop
+        self._quantum_s = quantum_s
+        self._capacity_L: list[float] = [UNLIMITED_BYTES_S * 1000]
+        self._unused_links: list[int] = []
+        self._flows: list[Flow | None] = []
+        self._unused: list[int] = []
+        self._links = np.zeros((0, 3), np.int64)
+        self._limit = np.zeros(0)
+        self._traffic = np.zeros(0, np.int64)
+        self._left = np.zeros(0)
+        self._rate = np.zeros(0)
+        self._live = np.zeros(0, np.bool_)
+        self._settled_s = 0.0
+        self._solved_s = -quantum_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def link(self, capacity_bytes_s: float) -> int:
+        """Return the number of a new link."""
+        capacity = min(capacity_bytes_s, UNLIMITED_BYTES_S)
+        if self._unused_links:
+            number = self._unused_links.pop()
+            self._capacity_L[number] = capacity
+        else:
+            number = len(self._capacity_L)
+            self._capacity_L.append(capacity)
+        return number
+
+    def resize(self, link: int, capacity_bytes_s: float) -> None:
+        """Change a link's capacity from now on."""
+        self._capacity_L[link] = min(capacity_bytes_s, UNLIMITED_BYTES_S)
+        self._solve_soon()
+
+    def unlink(self, link: int) -> None:
+        """Give a link back that no flow uses any more."""
+        self._unused_links.append(link)
+
+    def start(self, flow: Flow) -> None:
+        """Let a flow take its share from now on."""
+        if not self._unused:
+            self._grow()
+        slot = flow._slot = self._unused.pop()
+        self._flows[slot] = flow
+        self._links[slot] = flow.links
+        self._limit[slot] = flow.limit_bytes_s
+        self._traffic[slot] = flow.traffic
+        self._left[slot] = flow.size_bytes
+        self._rate[slot] = 0.0
+        self._live[slot] = True
+        self._solve_soon()
+
+    def stop(self, flow: Flow) -> None:
+        """Take a flow off, done or not."""
+        if flow._slot >= 0:
+            self._drop(flow)
+            self._solve_soon()
+
+    def limit(self, flow: Flow, limit_bytes_s: float) -> None:
+        """Change a flow's own limit from now on; zero holds it."""
+        if flow._slot >= 0:
+            self._limit[flow._slot] = min(limit_bytes_s, UNLIMITED_BYTES_S)
+            self._solve_soon()
+
+    def _drop(self, flow: Flow) -> None:
+        self._live[flow._slot] = False
+        self._rate[flow._slot] = 0.0
+        self._flows[flow._slot] = None
+        self._unused.append(flow._slot)
+        flow._slot = -1
+
+    def _grow(self) -> None:
+        old = len(self._flows)
+        new = max(64, old)
+        self._links = np.concatenate([self._links, np.zeros((new, 3), np.int64)])
+        self._limit = np.concatenate([self._limit, np.zeros(new)])
+        self._traffic = np.concatenate([self._traffic, np.zeros(new, np.int64)])
+        self._left = np.concatenate([self._left, np.zeros(new)])
+        self._rate = np.concatenate([self._rate, np.zeros(new)])
+        self._live = np.concatenate([self._live, np.zeros(new, np.bool_)])
+        self._flows.extend([None] * new)
+        self._unused.extend(range(old + new - 1, old - 1, -1))
+
+    def _solve_soon(self) -> None:
+        """Recompute at the end of this instant, or of the quantum."""
+        self._solve_at(max(self._loop.time(), self._solved_s + self._quantum_s))
+
+    def _solve_at(self, when_s: float) -> None:
+        if self._timer is not None:
+            if self._timer.when() <= when_s:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_in_world_at(when_s, self._solve)
+
+    def _solve(self) -> None:
+        """Move every flow up to now, end the finished, and set the rates until the next change."""
+        now_s = self._loop.time()
+        self._left -= self._rate * (now_s - self._settled_s)
+        self._settled_s = self._solved_s = now_s
+        # A nanosecond of sending is within the rounding of the clock.
+        ended = np.flatnonzero(self._live & (self._left <= self._rate * 1e-9))
+        for flow in [self._flows[slot] for slot in ended.tolist()]:
+            self._finish(flow)
+        if self._timer is not None:
+            self._timer.cancel()  # what the finished set off is part of this solution
+            self._timer = None
+        live = np.flatnonzero(self._live)
+        if live.size:
+            self._set_rates(live)
+
+    def _set_rates(self, live: Ints) -> None:
+        self.solves += 1
+        capacity_L = np.array(self._capacity_L)
+        rate = share(self._links[live], self._limit[live], self._traffic[live], capacity_L)
+        self._rate[live] = rate
+        moving = live[rate > 0]
+        if not moving.size:
+            return
+        ends_s = self._settled_s + self._left[moving] / self._rate[moving]
+        within = ends_s <= self._settled_s + self._quantum_s
+        for slot, end_s in zip(moving[within].tolist(), ends_s[within].tolist(), strict=True):
+            self._loop.call_in_world_at(end_s, self._finish_early, self._flows[slot])
+        if not within.all():
+            self._solve_at(float(ends_s[~within].min()))
+
+    def _finish_early(self, flow: Flow | None) -> None:
+        """End a flow inside a quantum, at its own time; what it frees is shared out at the next solution."""
+        if flow is not None and flow._slot >= 0:
+            self._finish(flow)
+            self._solve_soon()
+
+    def _finish(self, flow: Flow | None) -> None:
+        if flow is not None and flow._slot >= 0:  # an earlier one of this instant may have stopped it
+            self._drop(flow)
+            flow.done()

@@ -1,0 +1,211 @@
+"""The sense of a run as a whole: what its types alone cannot say.
+
+Each rule is one line of a list: where, what is wrong, what to do. The first that is broken is reported, by key path,
+like every other mistake in a file. A run from another peer is checked by the same rules, so nobody can make us
+build a model of a billion layers or a folder outside our own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from atoll.spec.recipe import Accumulate, AdamW, Assign, Channel, Constant, Cosine, Delta, Grad, Recipe, Sgd, Work, Wsd
+from atoll.spec.run import SIZES, AllowList, Corpus, Data, Folder, Fresh, Lora, Model, Run, Size
+from atoll.spec.strict import KeyPath, Layers, near
+
+Rule = tuple[bool, KeyPath, str, str]
+"""Holds, where, what is wrong otherwise, what to do."""
+
+_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
+_DIGEST = re.compile(r"^([0-9a-f]{32,128})?$")
+_PEER = re.compile(r"^[0-9a-f]{64}$")
+_BPE = re.compile(r"^bpe-([1-9][0-9]{2,6})$")
+_VOCABULARY_MIN = 260
+_SEED_MAX = 2**63 - 1
+_COUNT_MAX = 2**53  # beyond it a float, and so another program, could not tell two counts apart
+
+
+def check(run: Run, layers: Layers) -> Run:
+    """Return `run`, or raise the `SpecError` of the first rule it breaks."""
+    for holds, path, what, hint in _rules(run):
+        if not holds:
+            layers.refuse(path, what, hint=hint)
+    return run
+
+
+def _rules(run: Run) -> Iterator[Rule]:
+    yield _named(("name",), run.name)
+    yield from _budget_rules(run)
+    yield from _model_rules(run.model)
+    yield from _data_rules(run.data)
+    yield from _recipe_rules(run.recipe)
+    yield from _membership_rules(run)
+    for which, seed in (("model", run.seeds.model), ("data", run.seeds.data)):
+        yield _within(("seeds", which), seed, 0, _SEED_MAX)
+    yield _within(("upkeep", "checkpoint_every"), run.upkeep.checkpoint_every, 0)
+    yield _within(("upkeep", "evaluate_every"), run.upkeep.evaluate_every, 0)
+    yield _within(("upkeep", "evaluate_samples"), run.upkeep.evaluate_samples, 1)
+    yield _above(("upkeep", "patience_s_max"), run.upkeep.patience_s_max)
+
+
+def _budget_rules(run: Run) -> Iterator[Rule]:
+    tokens, rounds = run.budget.tokens, run.budget.rounds
+    yield _within(("budget", "tokens"), tokens, 0)
+    yield _within(("budget", "rounds"), rounds, 0)
+    said = "both tokens and rounds are given" if tokens and rounds else "neither tokens nor rounds is given"
+    yield bool(tokens) != bool(rounds), ("budget",), said, "give exactly one, for example: rounds = 12"
+
+
+def _model_rules(model: Model) -> Iterator[Rule]:
+    if isinstance(model, Folder):
+        yield bool(model.path), ("model", "path"), "is empty", "give the path of a Hugging Face model folder"
+        yield _digest(("model", "digest"), model.digest)
+        if model.adapter is not None:
+            yield from _lora_rules(model.adapter)
+    else:
+        yield from _size_rules(model)
+
+
+def _lora_rules(lora: Lora) -> Iterator[Rule]:
+    path = ("model", "adapter")
+    yield _within((*path, "rank"), lora.rank, 1, 4096)
+    yield _above((*path, "alpha"), lora.alpha)
+    yield bool(lora.targets), (*path, "targets"), "is empty", 'name the layers to adapt, for example ["q_proj"]'
+
+
+def _size_rules(model: Fresh) -> Iterator[Rule]:
+    path, size = ("model", "size"), model.size
+    if isinstance(size, str):
+        hint = f"known sizes: {', '.join(SIZES)}{near(size, SIZES)}; or write a table with dim, layers, heads, ..."
+        yield size in SIZES, path, f"unknown size '{size}'", hint
+        return
+    for name, most in (("dim", 65536), ("layers", 1024), ("heads", 1024), ("kv_heads", 1024), ("ffn", 2**20)):
+        yield _within((*path, name), getattr(size, name), 1, most)
+    yield from _head_rules(path, size)
+    yield _above((*path, "rope_theta"), size.rope_theta)
+    yield _above((*path, "norm_eps"), size.norm_eps)
+
+
+def _head_rules(path: KeyPath, size: Size) -> Iterator[Rule]:
+    fits = size.heads % size.kv_heads == 0
+    what = f"{size.heads} heads cannot share {size.kv_heads} kv_heads evenly"
+    yield fits, (*path, "kv_heads"), what, f"choose a divisor of {size.heads}"
+    what = f"dim {size.dim} is not divisible by {size.heads} heads"
+    yield size.dim % size.heads == 0, (*path, "heads"), what, "choose heads that divide dim"
+    what = f"a head of {size.dim // size.heads} is odd, rotary positions need an even size"
+    yield size.dim // size.heads % 2 == 0, (*path, "heads"), what, "choose heads so that dim / heads is even"
+
+
+def _data_rules(data: Data) -> Iterator[Rule]:
+    yield _within(("data", "context"), data.context, 8, 2**20)
+    yield _digest(("data", "digest"), data.digest)
+    path: KeyPath = ("data", "source")
+    if isinstance(data.source, Corpus):
+        yield _named((*path, "name"), data.source.name)
+        tokenizer = data.source.tokenizer
+        found = _BPE.match(tokenizer)
+        known = tokenizer == "bytes" or (found is not None and int(found[1]) >= _VOCABULARY_MIN)
+        hint = f'write "bytes", or "bpe-N" with N from {_VOCABULARY_MIN}, for example "bpe-1024"'
+        yield known, (*path, "tokenizer"), f"unknown tokenizer '{tokenizer}'", hint
+    else:
+        yield bool(data.source.path), (*path, "path"), "is empty", "give the folder that `atoll data prepare` made"
+
+
+def _recipe_rules(recipe: Recipe) -> Iterator[Rule]:
+    yield from _work_rules(recipe.work)
+    path: KeyPath = ("recipe", "channel")
+    count = len(recipe.channel)
+    yield count == 1, path, f"{count} channels are given", "give exactly one, for example [recipe.channel.outer]"
+    for name, channel in recipe.channel.items():
+        yield _named((*path, name), name)
+        yield from _channel_rules((*path, name), channel, recipe.work)
+
+
+def _work_rules(work: Work) -> Iterator[Rule]:
+    path: KeyPath = ("recipe", "work")
+    yield _within((*path, "batch"), work.batch, 1, 2**20)
+    yield _within((*path, "micro_batch"), work.micro_batch, 0, 2**20)
+    divides = work.micro_batch == 0 or work.batch % work.micro_batch == 0
+    what = f"{work.micro_batch} does not divide the batch of {work.batch}"
+    yield divides, (*path, "micro_batch"), what, "choose a divisor, or 0 for the whole batch at once"
+    yield _within((*path, "clip"), work.clip, 0)
+    path = (*path, "schedule")
+    yield _within((*path, "warmup_steps"), work.schedule.warmup_steps, 0)
+    if isinstance(work.schedule, Cosine | Wsd):
+        yield _within((*path, "floor"), work.schedule.floor, 0, 1)
+    if isinstance(work.schedule, Wsd):
+        yield _within((*path, "decay"), work.schedule.decay, 0, 1)
+    yield from _optimizer_rules(("recipe", "work", "inner"), work.inner)
+
+
+def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
+    yield _within((*path, "when", "steps"), channel.when.steps, 1)
+    yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
+    accumulates = isinstance(work.inner, Accumulate)
+    match channel.what:
+        case Grad():
+            hint = 'set recipe.work.inner = { kind = "accumulate" }, or exchange { kind = "delta" }'
+            yield accumulates, (*path, "what"), "gradients are taken at the anchor, but the inner work moves on", hint
+            hint = 'choose { kind = "sgd", lr = ... } or { kind = "adamw", lr = ... }'
+            assigns = isinstance(channel.merge.outer, Assign)
+            yield not assigns, (*path, "merge", "outer"), "a gradient cannot be assigned: it needs a rate", hint
+            idle = work.schedule != Constant() and not channel.merge.scheduled
+            what = "false, so recipe.work.schedule would have no effect"
+            yield not idle, (*path, "merge", "scheduled"), what, "set it to true, or leave the schedule out"
+        case Delta():
+            hint = 'choose recipe.work.inner of kind "adamw" or "sgd", or exchange { kind = "grad" }'
+            yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+
+
+def _optimizer_rules(path: KeyPath, optimizer: AdamW | Sgd | Assign | Accumulate) -> Iterator[Rule]:
+    match optimizer:
+        case AdamW():
+            yield _above((*path, "lr"), optimizer.lr)
+            for i, beta in enumerate(optimizer.betas):
+                yield _below_one((*path, "betas", i), beta)
+            yield _above((*path, "eps"), optimizer.eps)
+            yield _within((*path, "weight_decay"), optimizer.weight_decay, 0)
+        case Sgd():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _below_one((*path, "momentum"), optimizer.momentum)
+            real = optimizer.momentum > 0 or not optimizer.nesterov
+            yield real, (*path, "nesterov"), "is true without momentum", "set momentum, for example 0.9"
+        case Assign() | Accumulate():
+            pass
+
+
+def _membership_rules(run: Run) -> Iterator[Rule]:
+    path: KeyPath = ("membership",)
+    yield _within((*path, "start_with"), run.membership.start_with, 1)
+    yield _within((*path, "contributors_min"), run.membership.contributors_min, 1)
+    if isinstance(run.membership.who, AllowList):
+        path = (*path, "who", "peers")
+        peers = run.membership.who.peers
+        yield bool(peers), path, "is empty: nobody could join", "name the public keys of those who may"
+        for i, peer in enumerate(peers):
+            yield bool(_PEER.match(peer)), (*path, i), f"'{peer[:20]}' is not a public key", "write 64 hex digits"
+        yield len(set(peers)) == len(peers), path, "a peer is named twice", "name each peer once"
+
+
+def _named(path: KeyPath, name: str) -> Rule:
+    hint = "use 1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    return bool(_NAME.match(name)), path, f"'{name[:40]}' is not a name", hint
+
+
+def _digest(path: KeyPath, digest: str) -> Rule:
+    return bool(_DIGEST.match(digest)), path, "is not a digest", "leave it out: it is filled in when the run is made"
+
+
+def _within(path: KeyPath, value: float, least: float, most: float | None = None) -> Rule:
+    fits = least <= value <= (_COUNT_MAX if most is None else most)
+    allowed = f"at least {least}" if most is None else f"between {least} and {most}"
+    return fits, path, f"{value} is out of range", f"it must be {allowed}"
+
+
+def _above(path: KeyPath, value: float) -> Rule:
+    return value > 0, path, f"{value} is not positive", "it must be greater than 0"
+
+
+def _below_one(path: KeyPath, value: float) -> Rule:
+    return 0 <= value < 1, path, f"{value} is out of range", "it must be at least 0 and less than 1"

@@ -1,0 +1,344 @@
+"""A fleet: machines and the links between their regions, as planner and simulator see them; one TOML file.
+
+A machine has a device and an access link (up and down, the same whoever it talks to); what lies between two regions
+is latency and loss. That is all most people know about their machines, and enough to explain where the time goes.
+In the file quantities are text with a unit ("100 Mbit", "40 ms"); in the records they are plain numbers, with the
+unit as the last word of the name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from atoll.errors import SpecError
+from atoll.spec.recipe import Axis
+from atoll.spec.strict import KeyPath, Layers, Tree, depth, merge, near, parse_toml, read_toml, record
+from atoll.units import rate_bytes_s, size_bytes, time_s
+
+MACHINES_MAX = 100_000
+"""No fleet is larger: a count beyond it is a slip of the pen."""
+
+T = TypeVar("T")
+_FLEETS = files("atoll") / "spec" / "fleets"
+_FLOP = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*([kmgtp]?)flops?(?:/s)?\s*$", re.IGNORECASE)
+_FLOP_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+
+
+class Always(Axis, frozen=True, tag="always"):
+    """The machine is there from beginning to end."""
+
+
+class Churn(Axis, frozen=True, tag="churn"):
+    """The machine comes and goes: exponential times with these means."""
+
+    up_s: float
+    down_s: float
+
+
+Availability = Always | Churn
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """What computes."""
+
+    flop_s: float
+    """What the maker promises, floating-point operations per second."""
+    efficiency: float = 0.4
+    """The part of it that training reaches."""
+    memory_bytes: int = 8 * 10**9
+
+
+class Machine(Struct, frozen=True, kw_only=True):
+    """One machine with its access link."""
+
+    name: str
+    region: str
+    device: Device
+    up_bytes_s: float
+    down_bytes_s: float
+    disk_bytes: int
+    availability: Availability = Always()
+
+
+class Link(Struct, frozen=True, kw_only=True):
+    """What lies between two regions, or within one (both the same)."""
+
+    between: tuple[str, str]
+    latency_s: float
+    """One way."""
+    loss: float = 0.0
+    """Part of the packets that never arrive."""
+
+
+class Group(Struct, frozen=True, kw_only=True):
+    """A number of equal machines."""
+
+    machine: Machine
+    count: int
+
+
+class Fleet(Struct, frozen=True, kw_only=True):
+    """Machines and links."""
+
+    name: str
+    about: str
+    groups: tuple[Group, ...]
+    links: tuple[Link, ...]
+    elsewhere: Link
+    """Between regions that no link names."""
+    within: Link
+    """Within a region that no link names."""
+
+
+def load_fleet(path: Path | str) -> Fleet:
+    """Return the fleet of a file, or of a shipped fleet by its name ("lan", "homes")."""
+    if isinstance(path, str) and path in fleet_names():
+        file = f"{path}.toml"
+        return _fleet(parse_toml((_FLEETS / file).read_text("utf-8"), file), file)
+    if isinstance(path, str) and not path.endswith(".toml"):
+        known = fleet_names()
+        hint = f"known fleets: {', '.join(known)}{near(path, known)}, or the path of a .toml file"
+        raise SpecError(f"no fleet is called '{path}'", hint=hint)
+    return _fleet(read_toml(Path(path)), str(path))
+
+
+def fleet_names() -> list[str]:
+    """Return the names of the shipped fleets."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _FLEETS.iterdir() if entry.name.endswith(".toml"))
+
+
+def expand(fleet: Fleet) -> list[Machine]:
+    """Return every single machine; those of a group of several are numbered: home-0, home-1, ..."""
+    return [
+        msgspec.structs.replace(group.machine, name=f"{group.machine.name}-{i}") if group.count > 1 else group.machine
+        for group in fleet.groups
+        for i in range(group.count)
+    ]
+
+
+def link(fleet: Fleet, region_a: str, region_b: str) -> Link:
+    """Return what lies between two regions, in either order."""
+    for known in fleet.links:
+        if known.between in ((region_a, region_b), (region_b, region_a)):
+            return known
+    near_or_far = fleet.within if region_a == region_b else fleet.elsewhere
+    return msgspec.structs.replace(near_or_far, between=(region_a, region_b))
+
+
+def latency_s(fleet: Fleet, region_a: str, region_b: str) -> float:
+    """Return the one-way latency between two regions."""
+    return link(fleet, region_a, region_b).latency_s
+
+
+# The file: the same things as text, with every machine's keys also allowed in [defaults].
+
+
+class _Text(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of what stands in the file."""
+
+
+class _AlwaysText(Axis, frozen=True, tag="always"):
+    """Same as `Always`."""
+
+
+class _ChurnText(Axis, frozen=True, tag="churn"):
+    up: str
+    down: str
+
+
+class _DeviceText(_Text, frozen=True):
+    flops: str
+    efficiency: float = 0.4
+    memory: str = "8 GB"
+
+
+class _MachineText(_Text, frozen=True):
+    name: str
+    device: _DeviceText
+    up: str
+    down: str
+    count: int = 1
+    region: str = "here"
+    disk: str = "50 GB"
+    availability: _AlwaysText | _ChurnText = _AlwaysText()
+
+
+class _LinkText(_Text, frozen=True):
+    between: tuple[str, str]
+    latency: str
+    loss: float = 0.0
+
+
+class _FarText(_Text, frozen=True):
+    """Links that are not named one by one."""
+
+    latency: str = "40 ms"
+    loss: float = 0.0
+    latency_within: str = "1 ms"
+    loss_within: float = 0.0
+
+
+class _FleetText(_Text, frozen=True):
+    name: str
+    machine: tuple[_MachineText, ...]
+    about: str = ""
+    link: tuple[_LinkText, ...] = ()
+    links: _FarText = _FarText()
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a fleet file."""
+    _, parts = msgspec.json.schema_components([_FleetText], ref_template="#/$defs/{name}")
+    text = msgspec.json.encode(parts).decode()
+    for kind in (_FleetText, _MachineText, _DeviceText, _LinkText, _FarText, _AlwaysText, _ChurnText):
+        text = text.replace(kind.__name__, kind.__name__.strip("_").removesuffix("Text"))
+    clean: dict[str, Any] = msgspec.json.decode(text)
+    fleet = clean.pop("Fleet")
+    machine = clean["Machine"]
+    defaults = {key: value for key, value in machine["properties"].items() if key != "name"}
+    fleet["properties"]["defaults"] = {
+        "type": "object",
+        "properties": defaults,
+        "additionalProperties": False,
+        "description": "Keys that every machine has unless it says otherwise.",
+    }
+    machine["required"] = ["name"]
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **fleet, "$defs": clean}
+
+
+def _fleet(tree: Tree, file: str) -> Fleet:
+    """Return the fleet of a decoded file."""
+    layers = _Said(file, tree)
+    text = record(_with_defaults(tree, layers), _FleetText, layers)
+    far = text.links
+    fleet = Fleet(
+        name=text.name,
+        about=text.about,
+        groups=tuple(_group(machine, ("machine", i), layers) for i, machine in enumerate(text.machine)),
+        links=tuple(_link(each, ("link", i), layers) for i, each in enumerate(text.link)),
+        elsewhere=_link(_LinkText(between=("", ""), latency=far.latency, loss=far.loss), ("links",), layers),
+        within=_link(
+            _LinkText(between=("", ""), latency=far.latency_within, loss=far.loss_within),
+            ("links",),
+            layers,
+            suffix="_within",
+        ),
+    )
+    for holds, path, what, hint in _rules(fleet):
+        if not holds:
+            layers.refuse(path, what, hint=hint)
+    return fleet
+
+
+class _Said(Layers):
+    """One file whose [defaults] speak for every machine that says nothing itself."""
+
+    def __init__(self, file: str, tree: Tree) -> None:
+        super().__init__([(file, tree)])
+        self._tree = tree
+
+    def refuse(self, path: KeyPath, what: str, *, hint: str = "", key: str = "") -> NoReturn:
+        in_defaults = ("defaults", *path[2:])
+        if path[:1] == ("machine",) and depth(self._tree, path) < len(path) == depth(self._tree, in_defaults) + 1:
+            path = in_defaults
+        super().refuse(path, what, hint=hint, key=key)
+
+
+def _with_defaults(tree: Tree, layers: Layers) -> Tree:
+    """Return the tree with [defaults] put under every machine."""
+    defaults = tree.get("defaults", {})
+    machines = tree.get("machine")
+    if not isinstance(defaults, dict):
+        layers.refuse(("defaults",), "is not a table", hint="write [defaults] with keys of a machine")
+    known = [field.name for field in msgspec.structs.fields(_MachineText) if field.name != "name"]
+    for key in defaults:
+        if key not in known:
+            hint = f"known keys: {', '.join(known)}{near(key, known)}"
+            layers.refuse(("defaults",), f"unknown key '{key}'", hint=hint)
+    rest = {key: value for key, value in tree.items() if key != "defaults"}
+    if isinstance(machines, list):
+        rest["machine"] = [merge(defaults, each) if isinstance(each, dict) else each for each in machines]
+    return rest
+
+
+def _group(text: _MachineText, path: KeyPath, layers: Layers) -> Group:
+    def read(parse: Callable[[str], T], said: str, *key: str) -> T:
+        return _quantity(parse, said, (*path, *key), layers)
+
+    device = Device(
+        flop_s=read(_flop_s, text.device.flops, "device", "flops"),
+        efficiency=text.device.efficiency,
+        memory_bytes=read(size_bytes, text.device.memory, "device", "memory"),
+    )
+    availability: Availability = Always()
+    if isinstance(text.availability, _ChurnText):
+        availability = Churn(
+            up_s=read(time_s, text.availability.up, "availability", "up"),
+            down_s=read(time_s, text.availability.down, "availability", "down"),
+        )
+    machine = Machine(
+        name=text.name,
+        region=text.region,
+        device=device,
+        up_bytes_s=read(rate_bytes_s, text.up, "up"),
+        down_bytes_s=read(rate_bytes_s, text.down, "down"),
+        disk_bytes=read(size_bytes, text.disk, "disk"),
+        availability=availability,
+    )
+    return Group(machine=machine, count=text.count)
+
+
+def _link(text: _LinkText, path: KeyPath, layers: Layers, *, suffix: str = "") -> Link:
+    latency = _quantity(time_s, text.latency, (*path, "latency" + suffix), layers)
+    if not 0 <= text.loss < 1:
+        layers.refuse((*path, "loss" + suffix), f"{text.loss} is out of range", hint="at least 0 and less than 1")
+    return Link(between=text.between, latency_s=latency, loss=text.loss)
+
+
+def _quantity(parse: Callable[[str], T], said: str, path: KeyPath, layers: Layers) -> T:
+    """Return a quantity of the file; one that is none is reported with its place."""
+    try:
+        return parse(said)
+    except SpecError as error:
+        layers.refuse(path, error.what, hint=error.hint)
+
+
+def _flop_s(text: str) -> float:
+    found = _FLOP.match(text)
+    if not found:
+        raise SpecError(f"{text!r} is not a speed", hint='write for example "10 TFLOP" (per second)')
+    return float(found[1]) * _FLOP_SCALES[found[2].lower()]
+
+
+def _rules(fleet: Fleet) -> Iterator[tuple[bool, KeyPath, str, str]]:
+    """Yield what the types of a fleet file cannot say."""
+    yield bool(fleet.groups), ("machine",), "there is no machine", "add a [[machine]] table"
+    names = [group.machine.name for group in fleet.groups]
+    regions = sorted({group.machine.region for group in fleet.groups})
+    for i, group in enumerate(fleet.groups):
+        path: KeyPath = ("machine", i)
+        machine = group.machine
+        yield names.count(machine.name) == 1, (*path, "name"), f"'{machine.name}' is used twice", "name each group once"
+        yield 1 <= group.count <= MACHINES_MAX, (*path, "count"), f"{group.count} is out of range", "at least 1"
+        fits = 0 < machine.device.efficiency <= 1
+        hint = "the part of the speed that training reaches, more than 0 and at most 1"
+        yield fits, (*path, "device", "efficiency"), f"{machine.device.efficiency} is out of range", hint
+        for key, number in (("up", machine.up_bytes_s), ("down", machine.down_bytes_s)):
+            yield number > 0, (*path, key), "is not positive", "a machine without a link cannot take part"
+        yield machine.device.flop_s > 0, (*path, "device", "flops"), "is not positive", 'write for example "10 TFLOP"'
+        if isinstance(machine.availability, Churn):
+            lasting = machine.availability.up_s > 0
+            yield lasting, (*path, "availability", "up"), "is not positive", 'write for example "6 h"'
+    for i, each in enumerate(fleet.links):
+        for j, region in enumerate(each.between):
+            hint = f"regions here: {', '.join(regions)}{near(region, regions)}"
+            yield region in regions, ("link", i, "between", j), f"no machine is in region '{region}'", hint
+    total = sum(group.count for group in fleet.groups)
+    yield total <= MACHINES_MAX, ("machine",), f"{total} machines are too many", f"at most {MACHINES_MAX}"

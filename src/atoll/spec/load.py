@@ -1,0 +1,149 @@
+"""A run file in, a checked `Run` out.
+
+A run file is TOML; its `[recipe]` table may start from a shipped recipe (`base = "diloco"`) and change any key below
+it. `--set a.b=c` goes on top. What comes out has passed the types (`strict`) and the sense of the whole (`check`), so
+nobody below asks again. A run that another peer sent goes through the very same door.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from atoll.errors import SpecError
+from atoll.spec.check import check
+from atoll.spec.recipe import Recipe
+from atoll.spec.run import Folder, Run, Shards
+from atoll.spec.strict import Layers, Tree, merge, near, parse_toml, read_toml, record
+
+RUN_BYTES_MAX = 2**20
+"""No run is larger: a peer that sends more is sending something else."""
+
+_RECIPES = files("atoll") / "recipes"
+_RUNS = files("atoll") / "spec" / "runs"
+
+
+def load_run(path: Path, *, overrides: Sequence[str] = ()) -> Run:
+    """Return the run that the file at `path` describes, with `overrides` ("recipe.work.batch=4") on top.
+
+    Relative paths in it are taken from the file's folder.
+    """
+    run = _build(read_toml(path), str(path), path.parent, overrides)
+    return _anchor_paths(run, path.parent)
+
+
+def demo_run(*, overrides: Sequence[str] = ()) -> Run:
+    """Return the run that `atoll demo` trains."""
+    return _build(parse_toml((_RUNS / "demo.toml").read_text("utf-8"), "demo.toml"), "demo.toml", Path(), overrides)
+
+
+def decode_run(data: bytes, *, source: str = "run") -> Run:
+    """Return a run from its canonical bytes, as strictly as from a file; `source` names it in errors."""
+    if len(data) > RUN_BYTES_MAX:
+        raise SpecError(f"{source}: {len(data)} bytes are too many for a run", hint=f"at most {RUN_BYTES_MAX}")
+    try:
+        tree = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SpecError(f"{source}: not a run: {error}", hint="was it sent by another version?") from None
+    layers = Layers([(source, tree)])
+    return check(record(tree, Run, layers), layers)
+
+
+def recipe_names() -> list[str]:
+    """Return the names of the shipped recipes."""
+    return sorted(entry.name.removesuffix(".toml") for entry in _RECIPES.iterdir() if entry.name.endswith(".toml"))
+
+
+def load_recipe(name: str) -> Recipe:
+    """Return a shipped recipe."""
+    tree = parse_toml(recipe_text(name), f"{name}.toml")
+    return record(tree, Recipe, Layers([(f"{name}.toml", tree)]))
+
+
+def recipe_text(name: str) -> str:
+    """Return the TOML text of a shipped recipe, header and all."""
+    known = recipe_names()
+    if name not in known:
+        raise SpecError(f"no recipe is called '{name}'", hint=f"known recipes: {', '.join(known)}{near(name, known)}")
+    return (_RECIPES / f"{name}.toml").read_text("utf-8")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of a run file."""
+    (whole,), parts = msgspec.json.schema_components([Run], ref_template="#/$defs/{name}")
+    based = {
+        "type": "object",
+        "required": ["base"],
+        "properties": {"base": {"type": "string", "description": "a shipped recipe, or the path of a recipe file"}},
+        "description": "Start from another recipe and change keys below it.",
+    }
+    run = parts.pop("Run")
+    run["properties"]["recipe"] = {"anyOf": [run["properties"]["recipe"], based]}
+    assert whole == {"$ref": "#/$defs/Run"}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **run, "$defs": parts}
+
+
+def _build(tree: Tree, file: str, folder: Path, overrides: Sequence[str]) -> Run:
+    """Return the run of a tree after its base recipe and the overrides."""
+    sets = _set_tree(overrides)
+    tree = merge(tree, sets)
+    base = _base(tree, file, folder)
+    layers = Layers([*base, (file, tree), *([("--set", sets)] if sets else [])])
+    for _, under in base:
+        recipe = {key: value for key, value in tree["recipe"].items() if key != "base"}
+        tree = tree | {"recipe": merge(under["recipe"], recipe)}
+    return check(record(tree, Run, layers), layers)
+
+
+def _base(tree: Tree, file: str, folder: Path) -> list[tuple[str, Tree]]:
+    """Return the layer that `recipe.base` names, if it does."""
+    recipe = tree.get("recipe")
+    if not isinstance(recipe, dict) or "base" not in recipe:
+        return []
+    name, known = recipe["base"], recipe_names()
+    if isinstance(name, str) and name.endswith(".toml"):
+        return [(str(folder / name), {"recipe": read_toml(folder / name)})]
+    if name not in known:
+        hint = f"known recipes: {', '.join(known)}{near(str(name), known)}, or the path of a .toml file"
+        raise SpecError(f"{file}: recipe.base: no recipe is called '{name}'", hint=hint)
+    return [(f"recipe {name}", {"recipe": parse_toml(recipe_text(name), f"{name}.toml")})]
+
+
+def _set_tree(overrides: Sequence[str]) -> Tree:
+    """Return the tree that `--set a.b=c` flags write, in their order."""
+    tree: Tree = {}
+    for text in overrides:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts):
+            raise SpecError(f"--set {text}: not of the form key.path=value", hint="write --set recipe.work.batch=4")
+        node = tree
+        for part in parts[:-1]:
+            node = node.setdefault(part, {})
+            if not isinstance(node, dict):
+                raise SpecError(f"--set {text}: '{part}' was set to a plain value before", hint="set one or the other")
+        node[parts[-1]] = _value(value.strip())
+    return tree
+
+
+def _value(text: str) -> Any:
+    """Return text as a TOML value; what is none is taken as a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _anchor_paths(run: Run, folder: Path) -> Run:
+    """Return the run with relative paths seen from the run file's folder."""
+    if isinstance(run.model, Folder):
+        run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, path=str(folder / run.model.path)))
+    if isinstance(run.data.source, Shards):
+        source = Shards(path=str(folder / run.data.source.path))
+        run = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, source=source))
+    return run

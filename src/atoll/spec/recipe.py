@@ -1,0 +1,205 @@
+"""How replicas stay one model: independent choices, one record each.
+
+A recipe is local work plus named channels; a channel is a point on the axes when, what, whom, merge,
+overlap, late and home. A number that belongs to one choice cannot be set for another, so nothing needs
+asserting later; a choice that is not built yet does not exist here, so it is refused, not approximated.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+
+class Axis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
+    """Base of a choice on an axis: strict, immutable, defaults left out of the canonical form."""
+
+
+# when: what triggers an exchange
+
+
+class Every(Axis, tag="every"):
+    """Exchange after a fixed number of local steps."""
+
+    steps: int
+
+
+When = Every
+
+
+# what: which quantity, in which form on the wire
+
+
+class Fp32(Axis, tag="fp32"):
+    """Four bytes an element, exact."""
+
+
+class Fp16(Axis, tag="fp16"):
+    """Two bytes an element: IEEE half, values beyond its range clipped to the largest half."""
+
+
+Codec = Fp32 | Fp16
+
+
+class Delta(Axis, tag="delta"):
+    """The anchor minus the local weights."""
+
+    codec: Codec = Fp32()
+
+
+class Grad(Axis, tag="grad"):
+    """The mean gradient of the steps since the last exchange, taken at the anchor."""
+
+    codec: Codec = Fp32()
+
+
+What = Delta | Grad
+
+
+# whom: which peers, by which route
+
+
+class Butterfly(Axis, tag="butterfly"):
+    """Every member owns a share of the chunk grid: it reduces that share for all and returns it to all."""
+
+
+Route = Butterfly
+
+
+class All(Axis, tag="all"):
+    """Every member of the roster."""
+
+    route: Route = Butterfly()
+
+
+Whom = All
+
+
+# merge: how contributions are weighed, combined and applied
+
+
+class Assign(Axis, tag="assign"):
+    """Move the anchor by the whole combined delta (plain averaging of weights)."""
+
+
+class Sgd(Axis, tag="sgd"):
+    """Heavy-ball or plain gradient descent; `nesterov` as PyTorch defines it."""
+
+    lr: float
+    momentum: float = 0.0
+    nesterov: bool = False
+
+
+class AdamW(Axis, tag="adamw"):
+    """Adam with decoupled weight decay."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+
+
+class Mean(Axis, tag="mean"):
+    """Weighted mean over the contributors."""
+
+    weights: Literal["uniform", "samples"] = "uniform"
+
+
+Outer = Assign | Sgd | AdamW
+
+
+class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Combine contributions, then move the anchor."""
+
+    outer: Outer
+    combine: Mean = Mean()
+    scheduled: bool = False
+    """True when the local schedule's factor also scales the outer learning rate (gradients need this)."""
+
+
+# overlap, late, home: when the result is applied, what becomes of the late, where outer state lives
+
+
+class Block(Axis, tag="block"):
+    """Wait for the result before going on."""
+
+
+class Discard(Axis, tag="discard"):
+    """A contribution that missed its round is dropped and its lease goes back."""
+
+
+class Replicated(Axis, tag="replicated"):
+    """Every member holds and steps the outer state."""
+
+
+class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One kind of exchange."""
+
+    when: When
+    what: What
+    merge: Merge
+    whom: Whom = All()
+    overlap: Block = Block()
+    late: Discard = Discard()
+    home: Replicated = Replicated()
+    consistency: Literal["common"] = "common"
+
+
+# work: what happens between exchanges
+
+
+class Constant(Axis, tag="constant"):
+    """The same rate throughout, after a linear warm-up."""
+
+    warmup_steps: int = 0
+
+
+class Cosine(Axis, tag="cosine"):
+    """Linear warm-up, then half a cosine down to `floor` of the peak at the end of the budget."""
+
+    warmup_steps: int = 0
+    floor: float = 0.1
+
+
+class Wsd(Axis, tag="wsd"):
+    """Warm-up, stable, then a linear decay to `floor` over the last `decay` of the budget."""
+
+    warmup_steps: int = 0
+    decay: float = 0.2
+    floor: float = 0.0
+
+
+Schedule = Constant | Cosine | Wsd
+
+
+class Accumulate(Axis, tag="accumulate"):
+    """Only accumulate gradients: the weights move at the exchange."""
+
+
+Inner = AdamW | Sgd | Accumulate
+
+
+class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Local work of one peer between exchanges."""
+
+    inner: Inner
+    batch: int = 8
+    """Samples per local step."""
+    micro_batch: int = 0
+    """Samples per forward pass; the step accumulates them. 0: the whole batch at once."""
+    clip: float = 0.0
+    """Largest norm of a local gradient; 0: no clipping."""
+    schedule: Schedule = Constant()
+
+
+class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How to train together."""
+
+    work: Work
+    channel: dict[str, Channel]
+    about: str = ""
+    """One line for `atoll recipes`."""
+    paper: str = ""
+    reproduced: str = ""
+    """What of the paper this recipe reproduces, and which constants are whose."""

@@ -1,0 +1,184 @@
+"""The log: the few things everybody must agree on, in one order; and the history it adds up to.
+
+The council writes it, everybody reads it. A record is durable before anybody hears of it. `apply` is the
+only way a record takes effect, so two peers with the same prefix have the same history. Records name
+rounds by a key (channel, version, scope, unit); today's only scope is "all" and only unit is "model".
+"""
+
+from __future__ import annotations
+
+import msgspec
+from blake3 import blake3
+from msgspec import Struct
+from msgspec.structs import replace
+
+from atoll.errors import LocalError
+from atoll.swarm import lease
+from atoll.swarm.lease import Lease
+
+
+class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Which exchange: everything on the wire and in the log is named by one."""
+
+    channel: str
+    version: int
+    scope: str = "all"
+    unit: str = "model"
+
+
+class Member(Struct, frozen=True, forbid_unknown_fields=True):
+    """One peer of the roster and where it can be reached."""
+
+    peer: bytes
+    addresses: tuple[str, ...]
+    name: str = ""
+
+
+class EpochStarted(Struct, frozen=True, tag="epoch", forbid_unknown_fields=True):
+    """A broker took office; what earlier ones planned but did not commit is void."""
+
+    epoch: int
+    broker: bytes
+
+
+class RosterChanged(Struct, frozen=True, tag="roster", forbid_unknown_fields=True):
+    """Who is in the run from here on."""
+
+    version: int
+    members: tuple[Member, ...]
+    why: str = ""
+
+
+class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
+    """A round began: who takes part, on which samples, from which anchor."""
+
+    key: Key
+    members: tuple[bytes, ...]
+    """In canonical order: sorted by peer id."""
+    leases: tuple[Lease, ...]
+    base: str
+    """Digest of the anchor that the round starts from."""
+    roster: int
+
+
+class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
+    """A round ended: whose contributions are in, and the digest of the result everybody applies."""
+
+    key: Key
+    contributors: tuple[bytes, ...]
+    result: str
+
+
+class RunFinished(Struct, frozen=True, tag="finished", forbid_unknown_fields=True):
+    """The budget is spent."""
+
+
+Record = EpochStarted | RosterChanged | RoundAnnounced | RoundCommitted | RunFinished
+
+
+class Entry(Struct, frozen=True, forbid_unknown_fields=True):
+    """A record at its place in the log."""
+
+    index: int
+    record: Record
+
+
+class History(Struct, frozen=True, kw_only=True):
+    """What the log adds up to."""
+
+    next_index: int = 0
+    epoch: int = 0
+    broker: bytes = b""
+    roster: int = 0
+    members: dict[bytes, Member] = {}
+    version: int = 0
+    open: RoundAnnounced | None = None
+    last: RoundCommitted | None = None
+    fresh: int = 0
+    """Next position of the global order that nobody has leased."""
+    returned: Lease = ()
+    samples: int = 0
+    """Samples in committed contributions."""
+    finished: bool = False
+
+
+def apply(history: History, entry: Entry) -> History:
+    """Return the history after one more entry."""
+    assert entry.index == history.next_index, "the log has a gap"
+    history = replace(history, next_index=entry.index + 1)
+    match entry.record:
+        case EpochStarted(epoch=epoch, broker=broker):
+            return replace(history, epoch=epoch, broker=broker)
+        case RosterChanged(version=version, members=members):
+            return replace(history, roster=version, members={m.peer: m for m in members})
+        case RoundAnnounced() as announced:
+            return _announce(history, announced)
+        case RoundCommitted() as committed:
+            return _commit(history, committed)
+        case RunFinished():
+            return replace(history, finished=True)
+
+
+def _announce(history: History, announced: RoundAnnounced) -> History:
+    assert history.open is None, "one round at a time"
+    assert announced.key.version == history.version + 1
+    quotas = [lease.size(one) for one in announced.leases]
+    leases, returned, fresh = lease.hand_out(quotas, history.returned, history.fresh)
+    assert leases == announced.leases, "leases follow from the log"
+    return replace(history, open=announced, returned=returned, fresh=fresh)
+
+
+def _commit(history: History, committed: RoundCommitted) -> History:
+    announced = history.open
+    assert announced is not None
+    assert announced.key == committed.key
+    leases = dict(zip(announced.members, announced.leases, strict=True))
+    used = [leases.pop(peer) for peer in committed.contributors]
+    return replace(
+        history,
+        version=committed.key.version,
+        open=None,
+        last=committed,
+        returned=lease.give_back(history.returned, leases.values()),
+        samples=history.samples + sum(lease.size(one) for one in used),
+    )
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Entry).decode
+_CHECK_BYTES = 8
+
+
+def to_bytes(entry: Entry) -> bytes:
+    """Return an entry as it stands in a log file: length, checksum, body."""
+    body = _encode(entry)
+    return len(body).to_bytes(4, "little") + blake3(body).digest(length=_CHECK_BYTES) + body
+
+
+def from_bytes(data: bytes, where: str) -> tuple[list[Entry], int]:
+    """Return the entries of a log file and how many bytes of it are sound.
+
+    A torn tail (a crash in the middle of an append) is left out; damage before the tail is an error.
+    """
+    entries: list[Entry] = []
+    at = 0
+    while at < len(data):
+        end = at + 4 + _CHECK_BYTES + int.from_bytes(data[at : at + 4], "little")
+        check, body = data[at + 4 : at + 4 + _CHECK_BYTES], data[at + 4 + _CHECK_BYTES : end]
+        if end > len(data) or blake3(body).digest(length=_CHECK_BYTES) != check:
+            break
+        entries.append(_decode(body))
+        at = end
+    if at < len(data) and _sound_later(data, at):
+        raise LocalError(
+            f"{where}: the log is damaged at byte {at}",
+            hint="move this peer's folder away and join again: the other peers hold the log and the state",
+        )
+    return entries, at
+
+
+def _sound_later(data: bytes, at: int) -> bool:
+    """Return whether a sound entry follows the unsound bytes: damage then, not a torn append."""
+    size = int.from_bytes(data[at : at + 4], "little")
+    after = at + 4 + _CHECK_BYTES + size
+    return after < len(data) and from_bytes(data[after:], "")[1] > 0

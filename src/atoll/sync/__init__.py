@@ -1,0 +1,1 @@
+"""How replicas stay one model: the chunk grid, codecs, merging, the anchor, schedules. Pure functions only."""

@@ -1,0 +1,95 @@
+"""How contributions become one step of the anchor.
+
+Everything here is elementwise fp32 in a fixed order, each operation rounded by itself, so that two
+machines with different processors get the same bits. `combine` runs at a shard's owner only; what it
+returns is encoded once, and everybody (the owner too) applies the decoded bytes with `advance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from blake3 import blake3
+from msgspec import Struct
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import AdamW, Assign, Outer, Sgd
+
+
+class Anchor(Struct, frozen=True):
+    """The weights all agreed on at `version`, with the replicated state of the outer optimizer."""
+
+    version: int
+    weights: Vector
+    outer: dict[str, Vector]
+
+    def digest(self) -> str:
+        """Return the hash of every bit that peers must agree on."""
+        hasher = blake3(self.version.to_bytes(8, "little"))
+        for name, vector in self.vectors().items():
+            hasher.update(name.encode() + b"\0").update(np.ascontiguousarray(vector).view(np.uint8).data)
+        return hasher.hexdigest()
+
+    def vectors(self) -> dict[str, Vector]:
+        """Return all its vectors by name, in a fixed order."""
+        return {"weights": self.weights, **{name: self.outer[name] for name in sorted(self.outer)}}
+
+
+def outer_names(outer: Outer) -> tuple[str, ...]:
+    """Return which vectors of state an outer optimizer keeps."""
+    match outer:
+        case Assign():
+            return ()
+        case Sgd(momentum=momentum):
+            return ("momentum",) if momentum else ()
+        case AdamW():
+            return ("first_moment", "second_moment")
+
+
+def first_anchor(outer: Outer, weights: Vector) -> Anchor:
+    """Return version 0: the model as the seed made it."""
+    return Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(outer)})
+
+
+def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return the weighted mean of some contributions, in the order given."""
+    total = np.zeros_like(parts[0])
+    for part, weight in zip(parts, weights, strict=True):
+        total = total + part * np.float32(weight)
+    return total / np.float32(sum(weights))
+
+
+def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> Anchor:
+    """Return the next version: the outer optimizer's step against the merged delta or gradient."""
+    version = anchor.version + 1
+    match outer:
+        case Assign():
+            return Anchor(version, anchor.weights - merged, {})
+        case Sgd():
+            return _sgd(outer, anchor, merged, rate)
+        case AdamW():
+            return _adamw(outer, anchor, merged, rate)
+
+
+def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> Anchor:
+    lr = np.float32(outer.lr * rate)
+    if not outer.momentum:
+        return Anchor(anchor.version + 1, anchor.weights - merged * lr, {})
+    beta = np.float32(outer.momentum)
+    momentum = anchor.outer["momentum"] * beta + merged
+    direction = merged + momentum * beta if outer.nesterov else momentum
+    return Anchor(anchor.version + 1, anchor.weights - direction * lr, {"momentum": momentum})
+
+
+def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> Anchor:
+    version = anchor.version + 1
+    beta1, beta2 = outer.betas
+    first = anchor.outer["first_moment"] * np.float32(beta1) + merged * np.float32(1 - beta1)
+    second = anchor.outer["second_moment"] * np.float32(beta2) + (merged * merged) * np.float32(1 - beta2)
+    first_unbiased = first / np.float32(1 - beta1**version)
+    second_unbiased = second / np.float32(1 - beta2**version)
+    direction: Vector = first_unbiased / (np.sqrt(second_unbiased, dtype=np.float32) + np.float32(outer.eps))
+    decayed = anchor.weights * np.float32(1 - outer.lr * rate * outer.weight_decay)
+    weights = decayed - direction * np.float32(outer.lr * rate)
+    return Anchor(version, weights, {"first_moment": first, "second_moment": second})

@@ -1,0 +1,80 @@
+"""Quantities as people write and read them: "100 Mbit", "2 GiB", "1.5 h".
+
+Code carries plain floats and ints whose names end in the unit; this page is only the door between
+those and text, so that every file and every table spells quantities the same way.
+"""
+
+from __future__ import annotations
+
+import re
+
+from atoll.errors import SpecError
+
+_SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15, "ki": 2.0**10, "mi": 2.0**20, "gi": 2.0**30}
+_TIMES_S = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_QUANTITY = re.compile(r"^\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z/]*)\s*$")
+
+
+def _split(text: str, want: str) -> tuple[float, str]:
+    found = _QUANTITY.match(text.lower())
+    if not found:
+        raise SpecError(f"{text!r} is not a quantity", hint=f"write a number and a unit, for example {want!r}")
+    return float(found[1]), found[2]
+
+
+def rate_bytes_s(text: str) -> float:
+    """Return bytes per second from text such as "100 Mbit" or "1.2 Gbit/s"."""
+    number, unit = _split(text, "100 Mbit")
+    unit = unit.removesuffix("/s").removesuffix("ps")
+    if unit.endswith("bit") and unit.removesuffix("bit") in _SCALES:
+        return number * _SCALES[unit.removesuffix("bit")] / 8
+    if unit.endswith("b") and unit.removesuffix("b") in _SCALES:
+        return number * _SCALES[unit.removesuffix("b")]
+    raise SpecError(f"{text!r} is not a rate", hint='write for example "100 Mbit" (bits) or "12 MB" (bytes) per second')
+
+
+def size_bytes(text: str) -> int:
+    """Return bytes from text such as "2 GiB" or "500 MB"."""
+    number, unit = _split(text, "2 GiB")
+    if unit.endswith("b") and unit.removesuffix("b") in _SCALES:
+        return int(number * _SCALES[unit.removesuffix("b")])
+    raise SpecError(f"{text!r} is not a size", hint='write for example "2 GiB" or "500 MB"')
+
+
+def time_s(text: str) -> float:
+    """Return seconds from text such as "40 ms" or "1.5 h"."""
+    number, unit = _split(text, "40 ms")
+    if unit in _TIMES_S:
+        return number * _TIMES_S[unit]
+    raise SpecError(f"{text!r} is not a time", hint=f"write a number and one of {', '.join(_TIMES_S)}")
+
+
+def say_bytes(count: float) -> str:
+    """Return bytes as people read them: "12.3 MB"."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(count) < 1000 or unit == "TB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def say_count(count: float) -> str:
+    """Return a large count as people read it: "1.2M"."""
+    for unit in ("", "k", "M", "G", "T"):
+        if abs(count) < 1000 or unit == "T":
+            return f"{count:.0f}" if unit == "" else f"{count:.1f}{unit}"
+        count /= 1000
+    raise AssertionError("unreachable")
+
+
+def say_time(seconds: float) -> str:
+    """Return a duration as people read it: "2 min 05 s"."""
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(int(seconds + 0.5), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"

@@ -1,0 +1,219 @@
+"""The real world for the transport suite: iroh on loopback; mortal peers are processes that are killed.
+
+A mortal peer's transport lives in a child that obeys one pickled call per line of a pipe, so the suite
+drives it like any other; `kill` is SIGKILL. Run as a program, this file is that child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import pickle
+import sys
+from typing import Any
+
+from atoll.net.iroh import IrohTransport, bind
+from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, PeerId, Stream, Traffic, Transport
+
+_LINE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
+
+
+class IrohLab:
+    """Transports on 127.0.0.1 with short deadlines."""
+
+    dead_after_s = 1.0
+    connect_s = 1.5
+
+    def __init__(self) -> None:
+        self._made: list[IrohTransport] = []
+        self._children: list[_Child] = []
+
+    async def transport(self, name: str) -> Transport:
+        made = await bind(
+            os.urandom(32), host="127.0.0.1", dead_after_s=self.dead_after_s, connect_s=self.connect_s
+        )
+        self._made.append(made)
+        return made
+
+    async def mortal(self, name: str) -> Transport:
+        child = _Child()
+        self._children.append(child)
+        return await child.start(self.dead_after_s, self.connect_s)
+
+    async def kill(self, transport: Transport) -> None:
+        assert isinstance(transport, _FarTransport), "only a mortal peer can be killed"
+        await transport.child.kill()
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def close(self) -> None:
+        for child in self._children:
+            await child.kill()
+        for transport in self._made:
+            await transport.close()
+
+
+class _Child:
+    """The pipe to a mortal peer."""
+
+    def __init__(self) -> None:
+        self._process: asyncio.subprocess.Process | None = None
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._calls = 0
+
+    async def start(self, dead_after_s: float, connect_s: float) -> _FarTransport:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, __file__, str(dead_after_s), str(connect_s),
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES_MAX,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        self._reading = asyncio.create_task(self._read())
+        return _FarTransport(self, *await self.call(0, "about"))
+
+    async def call(self, handle: int, method: str, *args: object) -> Any:
+        """Have the child call `method` of the object it knows as `handle`."""
+        assert self._process is not None and self._process.stdin is not None
+        self._calls += 1
+        answer = self._answers[self._calls] = asyncio.get_running_loop().create_future()
+        self._process.stdin.write(_line((self._calls, handle, method, args)))
+        result = await answer
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    async def kill(self) -> None:
+        assert self._process is not None and self._reading is not None
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        await asyncio.wait([self._reading])
+        for answer in self._answers.values():
+            answer.cancel()
+
+    async def _read(self) -> None:
+        assert self._process is not None and self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            call, result = pickle.loads(base64.b64decode(line))
+            if not (answer := self._answers.pop(call)).done():
+                answer.set_result(result)
+
+
+def _line(what: object) -> bytes:
+    return base64.b64encode(pickle.dumps(what)) + b"\n"
+
+
+class _FarTransport:
+    def __init__(self, child: _Child, id: PeerId, addresses: list[str]) -> None:
+        self.child = child
+        self._id = id
+        self._addresses = addresses
+
+    @property
+    def id(self) -> PeerId:
+        return self._id
+
+    def addresses(self) -> list[str]:
+        return self._addresses
+
+    async def connect(self, peer: PeerId, addresses: list[str]) -> Conn:
+        return _FarConn(self.child, *await self.child.call(0, "connect", peer, addresses))
+
+    async def accept(self) -> Conn:
+        return _FarConn(self.child, *await self.child.call(0, "accept"))
+
+    async def close(self) -> None:
+        await self.child.call(0, "close")
+
+
+class _FarConn:
+    def __init__(self, child: _Child, handle: int, peer: PeerId) -> None:
+        self._child = child
+        self._handle = handle
+        self._peer = peer
+
+    @property
+    def peer(self) -> PeerId:
+        return self._peer
+
+    async def open(self, tag: str, traffic: Traffic) -> Stream:
+        return _FarStream(self._child, await self._child.call(self._handle, "open", tag, traffic))
+
+    async def accept(self) -> tuple[str, Stream]:
+        tag, handle = await self._child.call(self._handle, "accept")
+        return tag, _FarStream(self._child, handle)
+
+    async def closed(self) -> str:
+        return str(await self._child.call(self._handle, "closed"))
+
+    async def close(self, reason: str = "") -> None:
+        await self._child.call(self._handle, "close", reason)
+
+    def round_trip_s(self) -> float | None:
+        raise NotImplementedError("no check asks a mortal peer")
+
+
+class _FarStream:
+    def __init__(self, child: _Child, handle: int) -> None:
+        self._child = child
+        self._handle = handle
+
+    async def send(self, message: bytes) -> None:
+        await self._child.call(self._handle, "send", message)
+
+    async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
+        return bytes(await self._child.call(self._handle, "recv", limit))
+
+    async def finish(self) -> None:
+        await self._child.call(self._handle, "finish")
+
+    def reset(self) -> None:
+        raise NotImplementedError("no check resets a mortal peer's stream")
+
+
+class _Servant:
+    """The child's side: objects by number, calls run side by side."""
+
+    def __init__(self, transport: IrohTransport) -> None:
+        self._objects: list[Any] = [transport]
+
+    async def run(self, lines: asyncio.StreamReader) -> None:
+        async with asyncio.TaskGroup() as calls:
+            while line := await lines.readline():
+                calls.create_task(self._serve(*pickle.loads(base64.b64decode(line))))
+
+    async def _serve(self, call: int, handle: int, method: str, args: tuple[object, ...]) -> None:
+        try:
+            result = await self._call(self._objects[handle], method, args)
+        except Exception as error:  # goes to the one who asked
+            result = error
+        sys.stdout.buffer.write(_line((call, result)))
+        sys.stdout.buffer.flush()
+
+    async def _call(self, target: Any, method: str, args: tuple[object, ...]) -> object:
+        if method == "about":
+            return target.id, target.addresses()
+        result = await getattr(target, method)(*args)
+        match result:
+            case (str(tag), stream):
+                return tag, self._number(stream)
+            case None | str() | bytes():
+                return result
+        return (self._number(result), result.peer) if hasattr(result, "peer") else self._number(result)
+
+    def _number(self, thing: object) -> int:
+        self._objects.append(thing)
+        return len(self._objects) - 1
+
+
+async def _serve(dead_after_s: float, connect_s: float) -> None:
+    lines = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    transport = await bind(os.urandom(32), host="127.0.0.1", dead_after_s=dead_after_s, connect_s=connect_s)
+    await _Servant(transport).run(lines)
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(float(sys.argv[1]), float(sys.argv[2])))

@@ -1,0 +1,40 @@
+"""One suite, every transport: each check runs over real sockets and in the simulated world."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.contract import transport_suite
+from tests.contract.iroh_lab import IrohLab
+from tests.contract.transport_suite import CHECKS, Check
+
+CHECK_S_MAX = 40.0
+
+by_name = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
+
+
+async def _run(check: Check) -> None:
+    lab = IrohLab()
+    try:
+        async with asyncio.timeout(CHECK_S_MAX):
+            await check(lab)
+    finally:
+        await lab.close()
+
+
+@by_name
+def test_over_iroh(check: Check) -> None:
+    asyncio.run(_run(check))
+
+
+@by_name
+def test_in_simulation(check: Check) -> None:
+    sim_lab = pytest.importorskip("tests.contract.sim_lab")
+    sim_lab.run_in_sim(check)
+
+
+def test_no_check_is_forgotten() -> None:
+    names = {name for name in vars(transport_suite) if name.startswith("check_")}
+    assert names == {check.__name__ for check in CHECKS}

@@ -1,0 +1,355 @@
+"""Run files: what is accepted, and what a person is told when something is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atoll.errors import SpecError
+from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
+from atoll.spec.recipe import Accumulate, AdamW, Delta, Every, Fp16, Grad, Sgd
+from atoll.spec.run import Folder, Run, Shards, canonical, identity
+
+RUN = """
+name = "small"
+
+[recipe]
+base = "diloco"
+
+[recipe.work]
+batch = 4
+
+[recipe.channel.outer.when]
+steps = 10
+
+[budget]
+rounds = 3
+"""
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> Run:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    return load_run(file, overrides=overrides)
+
+
+def refused(tmp_path: Path, text: str, *overrides: str) -> tuple[str, str]:
+    """Return what is said about a run file that must be refused, with the folder left out."""
+    with pytest.raises(SpecError) as caught:
+        load(tmp_path, text, *overrides)
+    return caught.value.what.replace(f"{tmp_path}/", ""), caught.value.hint
+
+
+def outer(run: Run) -> Any:
+    return run.recipe.channel["outer"]
+
+
+def test_a_run_changes_single_keys_of_its_base_recipe(tmp_path: Path) -> None:
+    run, base = load(tmp_path, RUN), load_recipe("diloco")
+    assert run.recipe.work.batch == 4
+    assert outer(run).when == Every(steps=10)
+    assert run.recipe.work.inner == base.work.inner
+    assert outer(run).merge == base.channel["outer"].merge
+
+
+def test_another_kind_replaces_the_whole_table_instead_of_merging_into_it(tmp_path: Path) -> None:
+    run = load(tmp_path, RUN + '[recipe.work.inner]\nkind = "sgd"\nlr = 0.5\n')
+    assert run.recipe.work.inner == Sgd(lr=0.5)
+
+
+def test_a_table_without_kind_merges_into_the_kind_of_the_base(tmp_path: Path) -> None:
+    run = load(tmp_path, RUN + "[recipe.work.inner]\nlr = 0.5\n")
+    assert run.recipe.work.inner == AdamW(lr=0.5, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def test_a_base_recipe_may_be_a_file_beside_the_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(recipe_text("ddp"))
+    run = load(tmp_path, 'name = "x"\n[budget]\nrounds = 1\n[recipe]\nbase = "mine.toml"\n')
+    assert outer(run).what == Grad()
+
+
+def test_overrides_go_on_top_and_take_toml_values_or_bare_words(tmp_path: Path) -> None:
+    run = load(
+        tmp_path,
+        RUN,
+        "recipe.work.batch=16",
+        "recipe.channel.outer.what.codec.kind=fp16",
+        "data.source={kind='corpus', name='austen', tokenizer='bytes'}",
+        "seeds.model=7",
+    )
+    assert run.recipe.work.batch == 16
+    assert outer(run).what == Delta(codec=Fp16())
+    assert run.data.source.tokenizer == "bytes"  # type: ignore[union-attr]
+    assert run.seeds.model == 7
+
+
+def test_overrides_can_change_a_kind_and_its_keys_together(tmp_path: Path) -> None:
+    run = load(tmp_path, RUN, "recipe.work.inner.kind=sgd", "recipe.work.inner.lr=0.1")
+    assert run.recipe.work.inner == Sgd(lr=0.1)
+
+
+def test_a_million_may_be_written_as_1e6(tmp_path: Path) -> None:
+    assert load(tmp_path, RUN.replace("rounds = 3", "tokens = 1e6")).budget.tokens == 1_000_000
+
+
+def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> None:
+    text = RUN + '[data.source]\nkind = "shards"\npath = "shards"\n[model]\nkind = "folder"\npath = "/models/a"\n'
+    run = load(tmp_path, text)
+    assert run.data.source == Shards(path=str(tmp_path / "shards"))
+    assert run.model == Folder(path="/models/a")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what", "hint"),
+    [
+        (
+            "steps = 10",
+            "stepz = 10",
+            "run.toml: recipe.channel.outer.when: unknown key 'stepz' for kind \"every\"",
+            "known keys: steps (did you mean 'steps'?)",
+        ),
+        (
+            "steps = 10",
+            'kind = "evry"\nsteps = 10',
+            'run.toml: recipe.channel.outer.when.kind: unknown kind "evry"',
+            'known kinds: "every"',
+        ),
+        (
+            "batch = 4",
+            'inner = { kind = "adam", lr = 1.0 }',
+            'run.toml: recipe.work.inner.kind: unknown kind "adam"',
+            'known kinds: "adamw", "sgd", "accumulate" (did you mean \'adamw\'?)',
+        ),
+        (
+            "batch = 4",
+            'inner = { kind = "sgd" }',
+            "run.toml: recipe.work.inner: missing key 'lr' for kind \"sgd\"",
+            "add for example: lr = 0.1",
+        ),
+        ("batch = 4", 'batch = "4"', 'run.toml: recipe.work.batch: "4" is not a whole number', "write a whole number"),
+        (
+            "batch = 4",
+            "batch = true",
+            "run.toml: recipe.work.batch: true is not a whole number",
+            "write a whole number",
+        ),
+        ("batch = 4", "clip = nan", "run.toml: recipe.work.clip: nan is not a finite number", "write a finite number"),
+        (
+            '"diloco"',
+            '"dilico"',
+            "run.toml: recipe.base: no recipe is called 'dilico'",
+            "known recipes: ddp, diloco, fedavg, opendiloco (did you mean 'diloco'?), or the path of a .toml file",
+        ),
+        (
+            "[budget]",
+            "[budgett]",
+            "run.toml: unknown key 'budgett'",
+            "known keys: name, recipe, budget, model, data, membership, seeds, upkeep (did you mean 'budget'?)",
+        ),
+        ('name = "small"', "", "run.toml: missing key 'name'", 'add for example: name = "..."'),
+        (
+            "[budget]",
+            "[budget",
+            "run.toml: line 13, column 8: expected ']' at the end of a table declaration",
+            "[budget",
+        ),
+        (
+            "rounds = 3",
+            'rounds = 3\n[data.source]\nname = "austen"',
+            "run.toml: data.source: missing key 'kind'",
+            'known kinds: "corpus", "shards" (did you mean kind = "corpus"?)',
+        ),
+    ],
+)
+def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
+    tmp_path: Path, old: str, new: str, what: str, hint: str
+) -> None:
+    said, advice = refused(tmp_path, RUN.replace(old, new))
+    assert said == what
+    assert advice.endswith(hint)
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("budget.tokens=5", "budget"),
+        ("budget.rounds=0", "budget"),
+        ("budget.rounds=-1", "budget.rounds"),
+        ("name=../up", "name"),
+        ("model={kind='fresh', size='2m'}", "model.size"),
+        ("model={kind='fresh', size={dim=64, layers=2, heads=3, kv_heads=1, ffn=8}}", "model.size.heads"),
+        ("model={kind='fresh', size={dim=64, layers=2, heads=4, kv_heads=3, ffn=8}}", "model.size.kv_heads"),
+        ("model={kind='fresh', size={dim=12, layers=2, heads=4, kv_heads=4, ffn=8}}", "model.size.heads"),
+        ("model={kind='fresh', size={dim=64, layers=0, heads=4, kv_heads=4, ffn=8}}", "model.size.layers"),
+        ("model={kind='folder', path=''}", "model.path"),
+        ("model={kind='folder', path='a', adapter={rank=0}}", "model.adapter.rank"),
+        ("data.context=4", "data.context"),
+        ("data.source={kind='corpus', tokenizer='bpe-12'}", "data.source.tokenizer"),
+        ("recipe.work.micro_batch=3", "recipe.work.micro_batch"),
+        ("recipe.work.inner.lr=0", "recipe.work.inner.lr"),
+        ("recipe.work.inner.betas=[0.9, 1.0]", "recipe.work.inner.betas[1]"),
+        ("recipe.work.schedule.floor=2", "recipe.work.schedule.floor"),
+        ("recipe.work.inner={kind='accumulate'}", "recipe.channel.outer.what"),
+        ("recipe.channel.outer.what={kind='grad'}", "recipe.channel.outer.what"),
+        ("recipe.channel.outer.when.steps=0", "recipe.channel.outer.when.steps"),
+        ("recipe.channel.outer.merge.outer.momentum=1", "recipe.channel.outer.merge.outer.momentum"),
+        ("recipe.channel.outer.merge.outer.momentum=0", "recipe.channel.outer.merge.outer.nesterov"),
+        ("membership.start_with=0", "membership.start_with"),
+        ("membership.who={kind='allow-list', peers=['abc']}", "membership.who.peers[0]"),
+        ("seeds.data=-1", "seeds.data"),
+        ("upkeep.patience_s_max=0", "upkeep.patience_s_max"),
+    ],
+)
+def test_what_makes_no_sense_as_a_whole_is_refused_where_it_was_said(tmp_path: Path, override: str, path: str) -> None:
+    said, advice = refused(tmp_path, RUN, override)
+    assert f": {path}: " in said
+    assert advice
+
+
+def test_two_channels_are_refused_until_they_are_built(tmp_path: Path) -> None:
+    second = (
+        '[recipe.channel.b]\nwhen = { steps = 1 }\nwhat = { kind = "delta" }\nmerge = { outer = { kind = "assign" } }\n'
+    )
+    said, _ = refused(tmp_path, RUN + second)
+    assert said == "run.toml: recipe.channel: 2 channels are given"
+
+
+def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:
+    text = RUN.replace('"diloco"', '"ddp"')
+    said, _ = refused(tmp_path, text, "recipe.channel.outer.merge.scheduled=false")
+    assert "recipe.channel.outer.merge.scheduled" in said
+
+
+def test_an_error_blames_the_layer_that_said_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(recipe_text("diloco").replace("clip = 1.0", "clip = -1.0"))
+    text = RUN.replace('"diloco"', '"mine.toml"')
+    assert refused(tmp_path, text)[0].startswith("mine.toml: recipe.work.clip")
+    assert refused(tmp_path, text, "recipe.work.clip=-2")[0].startswith("--set: recipe.work.clip")
+    assert refused(tmp_path, RUN, "recipe.work.bach=2")[0] == "--set: recipe.work: unknown key 'bach'"
+
+
+@pytest.mark.parametrize("override", ["recipe.work.batch", "=3", "a..b=1", "name.x=1"])
+def test_an_override_that_is_no_assignment_is_refused(tmp_path: Path, override: str) -> None:
+    refused(tmp_path, RUN, override)
+
+
+def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    with pytest.raises(SpecError, match="no such file") as caught:
+        load_run(tmp_path / "rum.toml")
+    assert "did you mean 'run.toml'?" in caught.value.hint
+
+
+def test_a_folder_and_a_binary_file_are_refused_in_words(tmp_path: Path) -> None:
+    (tmp_path / "bin.toml").write_bytes(b"name = \xff\xfe")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        load_run(tmp_path / "bin.toml")
+    with pytest.raises(SpecError, match="cannot be read"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_makes_a_valid_run_and_says_whose_it_is(name: str, tmp_path: Path) -> None:
+    recipe = load(tmp_path, f'name = "x"\n[budget]\nrounds = 1\n[recipe]\nbase = "{name}"\n').recipe
+    assert recipe == load_recipe(name)
+    assert recipe.about
+    assert recipe.paper
+    assert recipe.reproduced
+
+
+def test_ddp_exchanges_gradients_every_step_and_opendiloco_halves_the_bytes_of_diloco() -> None:
+    ddp = load_recipe("ddp")
+    assert ddp.work.inner == Accumulate()
+    assert ddp.channel["outer"].when == Every(steps=1)
+    assert isinstance(ddp.channel["outer"].what, Grad)
+    half, full = load_recipe("opendiloco"), load_recipe("diloco")
+    assert half.channel["outer"].what == Delta(codec=Fp16())
+    assert half.work == full.work
+    assert half.channel["outer"].merge == full.channel["outer"].merge
+
+
+def test_an_unknown_recipe_names_the_nearest() -> None:
+    with pytest.raises(SpecError) as caught:
+        load_recipe("fedavgg")
+    assert "did you mean 'fedavg'?" in caught.value.hint
+
+
+def test_a_run_survives_the_way_to_another_peer_with_its_identity() -> None:
+    run = demo_run()
+    there = decode_run(canonical(run))
+    assert there == run
+    assert identity(there) == identity(run)
+
+
+def test_identity_is_about_the_result_and_not_about_upkeep_or_prose(tmp_path: Path) -> None:
+    run = load(tmp_path, RUN)
+    assert identity(load(tmp_path, RUN, "upkeep.evaluate_every=1", "membership.start_with=2")) == identity(run)
+    assert identity(load(tmp_path, RUN, "recipe.about=other words")) == identity(run)
+    assert identity(load(tmp_path, RUN, "recipe.work.batch=5")) != identity(run)
+    assert identity(load(tmp_path, RUN, "seeds.data=1")) != identity(run)
+
+
+def test_a_whole_number_and_a_float_of_the_same_value_are_the_same_run(tmp_path: Path) -> None:
+    assert load(tmp_path, RUN, "recipe.work.clip=1") == load(tmp_path, RUN, "recipe.work.clip=1.0")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b"null", b'{"name": 1}', b"\xff", b"[" * 100_000, b'{"a":' * 50_000, b" " * (2**20 + 1)]
+)
+def test_bytes_that_are_no_run_are_a_spec_error(data: bytes) -> None:
+    with pytest.raises(SpecError):
+        decode_run(data)
+
+
+def test_a_run_from_another_peer_is_checked_like_a_file() -> None:
+    tree = msgspec.json.decode(canonical(demo_run()))
+    tree["name"] = "../../etc"
+    with pytest.raises(SpecError, match="is not a name"):
+        decode_run(msgspec.json.encode(tree))
+
+
+def _places(tree: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    below = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return [at, *(place for key, value in below for place in _places(value, (*at, key)))]
+
+
+def _replaced(tree: Any, at: tuple[Any, ...], value: Any) -> Any:
+    if not at:
+        return value
+    copy = dict(tree) if isinstance(tree, dict) else list(tree)
+    copy[at[0]] = _replaced(copy[at[0]], at[1:], value)
+    return copy
+
+
+TREE = msgspec.to_builtins(msgspec.json.decode(canonical(demo_run())))
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(place=st.sampled_from(_places(TREE)), value=VALUES)
+def test_any_value_anywhere_gives_a_run_or_a_spec_error_and_nothing_else(place: tuple[Any, ...], value: Any) -> None:
+    try:
+        data = msgspec.json.encode(_replaced(TREE, place, value))
+    except OverflowError:  # a number beyond 64 bits cannot be put in JSON here
+        return
+    try:
+        run = decode_run(data)
+    except SpecError:
+        return
+    assert decode_run(canonical(run)) == run
+
+
+def test_the_schema_knows_every_key_of_a_run_and_allows_a_base_recipe() -> None:
+    described = schema()
+    assert set(described["properties"]) == {field.name for field in msgspec.structs.fields(Run)}
+    assert described["properties"]["recipe"]["anyOf"][1]["required"] == ["base"]
+    assert "Fresh" in described["$defs"]
