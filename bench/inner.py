@@ -33,7 +33,7 @@ from atoll.spec.run import SIZES, Budget, Data, Fresh, Run
 
 PEAK_FLOP_S = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "4090": 165e12, "L40S": 362e12}
 SMALL = {"size": "5m", "context": 128, "batch": 8, "vocab": 4096, "steps": 2}
-LARGE = {"size": "125m", "context": 1024, "batch": 64, "vocab": 32000, "steps": 10}
+LARGE = {"size": "125m", "context": 1024, "batch": 32, "vocab": 32000, "steps": 10}
 INNER = AdamW(lr=3e-4)
 
 
@@ -130,7 +130,8 @@ def plain_slice(args: argparse.Namespace, data: Stream) -> Slice:
     )  # fmt: skip
     loss_of = torch.compile(model.loss_sum, dynamic=False) if args.compile else model.loss_sum
     batch = torch.from_numpy(data.batch(range(args.batch))).to(device)
-    parts = [(p[:, :-1].contiguous(), p[:, 1:].contiguous()) for p in batch.split(args.micro)]
+    cuts = [batch[at : at + args.micro] for at in range(0, args.batch, args.micro)]
+    parts = [(cut[:, :-1].contiguous(), cut[:, 1:].contiguous()) for cut in cuts]
     half = torch.autocast("cuda", torch.bfloat16) if device.type == "cuda" else nullcontext()
     tokens = args.batch * args.context
 

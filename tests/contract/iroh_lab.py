@@ -49,10 +49,8 @@ class IrohLab:
         return asyncio.get_running_loop().time()
 
     async def close(self) -> None:
-        for child in self._children:
-            await child.kill()
-        for transport in self._made:
-            await transport.close()
+        await asyncio.gather(*(child.kill() for child in self._children))
+        await asyncio.gather(*(transport.close() for transport in self._made))
 
 
 class _Child:

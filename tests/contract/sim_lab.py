@@ -5,11 +5,11 @@ from __future__ import annotations
 from random import Random
 
 from blake3 import blake3
-from tests.contract.transport_suite import Check
 
 from atoll.net.transport import PeerId, Transport
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, Links, SimNetwork, SimTransport
+from tests.contract.transport_suite import Check
 
 CHECK_S_MAX = 300.0
 CALLBACKS_MAX = 1_000_000

@@ -53,7 +53,8 @@ def test_copies_of_a_document_are_never_on_both_sides(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     prepare([tmp_path / "in.jsonl"], tmp_path / "out", "bytes", held_out=0.3)
     train, held_out = (_documents(tmp_path / "out", split) for split in ("train", "held-out"))
-    assert held_out and not set(train) & set(held_out)
+    assert held_out
+    assert not set(train) & set(held_out)
 
 
 def test_documents_of_a_group_stay_together(tmp_path: Path) -> None:
@@ -61,7 +62,8 @@ def test_documents_of_a_group_stay_together(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_text("\n".join(lines))
     prepare([tmp_path / "in.jsonl"], tmp_path / "out", "bytes", text_key="body", group_key="author", held_out=0.3)
     train, held_out = ({text.split()[-1] for text in _documents(tmp_path / "out", s)} for s in ("train", "held-out"))
-    assert held_out and not train & held_out
+    assert held_out
+    assert not train & held_out
 
 
 def test_adding_documents_moves_no_other_to_the_other_side(stories: Stories, tmp_path: Path) -> None:

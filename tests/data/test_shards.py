@@ -131,10 +131,10 @@ def test_verification_reports_progress_to_the_end(folder: Path) -> None:
 
 def test_work_that_is_never_committed_leaves_no_trace(folder: Path) -> None:
     before = _contents(folder)
-    with pytest.raises(KeyboardInterrupt), Writer(folder, 257, shard_tokens=10) as writer:
+    with Writer(folder, 257, shard_tokens=10) as writer:
         writer.add("train", np.arange(25, dtype=np.uint32))
         writer.put("tokenizer", ".json", b"{}")
-        raise KeyboardInterrupt
+        assert len(_contents(folder)) > len(before)
     assert _contents(folder) == before
 
 

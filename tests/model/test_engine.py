@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from blake3 import blake3
-from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
 from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Engine, Step, Vector
@@ -19,6 +18,7 @@ from atoll.model.llama import Llama
 from atoll.model.shape import elements, initial, shapes
 from atoll.spec.recipe import Accumulate, AdamW, Sgd
 from atoll.spec.run import SIZES, Fresh, Run, Size
+from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
 MOMENTUM = Sgd(lr=0.1, momentum=0.9, nesterov=True)
 
@@ -166,6 +166,15 @@ def test_recomputing_activations_changes_no_bit() -> None:
     plain.train(toy_steps(2))
     frugal.train(toy_steps(2))
     assert same(plain.weights(), frugal.weights())
+
+
+def test_a_head_in_slices_gives_the_same_loss_and_gradient() -> None:
+    whole, sliced = make(), make()
+    sliced.model.logits_max = 7 * VOCAB
+    (one, gradient), (other, sliced_gradient) = whole.gradient(toy_steps(2)), sliced.gradient(toy_steps(2))
+    assert one.loss_sum == pytest.approx(other.loss_sum, rel=1e-6)
+    assert distance(gradient, np.zeros_like(gradient)) > 0
+    assert distance(gradient, sliced_gradient) < 1e-6
 
 
 def test_vectors_are_never_shared_with_the_caller() -> None:

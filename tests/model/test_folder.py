@@ -13,15 +13,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
-from atoll.cli.export import export
 from atoll.errors import LocalError, SpecError
 from atoll.model.engine import build_engine
 from atoll.model.folder import digest, read_adapter, read_shape, read_weights, save_folder
 from atoll.model.sample import open_model
 from atoll.model.shape import initial, shapes
 from atoll.spec.run import Folder, Lora, Size
+from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
 TOKENIZER = {
     "tokenizer.json": json.dumps({"added_tokens": [{"id": 5, "content": "<|end|>"}]}).encode(),
@@ -54,7 +53,7 @@ def test_a_trained_folder_model_is_exported_with_its_tokenizer(tmp_path: Path) -
     run = toy_run(Folder(path=str(base), digest=digest(base)))
     engine = build_engine(run, ToyData(), device="cpu")
     engine.train(toy_steps(1))
-    out = export(run, engine.weights(), tmp_path / "out")
+    out = save_folder(run, engine.weights(), tmp_path / "out")
     again = build_engine(toy_run(Folder(path=str(out))), ToyData(), device="cpu")
     assert same(again.weights(), engine.weights())
     assert (out / "tokenizer.json").read_bytes() == TOKENIZER["tokenizer.json"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.model.toys import GROUPED, PLAIN, VOCAB, ToyData, toy_run, toy_steps
 
 from atoll.data.tokenizer import bytes_tokenizer
 from atoll.model.engine import build_engine
@@ -15,6 +14,7 @@ from atoll.model.folder import read_shape, save_folder
 from atoll.model.sample import open_model
 from atoll.model.shape import initial, shapes
 from atoll.spec.run import Folder, Lora, Size
+from tests.model.toys import GROUPED, PLAIN, VOCAB, ToyData, toy_run, toy_steps
 
 # Warnings of these libraries about themselves are not ours to fix.
 pytestmark = [pytest.mark.hf, pytest.mark.filterwarnings("ignore")]

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.model.toys import CONTEXT, GROUPED, PLAIN, ToyData, toy_run, toy_steps
 from typer.testing import CliRunner
 
 from atoll.cli import generate
@@ -16,6 +15,7 @@ from atoll.model.engine import TorchEngine, build_engine
 from atoll.model.folder import save_folder
 from atoll.model.sample import generate_tokens, pick
 from atoll.model.shape import initial, shapes
+from tests.model.toys import CONTEXT, GROUPED, PLAIN, ToyData, toy_run, toy_steps
 
 
 @pytest.fixture(scope="module", params=[GROUPED, PLAIN], ids=["grouped", "plain"])

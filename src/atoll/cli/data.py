@@ -147,9 +147,10 @@ def fetch(
 
 
 def _home() -> Path:
-    from platformdirs import user_data_path
+    """Return where runs look for corpora too."""
+    from platformdirs import user_cache_dir
 
-    return user_data_path("atoll", appauthor=False)
+    return Path(user_cache_dir("atoll"))
 
 
 def _print(manifest: Manifest, folder: Path, json: bool) -> None:

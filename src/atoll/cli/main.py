@@ -18,7 +18,20 @@ import typer
 
 from atoll.errors import AtollError
 
-COMMANDS = ("train", "join", "sim", "demo", "peer", "data", "export", "generate", "recipes", "watch", "schema", "version")
+COMMANDS = (
+    "train",
+    "join",
+    "sim",
+    "demo",
+    "peer",
+    "data",
+    "export",
+    "generate",
+    "recipes",
+    "watch",
+    "schema",
+    "version",
+)
 """In the order of the help page."""
 
 EPILOG = """\b

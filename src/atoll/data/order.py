@@ -27,7 +27,8 @@ _MIX_B = 0x94D049BB133111EB
 
 def index_of(position: int, count: int, seed: int) -> int:
     """Return which of `count` samples stands at `position` of the seeded order."""
-    assert position >= 0 and count > 0, (position, count)
+    assert position >= 0, position
+    assert count > 0, count
     epoch, index = divmod(position, count)
     keys = _keys(seed, epoch, count)
     while True:
@@ -39,7 +40,8 @@ def index_of(position: int, count: int, seed: int) -> int:
 def indices_of(positions: Sequence[int] | NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
     """Return `index_of` for many positions at once."""
     where = np.asarray(positions, dtype=np.int64)
-    assert count > 0 and (where.size == 0 or int(where.min()) >= 0), (positions, count)
+    assert count > 0, count
+    assert where.min(initial=0) >= 0, where.min()
     epochs, indices = np.divmod(where, count)
     for epoch in np.unique(epochs):
         chosen = epochs == epoch

@@ -49,7 +49,7 @@ class TokenData:
 
         They come in a fixed shuffled order, so that the first few already speak for all documents.
         """
-        assert first >= 0 and first + count <= self.held_out_samples, (first, count, self.held_out_samples)
+        assert 0 <= first <= first + count <= self.held_out_samples, (first, count, self.held_out_samples)
         positions = np.arange(first, first + count, dtype=np.int64)
         return self._rows("held-out", indices_of(positions, max(1, self.held_out_samples), _HELD_OUT_SEED))
 
@@ -97,7 +97,7 @@ class _Stream:
 
     def read(self, first: int, count: int) -> NDArray[np.integer]:
         """Return `count` tokens from `first` on, across shards where need be."""
-        assert first >= 0 and 0 < count <= self.tokens - first, (first, count, self.tokens)
+        assert 0 <= first < first + count <= self.tokens, (first, count, self.tokens)
         parts: list[NDArray[np.integer]] = []
         while count > 0:
             shard = bisect_right(self._starts, first) - 1

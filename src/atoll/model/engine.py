@@ -134,7 +134,8 @@ class TorchEngine:
         return train_cost(self.shape, samples, self._adapter)
 
     def weights(self) -> Vector:
-        return np.array(self._flat.cpu().numpy(), copy=True)
+        vector: Vector = self._flat.to("cpu", copy=True).numpy()
+        return vector
 
     def assign(self, weights: Vector) -> None:
         assert weights.shape == (self.size,), "a vector of another model"
@@ -164,9 +165,8 @@ class TorchEngine:
             for step in steps:
                 loss_sum += self._backward(step, len(step.samples) / samples)
             self._clip()
-            flat = torch.cat([_gradient_of(parameter).flatten() for parameter in self._trained.values()])
-            self._drop_gradients()
-            return self._trained_by(steps, loss_sum), np.array(flat.cpu().numpy(), copy=True)
+            mean: Vector = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()]).cpu().numpy()
+            return self._trained_by(steps, loss_sum), mean
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self.held_out() - first))

@@ -153,7 +153,7 @@ class Llama(nn.Module):
 
     def __init__(self, size: Size, vocab: int) -> None:
         super().__init__()
-        self.size, self.vocab = size, vocab
+        self.size, self.vocab, self.logits_max = size, vocab, LOGITS_MAX
         self.model = Decoder(size, vocab)
         self.lm_head = None if size.tied else nn.Linear(size.dim, vocab, bias=False)
 
@@ -172,9 +172,9 @@ class Llama(nn.Module):
         hidden_ND = self.model(tokens_BT, None).flatten(0, 1)
         targets_N = targets_BT.flatten()
         head_VD = self._head()
-        if targets_N.numel() * self.vocab <= LOGITS_MAX:
+        if targets_N.numel() * self.vocab <= self.logits_max:
             return cross_entropy(hidden_ND, head_VD, targets_N)
-        rows = max(1, LOGITS_MAX // self.vocab)
+        rows = max(1, self.logits_max // self.vocab)
         total = torch.zeros((), device=tokens_BT.device)
         for at in range(0, targets_N.numel(), rows):
             part = slice(at, at + rows)
@@ -186,10 +186,11 @@ class Llama(nn.Module):
 
 
 def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:
-    """Return `x` turned by its position: the first half of a head pairs with the second."""
-    first, second = x_BHTE.chunk(2, dim=-1)
+    """Return `x` turned by its position, in fp32: the first half of a head pairs with the second."""
+    wide = x_BHTE.float()
+    first, second = wide.chunk(2, dim=-1)
     turned = torch.cat((-second, first), dim=-1)
-    return x_BHTE * cos_TE.to(x_BHTE.dtype) + turned * sin_TE.to(x_BHTE.dtype)
+    return (wide * cos_TE + turned * sin_TE).to(x_BHTE.dtype)
 
 
 def attend(q_BHTE: Tensor, k_BKTE: Tensor, v_BKTE: Tensor, causal: bool) -> Tensor:

@@ -53,12 +53,6 @@ class Inbox:
         """Whether the end mark is next."""
         return self._bytes.startswith(END_MARK)
 
-    def wanted_bytes(self) -> int:
-        """Return how many more bytes the next message needs at least."""
-        if len(self._bytes) < LENGTH_BYTES:
-            return LENGTH_BYTES - len(self._bytes)
-        return max(0, LENGTH_BYTES + self._length() - len(self._bytes))
-
     def pop(self, limit: int) -> bytes | None:
         """Take out the next message if it is whole; raises `TooLong` or `Ended` and then takes nothing."""
         if len(self._bytes) < LENGTH_BYTES:

@@ -228,10 +228,11 @@ def _stream(conn: IrohConn, raw: iroh.BiStream, slot: Slot) -> MessageStream:
 
 
 def _say(error: iroh.IrohError) -> str:
-    """Return what the binding says, in one line and without where in its source."""
-    lines = [line.strip() for line in error.message().splitlines()]
-    said = lines[-1] if lines else ""
-    return f"{said.partition(' (/')[0]} ({error.kind().name.lower()})"
+    """Return the root cause in one line, without where in its source; `str` of these errors is empty."""
+    causes, _, _ = error.debug_message().partition("Stack backtrace")
+    lines = [line.strip() for line in causes.splitlines() if line.strip()]
+    cause = lines[-1].partition(" (/")[0] if lines else "no reason given"
+    return f"{cause} ({error.kind().name.lower()})"
 
 
 def _plain(why: str) -> str:

@@ -7,7 +7,6 @@ each committed round and for what a person would want to know.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -30,6 +29,8 @@ SILENT_S = 30.0
 """A peer that wrote nothing for so long is shown as silent; its step may just be slow."""
 PEERS_SHOWN = 16
 EVENTS_SHOWN = 6
+LOSS_MAX = 1e6
+"""What is beyond it, or no number, is not drawn: it would flatten all the rest."""
 
 _BARS = "▁▂▃▄▅▆▇█"
 _STATE_STYLES = {"working": "green", "exchanging": "cyan", "applied": "green", "stopped": "dim", "silent": "yellow"}
@@ -157,7 +158,7 @@ def render(progress: Progress, run: Run | None, now_s: float, *, width: int = 10
 
 def sparkline(values: list[float], width: int) -> str:
     """Return values as a row of bars at most `width` wide, the lowest as the lowest bar."""
-    values = [value for value in values if math.isfinite(value)]
+    values = [value for value in values if abs(value) < LOSS_MAX]
     if len(values) > width:
         edges = [i * len(values) // width for i in range(width + 1)]
         values = [sum(values[a:b]) / (b - a) for a, b in pairwise(edges)]

@@ -35,24 +35,43 @@ class Drive(Struct, frozen=True, kw_only=True):
 
 
 class _File:
-    """Bytes with a durable past. `base` is how many leading bytes of `now` are the durable ones."""
+    """Bytes with a durable past: the first `base` bytes of `now`, or `old` since the file was overwritten."""
 
-    __slots__ = ("base", "durable", "now")
+    __slots__ = ("base", "now", "old")
 
     def __init__(self) -> None:
-        self.durable = b""
-        self.now = b""
+        self.now = bytearray()
         self.base = 0
+        self.old: bytes | None = None
 
     def unsynced_bytes(self) -> int:
         return len(self.now) - self.base
 
+    def empty(self) -> None:
+        """Begin to overwrite."""
+        if self.old is None:
+            self.old = bytes(self.now[: self.base])
+        self.now = bytearray()
+        self.base = 0
+
+    def settle(self, synced: bytearray, length: int) -> None:
+        """Make the first `length` bytes of what was `now` when the sync began durable."""
+        if synced is self.now:
+            self.base = max(self.base, length)
+            self.old = None
+        else:
+            self.old = bytes(synced[:length])
+
     def crash(self, rng: Random | None) -> None:
         """Go back to the durable bytes, or (with `rng`) perhaps to a torn form of the present ones."""
-        if rng is not None and self.now != self.durable and rng.random() < 0.5:
-            self.durable = self.now[: rng.randint(self.base, len(self.now))]
-        self.now = self.durable
+        if rng is not None and rng.random() < 0.5:
+            del self.now[rng.randint(self.base, len(self.now)) :]
+        elif self.old is not None:
+            self.now = bytearray(self.old)
+        else:
+            del self.now[self.base :]
         self.base = len(self.now)
+        self.old = None
 
 
 Names = dict[str, _File]
@@ -87,7 +106,7 @@ class SimDisk:
 
     async def read(self, path: str) -> bytes:
         _loop().check_open()
-        data = self._file(path).now
+        data = bytes(self._file(path).now)
         await self._take_s(len(data) / self._drive.read_bytes_s)
         return data
 
@@ -97,9 +116,9 @@ class SimDisk:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         file = self._create(path)
         if not append:
-            file.now, file.base = b"", 0
+            file.empty()
         room = max(0, self.capacity_bytes - self.used_bytes())
-        file.now += bytes(data[:room])
+        file.now += data[:room]
         if room < len(data):
             raise LocalError(
                 f"{self._name}: the disk is full",
@@ -128,11 +147,16 @@ class SimDisk:
 
     async def remove(self, path: str) -> None:
         _loop().check_open()
-        folder = path.strip("/")
-        for name in [name for name in self._names if name == folder or name.startswith(folder + "/")]:
-            self._change(_parent(name), lambda names, name=name: names.pop(name, None))  # type: ignore[misc]
-        for inner in [inner for inner in self._folders if inner == folder or inner.startswith(folder + "/")]:
-            del self._folders[inner]
+        gone = path.strip("/")
+        parent = _parent(gone)
+        # Names under a removed folder have no folder of their own left to sync: its parent's sync settles them.
+        self._changes = [
+            _Change(parent, change.apply) if _within(change.folder, gone) else change for change in self._changes
+        ]
+        for name in [name for name in self._names if _within(name, gone)]:
+            self._change(parent, lambda names, name=name: names.pop(name, None))  # type: ignore[misc]
+        for folder in [folder for folder in self._folders if _within(folder, gone)]:
+            del self._folders[folder]
         await self._take_s(0.0)
 
     async def names(self, folder: str) -> list[str]:
@@ -154,6 +178,10 @@ class SimDisk:
         for path in self._names:
             self._make_folders(_parent(path))
         self._free_s = 0.0
+
+    def files(self) -> dict[str, bytes]:
+        """Return every present file: for those who look at a disk from outside."""
+        return {path: bytes(file.now) for path, file in sorted(self._names.items())}
 
     def used_bytes(self) -> int:
         """Return how many bytes the present files have."""
@@ -182,7 +210,7 @@ class SimDisk:
         """Rename in one change within a folder; between two folders each keeps its half until it is synced."""
 
         def add(names: Names) -> None:
-            names.update({new: file for new, file in moves.values()})
+            names.update(dict(moves.values()))
 
         def drop(names: Names) -> None:
             for old in moves:
@@ -204,7 +232,7 @@ class SimDisk:
         if new in self._names:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), new)
         self._make_folders(_parent(new))
-        for folder in [inner for inner in self._folders if inner == old or inner.startswith(old + "/")]:
+        for folder in [folder for folder in self._folders if _within(folder, old)]:
             del self._folders[folder]
             self._folders[new + folder[len(old) :]] = None
         inside = {path: file for path, file in self._names.items() if path.startswith(old + "/")}
@@ -220,10 +248,9 @@ class SimDisk:
 
     async def _sync_file(self, file: _File) -> None:
         """Make the bytes of this moment durable, once the time for it has passed."""
-        data = file.now
+        synced, length = file.now, len(file.now)
         await self._take_s(self._drive.sync_s + file.unsynced_bytes() / self._drive.write_bytes_s)
-        file.durable = data
-        file.base = len(data) if file.now.startswith(data) else 0
+        file.settle(synced, length)
 
     async def _sync_folder(self, folder: str) -> None:
         if folder not in self._folders:
@@ -253,5 +280,9 @@ def _parent(path: str) -> str:
     return path.rpartition("/")[0]
 
 
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder + "/")
+
+
 def _moved(path: str, old: str, new: str) -> str:
-    return new + path[len(old) :] if path == old or path.startswith(old + "/") else path
+    return new + path[len(old) :] if _within(path, old) else path

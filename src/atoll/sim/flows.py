@@ -10,6 +10,7 @@ or ends; with a quantum they are recomputed at most once per quantum, which cost
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -109,6 +110,8 @@ class Fluid:
         self._settled_s = 0.0
         self._solved_s = -quantum_s
         self._timer: asyncio.TimerHandle | None = None
+        self._freed: dict[tuple[tuple[int, int, int], int], list[float]] = {}
+        self._freed_s = -1.0
 
     def link(self, capacity_bytes_s: float) -> int:
         """Return the number of a new link."""
@@ -142,6 +145,7 @@ class Fluid:
         self._left[slot] = flow.size_bytes
         self._rate[slot] = 0.0
         self._live[slot] = True
+        self._inherit(flow)
         self._solve_soon()
 
     def stop(self, flow: Flow) -> None:
@@ -155,6 +159,22 @@ class Fluid:
         if flow._slot >= 0:
             self._limit[flow._slot] = min(limit_bytes_s, UNLIMITED_BYTES_S)
             self._solve_soon()
+
+    def _inherit(self, flow: Flow) -> None:
+        """Go on at the rate of a flow that ended on the same links this instant: a stream idles out no quantum."""
+        now_s = self._loop.time()
+        if self._freed_s != now_s:
+            self._freed.clear()
+        rates = self._freed.get((flow.links, flow.traffic))
+        if rates:
+            rate = rates.pop()
+            self._rate[flow._slot] = rate
+            self._left[flow._slot] += rate * (now_s - self._settled_s)
+            self._end_within_quantum(flow, now_s + flow.size_bytes / rate)
+
+    def _end_within_quantum(self, flow: Flow | None, end_s: float) -> None:
+        if end_s <= self._solved_s + self._quantum_s:
+            self._loop.call_in_world_at(end_s, self._finish_early, flow)
 
     def _drop(self, flow: Flow) -> None:
         self._live[flow._slot] = False
@@ -187,17 +207,23 @@ class Fluid:
         self._timer = self._loop.call_in_world_at(when_s, self._solve)
 
     def _solve(self) -> None:
-        """Move every flow up to now, end the finished, and set the rates until the next change."""
+        """Move every flow up to now and end the finished; then share out anew."""
         now_s = self._loop.time()
         self._left -= self._rate * (now_s - self._settled_s)
         self._settled_s = self._solved_s = now_s
-        # A nanosecond of sending is within the rounding of the clock.
-        ended = np.flatnonzero(self._live & (self._left <= self._rate * 1e-9))
+        # What would leave within the rounding of the clock has left.
+        ended = np.flatnonzero(self._live & (self._left <= self._rate * max(1e-9, 4 * math.ulp(now_s)) + 1e-6))
+        if not ended.size:
+            self._share_out()
+            return
+        # Those who waited for an end may start the next message in this very instant: share out after them.
+        self._timer = self._loop.call_in_world_at(now_s, self._share_out)
         for flow in [self._flows[slot] for slot in ended.tolist()]:
             self._finish(flow)
-        if self._timer is not None:
-            self._timer.cancel()  # what the finished set off is part of this solution
-            self._timer = None
+
+    def _share_out(self) -> None:
+        """Set the rates until the next change."""
+        self._timer = None
         live = np.flatnonzero(self._live)
         if live.size:
             self._set_rates(live)
@@ -213,13 +239,17 @@ class Fluid:
         ends_s = self._settled_s + self._left[moving] / self._rate[moving]
         within = ends_s <= self._settled_s + self._quantum_s
         for slot, end_s in zip(moving[within].tolist(), ends_s[within].tolist(), strict=True):
-            self._loop.call_in_world_at(end_s, self._finish_early, self._flows[slot])
+            self._end_within_quantum(self._flows[slot], end_s)
         if not within.all():
             self._solve_at(float(ends_s[~within].min()))
 
     def _finish_early(self, flow: Flow | None) -> None:
         """End a flow inside a quantum, at its own time; what it frees is shared out at the next solution."""
         if flow is not None and flow._slot >= 0:
+            if self._freed_s != self._loop.time():
+                self._freed_s = self._loop.time()
+                self._freed.clear()
+            self._freed.setdefault((flow.links, flow.traffic), []).append(float(self._rate[flow._slot]))
             self._finish(flow)
             self._solve_soon()
 

@@ -158,6 +158,10 @@ class SimNetwork:
             incarnation.watch(crash=door.vanish, pause=door.freeze, resume=door.thaw)
         return door
 
+    def address(self, peer: PeerId) -> str:
+        """Return where a peer listens, in this life and the next."""
+        return self._host(peer).address
+
     def cut(self, one: PeerId, other: PeerId, *, one_way: bool = False) -> None:
         """Let nothing pass from `one` to `other` (nor back, unless `one_way`), until as many `heal`s."""
         self._cuts[one, other] = self._cuts.get((one, other), 0) + 1
@@ -285,7 +289,7 @@ class SimTransport:
 
     def arrive(self, conn: SimConn) -> None:
         """Take a connection that another peer made."""
-        if self.listening:
+        if self.listening and conn.why is None:
             self._arrived.append(conn)
             self._bell.ring()
 

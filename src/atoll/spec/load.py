@@ -25,7 +25,7 @@ RUN_BYTES_MAX = 2**20
 """No run is larger: a peer that sends more is sending something else."""
 
 _RECIPES = files("atoll") / "recipes"
-_RUNS = files("atoll") / "spec" / "runs"
+_EXAMPLES = files("atoll") / "spec" / "examples"
 
 
 def load_run(path: Path, *, overrides: Sequence[str] = ()) -> Run:
@@ -39,7 +39,7 @@ def load_run(path: Path, *, overrides: Sequence[str] = ()) -> Run:
 
 def demo_run(*, overrides: Sequence[str] = ()) -> Run:
     """Return the run that `atoll demo` trains."""
-    return _build(parse_toml((_RUNS / "demo.toml").read_text("utf-8"), "demo.toml"), "demo.toml", Path(), overrides)
+    return _build(parse_toml((_EXAMPLES / "demo.toml").read_text("utf-8"), "demo.toml"), "demo.toml", Path(), overrides)
 
 
 def decode_run(data: bytes, *, source: str = "run") -> Run:

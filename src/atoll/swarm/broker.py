@@ -260,9 +260,8 @@ def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, 
     if peer not in broker.present:
         return broker, []
     present = {p: x for p, x in broker.present.items() if p != peer}
-    return replace(broker, present=present, away_s=broker.away_s | {peer: now_s}), [
-        Note(journal.PeerLost(who=_short(peer), why=why))
-    ]
+    notes: list[Action] = [] if broker.history.finished else [Note(journal.PeerLost(who=_short(peer), why=why))]
+    return replace(broker, present=present, away_s=broker.away_s | {peer: now_s}), notes
 
 
 def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> tuple[Broker, list[Action]]:

@@ -1,0 +1,51 @@
+"""`atoll join`: take part in a run that somebody else organises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    ticket: Annotated[str, typer.Argument(help="The word that starts with atoll1.")],
+    home: Annotated[Path | None, typer.Option(help="Folder of the run on this machine.")] = None,
+    name: Annotated[str, typer.Option(help="A name to be shown by.")] = "",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: all cores.")] = 0,
+    host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
+    port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: any.")] = 0,
+    relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
+    data: Annotated[str, typer.Option(help="Where this machine keeps the run's token shards.")] = "",
+    model: Annotated[str, typer.Option(help="Where this machine keeps the run's pretrained folder.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
+) -> None:
+    """Take part in a run: get its spec and state, work, and show what this machine contributes."""
+    from atoll.cli.local import Crew, flags, share_of_cores, watch
+    from atoll.net.ticket import parse_ticket
+    from atoll.observe.report import text
+
+    run_id = parse_ticket(ticket).run
+    folder = home or Path("runs") / run_id[:12]
+    crew = Crew(folder)
+    crew.start(
+        0,
+        [
+            "--ticket",
+            ticket,
+            *flags(
+                name=name,
+                device=device,
+                threads=share_of_cores(1, threads),
+                host=host,
+                port=port,
+                relay=relay,
+                data=data,
+                model=model,
+            ),
+        ],
+    )
+    summary = watch(crew, None, f"atoll join {ticket} --home {folder}", as_json=as_json)
+    print(json.dumps(summary) if as_json else text(summary))

@@ -1,0 +1,207 @@
+"""Computers that exist only in virtual time, and a model that only counts.
+
+`SimCompute` runs a job at its virtual start and then lets the modelled time pass, one job at a time, so that a
+peer killed in mid-job never sees the result. The job may be real torch work (loss real, time modelled) or that of
+`CountingEngine`, which stands for a model of any size with a small vector. Each sample moves that vector by a
+pure function of (seed, position), in whole multiples of a power of two: sums are exact in fp32 whatever their
+order, so a checker recomputes any anchor from the log alone and a sample counted twice or never shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from blake3 import blake3
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from atoll.errors import LocalError
+from atoll.model.compute import Cost, Step, Trained, Vector
+
+T = TypeVar("T")
+
+UNIT = 2.0**-12
+"""What one count moves a weight by. Below 2^24 counts in all, fp32 holds every sum exactly."""
+SWING = 16
+"""A sample moves an element by less than this many counts, up or down."""
+LOSS_FIRST = 7.0
+LOSS_LAST = 2.5
+LOSS_HALF_SAMPLES = 4096
+_CHUNK = 2**16
+
+
+class Device(Struct, frozen=True, kw_only=True):
+    """What a simulated computer can do."""
+
+    flop_s: float = 20e12
+    efficiency: float = 0.4
+    """Part of the peak that training reaches."""
+    memory_bytes_s: float = 400e9
+
+
+class SimCompute:
+    """One device: jobs run in order, each as long as its cost says."""
+
+    def __init__(self, device: Device | None = None) -> None:
+        self.slow = 1.0
+        """How many times slower than the device's own speed."""
+        self.device = device or Device()
+        self._turn = asyncio.Lock()
+        self._free_s = 0.0
+
+    async def run(self, job: Callable[[], T], cost: Cost) -> T:
+        """Run `job` now and return its result when its time has passed; cancelled: the device stays busy till then."""
+        async with self._turn:
+            await _sleep_until(self._free_s)
+            self._free_s = asyncio.get_running_loop().time() + self.took_s(cost)
+            result = job()
+            await _sleep_until(self._free_s)
+            return result
+
+    async def close(self) -> None:
+        """Wait for nothing: a simulated device has no thread to end."""
+
+    def took_s(self, cost: Cost) -> float:
+        """Return how long a job takes: the longer of computing and moving memory."""
+        flop_s = self.device.flop_s * self.device.efficiency
+        return self.slow * max(cost.flop / flop_s, cost.moved_bytes / self.device.memory_bytes_s)
+
+
+async def _sleep_until(when_s: float) -> None:
+    await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
+
+
+def delta_of(seed: int, size: int, positions: Sequence[int]) -> Vector:
+    """Return by how much training on these samples lowers the weights, whoever trains and in whatever order.
+
+    Element 0 counts the samples themselves, negatively: it rises by one count with each.
+    """
+    counts = np.zeros(size, np.int64)
+    rows = max(1, _CHUNK // size)
+    place = np.arange(size, dtype=np.uint64)
+    for first in range(0, len(positions), rows):
+        sample = np.array(positions[first : first + rows], dtype=np.uint64)
+        mixed = _mix(_mix(sample + np.uint64(_start(seed)))[:, None] + place[None, :])
+        counts += ((mixed >> np.uint64(40)) % np.uint64(2 * SWING - 1)).astype(np.int64).sum(axis=0)
+    counts -= (SWING - 1) * len(positions)
+    counts[0] = -len(positions)
+    return (counts * UNIT).astype(np.float32)
+
+
+def _start(seed: int) -> int:
+    return int.from_bytes(blake3(b"counting %d" % seed).digest(8), "little")
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return well-mixed bits (the finalizer of a 64-bit hash: two rounds of multiply and fold)."""
+    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    x = (x ^ (x >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
+def first_weights(seed: int, size: int) -> Vector:
+    """Return the weights a counting model begins with: small, exact, and none counted yet."""
+    weights = -delta_of(seed ^ 0x5EED, size, [0])
+    weights[0] = 0.0
+    return weights
+
+
+def loss_after(samples: float) -> float:
+    """Return a loss that falls smoothly with the samples seen; for display, not for claims."""
+    return LOSS_LAST + (LOSS_FIRST - LOSS_LAST) / (1 + max(0.0, samples) / LOSS_HALF_SAMPLES)
+
+
+class _Private(Struct, frozen=True, kw_only=True):
+    """Inner state: which model, and how many steps it took."""
+
+    seed: int
+    size: int
+    steps: int
+
+
+class CountingEngine:
+    """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        size: int = 64,
+        tokens_per_sample: int = 128,
+        sample_cost: Cost | None = None,
+        held_out: int = 64,
+    ) -> None:
+        assert size >= 2, "element 0 counts, so there must be another"
+        self.steps = 0
+        """Local steps taken in all lives whose private state was restored."""
+        self._seed = seed
+        self._size = size
+        self._tokens = tokens_per_sample
+        self._sample_cost = sample_cost or Cost(flop=6e9)
+        self._held_out = held_out
+        self._weights = first_weights(seed, size)
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return self._tokens
+
+    def cost(self, samples: int) -> Cost:
+        one = self._sample_cost
+        return Cost(flop=one.flop * samples, moved_bytes=one.moved_bytes * samples)
+
+    def weights(self) -> Vector:
+        return self._weights.copy()
+
+    def assign(self, weights: Vector) -> None:
+        assert weights.shape == (self._size,), f"expected {self._size} elements, got {weights.shape}"
+        self._weights = np.array(weights, np.float32)
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        """Lower the weights by the delta of all samples; the learning-rate factor is not modelled."""
+        trained, delta = self._look(steps)
+        self._weights = self._weights - delta
+        self.steps += len(steps)
+        return trained
+
+    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        trained, delta = self._look(steps)
+        return trained, delta / np.float32(max(1, trained.samples))
+
+    def evaluate(self, first: int, count: int) -> tuple[float, int]:
+        count = max(0, min(count, self._held_out - first))
+        tokens = count * self._tokens
+        return loss_after(self._seen()) * tokens, tokens
+
+    def held_out(self) -> int:
+        return self._held_out
+
+    def private(self) -> bytes:
+        return msgspec.msgpack.encode(_Private(seed=self._seed, size=self._size, steps=self.steps))
+
+    def restore(self, private: bytes) -> None:
+        try:
+            state = msgspec.msgpack.decode(private, type=_Private)
+        except msgspec.MsgspecError as error:
+            raise LocalError(f"damaged optimizer state: {error}", hint="it starts from zero") from error
+        if (state.seed, state.size) != (self._seed, self._size):
+            raise LocalError("the optimizer state is another model's", hint="it starts from zero")
+        self.steps = state.steps
+
+    def _look(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        positions = [position for step in steps for position in step.samples]
+        loss = loss_after(self._seen())
+        trained = Trained(
+            steps=len(steps), samples=len(positions), tokens=len(positions) * self._tokens, loss_sum=loss * len(steps)
+        )
+        return trained, delta_of(self._seed, self._size, positions)
+
+    def _seen(self) -> float:
+        return float(self._weights[0]) / UNIT

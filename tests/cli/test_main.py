@@ -1,0 +1,144 @@
+"""The command line as a person meets it: real processes, their output, their exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from atoll import errors
+from atoll.cli.main import COMMANDS
+from atoll.spec.load import demo_run, recipe_names
+from atoll.spec.run import canonical
+from tests.observe.story import tell
+
+HEAVY = ("torch", "iroh", "numpy", "transformers", "tokenizers", "safetensors")
+
+PROBE = """
+import resource, sys
+from atoll.cli.main import main
+sys.argv = ["atoll", *sys.argv[1:]]
+try:
+    main()
+finally:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(used.ru_utime + used.ru_stime, *sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def atoll(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "atoll.cli.main", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("recipes",), ("recipes", "show", "diloco"), ("sim", "--help")])
+def test_light_commands_load_nothing_heavy_and_answer_in_half_a_cpu_second(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", PROBE, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    used_s, *modules = done.stderr.splitlines()[-1].split()
+    assert not set(HEAVY) & set(modules)
+    assert float(used_s) < 0.5
+
+
+def test_help_lists_every_command_and_every_exit_code() -> None:
+    said = atoll("--help").stdout
+    for name in COMMANDS:
+        hidden = getattr(importlib.import_module(f"atoll.cli.{name}"), "HIDDEN", False)
+        assert (f"\n  {name} " in said) != hidden
+    for code in ("0 done", "1 failed", "2 wrong usage", "3 this machine", "4 network", "5 refused", "130 interrupted"):
+        assert code in said
+
+
+def test_each_kind_of_error_has_its_documented_exit_code() -> None:
+    kinds = (errors.AtollError, errors.SpecError, errors.LocalError, errors.PeerLost, errors.PeerRefused)
+    assert [kind.exit_code for kind in kinds] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        ("AtollError('it went wrong', hint='try again')", 1),
+        ("SpecError('it went wrong', hint='try again')", 2),
+        ("LocalError('it went wrong', hint='try again')", 3),
+        ("PeerLost('it went wrong', hint='try again')", 4),
+        ("PeerRefused('it went wrong', hint='try again')", 5),
+        ("ExceptionGroup('tasks', [ValueError(), LocalError('it went wrong', hint='try again')])", 3),
+        ("KeyboardInterrupt()", 130),
+    ],
+)
+def test_what_a_command_raises_ends_as_two_lines_and_an_exit_code(raised: str, code: int) -> None:
+    script = f"""
+import sys
+from atoll.cli import main
+from atoll.errors import *
+@main.app.command("fall")
+def fall() -> None:
+    raise {raised}
+sys.argv = ["atoll", "fall"]
+main.main()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == code
+    assert done.stdout == ""
+    assert done.stderr == ("" if code == 130 else "error: it went wrong\nhint: try again\n")
+
+
+def test_wrong_usage_exits_with_2_and_no_traceback() -> None:
+    for arguments in (("nonsense",), ("recipes", "--nope"), ("schema", "fleeet"), ("recipes", "show", "x")):
+        done = atoll(*arguments)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+
+
+def test_recipes_are_listed_shown_and_printed_as_json_and_toml() -> None:
+    listed = json.loads(atoll("recipes", "--json").stdout)
+    assert [each["name"] for each in listed["recipes"]] == recipe_names()
+    shown = atoll("recipes", "show", "diloco").stdout
+    assert "every (steps = 500): exchange after a fixed number of local steps" in shown
+    assert "sgd (lr = 0.7, momentum = 0.9, nesterov = True)" in shown
+    assert (
+        json.loads(atoll("recipes", "show", "ddp", "--json").stdout)["recipe"]["channel"]["outer"]["what"]["kind"]
+        == "grad"
+    )
+    assert atoll("recipes", "show", "ddp", "--toml").stdout.startswith("# DDP")
+    assert atoll("recipes", "list").stdout == atoll("recipes").stdout
+
+
+def test_schemas_are_json_documents() -> None:
+    for file in ("run", "fleet"):
+        assert json.loads(atoll("schema", file).stdout)["type"] == "object"
+
+
+def test_version_is_told_to_people_and_programs() -> None:
+    assert atoll("version").stdout.startswith("atoll ")
+    assert json.loads(atoll("version", "--json").stdout)["protocol"] >= 1
+
+
+def test_watch_tells_how_a_finished_run_ended(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(canonical(demo_run()))
+    (tmp_path / "journal.jsonl").write_bytes(
+        b"".join(msgspec.json.encode(line) + b"\n" for line in tell(3, finish=True))
+    )
+    told = json.loads(atoll("watch", str(tmp_path), "--json").stdout)
+    assert (told["name"], told["rounds"], told["state"]) == ("demo", 3, "finished")
+    assert "held-out  3.250" in atoll("watch", str(tmp_path), "--once").stdout
+    followed = atoll("watch", str(tmp_path))
+    assert followed.returncode == 0
+    assert "round 3 of 12" in followed.stderr
+
+
+def test_watching_a_folder_without_a_run_is_a_usage_error(tmp_path: Path) -> None:
+    done = atoll("watch", str(tmp_path))
+    assert done.returncode == 2
+    assert "no journal here" in done.stderr
+
+
+def test_completion_offers_the_commands() -> None:
+    script = atoll("--show-completion", "bash")
+    assert script.returncode == 0

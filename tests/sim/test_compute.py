@@ -1,0 +1,159 @@
+"""Modelled computers, and the model that only counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from atoll.errors import LocalError
+from atoll.model.compute import Compute, Cost, Engine, Step
+from atoll.sim.compute import UNIT, CountingEngine, Device, SimCompute, delta_of, first_weights
+from atoll.sim.loop import VirtualLoop
+
+DEVICE = Device(flop_s=100.0, efficiency=0.5, memory_bytes_s=10.0)
+
+
+def _run(work: Coroutine[Any, Any, None]) -> float:
+    loop = VirtualLoop()
+
+    async def main() -> float:
+        await work
+        return loop.time()
+
+    return loop.run(main())
+
+
+def test_a_job_takes_the_longer_of_its_work_and_its_memory() -> None:
+    compute = SimCompute(DEVICE)
+    assert compute.took_s(Cost(flop=100.0)) == 2.0
+    assert compute.took_s(Cost(flop=100.0, moved_bytes=50.0)) == 5.0
+    compute.slow = 3.0
+    assert compute.took_s(Cost(flop=100.0)) == 6.0
+
+
+def test_jobs_run_at_their_virtual_start_one_after_the_other() -> None:
+    started: list[tuple[str, float]] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        compute: Compute = SimCompute(DEVICE)
+
+        def job(name: str) -> str:
+            started.append((name, loop.time()))
+            return name
+
+        async with asyncio.TaskGroup() as group:
+            jobs = [group.create_task(compute.run(lambda name=name: job(name), Cost(flop=50.0))) for name in "abc"]  # type: ignore[misc]
+        assert [task.result() for task in jobs] == ["a", "b", "c"]
+
+    assert _run(main()) == 3.0
+    assert started == [("a", 0.0), ("b", 1.0), ("c", 2.0)]
+
+
+def test_a_cancelled_job_keeps_the_device_busy() -> None:
+    async def main() -> None:
+        compute = SimCompute(DEVICE)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await compute.run(lambda: None, Cost(flop=100.0))
+        await compute.run(lambda: None, Cost(flop=50.0))
+
+    assert _run(main()) == 3.0
+
+
+def test_a_peer_killed_in_mid_job_never_sees_the_result() -> None:
+    loop = VirtualLoop()
+    seen: list[int] = []
+
+    async def life() -> None:
+        seen.append(await SimCompute(DEVICE).run(lambda: 1, Cost(flop=100.0)))
+
+    async def main() -> None:
+        process = loop.incarnation("p")
+        process.start(life())
+        await asyncio.sleep(1)
+        process.crash()
+        await asyncio.sleep(10)
+
+    loop.run(main())
+    assert seen == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(some.lists(some.integers(0, 2**40), max_size=40), some.randoms(use_true_random=False))
+def test_deltas_add_up_exactly_in_any_order_and_grouping(positions: list[int], rng: Any) -> None:
+    whole = delta_of(7, 33, positions)
+    shuffled = positions.copy()
+    rng.shuffle(shuffled)
+    cut = rng.randint(0, len(positions))
+    parts = delta_of(7, 33, shuffled[cut:]) + delta_of(7, 33, shuffled[:cut])
+    assert np.array_equal(whole, parts)
+    assert whole[0] == -len(positions) * UNIT
+
+
+def test_every_sample_leaves_its_own_mark() -> None:
+    deltas = {delta_of(1, 16, [position]).tobytes() for position in range(5000)}
+    assert len(deltas) == 5000
+    assert not np.array_equal(delta_of(1, 16, [3]), delta_of(2, 16, [3]))
+    assert abs(float(delta_of(1, 16, range(5000))[1:].mean())) < 5000 * UNIT
+
+
+def test_a_large_batch_is_the_sum_of_its_samples() -> None:
+    positions = list(range(3000))
+    apart = sum((delta_of(1, 64, [position]) for position in positions), np.zeros(64, np.float32))
+    assert np.array_equal(delta_of(1, 64, positions), apart)
+
+
+def test_training_lowers_the_weights_by_the_delta_of_its_samples() -> None:
+    engine: Engine = CountingEngine(seed=5, size=32, tokens_per_sample=10)
+    before = engine.weights()
+    assert np.array_equal(before, first_weights(5, 32))
+    steps = [Step(samples=(1, 2, 3)), Step(samples=(9,), rate=0.5)]
+    trained = engine.train(steps)
+    assert (trained.steps, trained.samples, trained.tokens) == (2, 4, 40)
+    assert np.array_equal(before - engine.weights(), delta_of(5, 32, [1, 2, 3, 9]))
+    held = engine.weights()
+    held[:] = 0
+    assert engine.weights().any(), "the caller's copy is its own"
+
+
+def test_a_gradient_changes_nothing_and_is_the_mean() -> None:
+    engine = CountingEngine(seed=5, size=32)
+    before = engine.weights()
+    trained, mean = engine.gradient([Step(samples=(1, 2)), Step(samples=(3, 4))])
+    assert np.array_equal(mean, delta_of(5, 32, [1, 2, 3, 4]) / 4)
+    assert np.array_equal(before, engine.weights())
+    assert trained.samples == 4
+    assert mean.dtype == np.float32
+
+
+def test_the_loss_falls_with_the_samples_in_the_weights() -> None:
+    engine = CountingEngine(seed=5, held_out=10)
+    first, tokens = engine.evaluate(0, 8)
+    assert tokens == 8 * engine.tokens_per_sample
+    engine.train([Step(samples=tuple(range(10_000)))])
+    later, _ = engine.evaluate(0, 8)
+    assert later < first
+    other = CountingEngine(seed=5, held_out=10)
+    other.assign(engine.weights())
+    assert other.evaluate(0, 8) == (later, tokens)
+    assert engine.evaluate(8, 100)[1] == 2 * engine.tokens_per_sample
+
+
+def test_private_state_comes_back_and_another_models_is_refused() -> None:
+    engine = CountingEngine(seed=5, size=32)
+    engine.train([Step(samples=(1,))] * 3)
+    again = CountingEngine(seed=5, size=32)
+    again.restore(engine.private())
+    assert again.steps == 3
+    for wrong in (CountingEngine(seed=5, size=16), CountingEngine(seed=6, size=32)):
+        with pytest.raises(LocalError):
+            wrong.restore(engine.private())
+    with pytest.raises(LocalError):
+        again.restore(b"torn")
