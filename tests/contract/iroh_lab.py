@@ -30,9 +30,7 @@ class IrohLab:
         self._children: list[_Child] = []
 
     async def transport(self, name: str) -> Transport:
-        made = await bind(
-            os.urandom(32), host="127.0.0.1", dead_after_s=self.dead_after_s, connect_s=self.connect_s
-        )
+        made = await bind(os.urandom(32), host="127.0.0.1", dead_after_s=self.dead_after_s, connect_s=self.connect_s)
         self._made.append(made)
         return made
 

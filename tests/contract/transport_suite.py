@@ -422,7 +422,10 @@ async def check_control_is_not_delayed_by_bulk(lab: Lab) -> None:
         while True:
             await into.recv()
 
-    async with asyncio.timeout(2 * PATIENCE_S), running(*(pour(out) for out, _ in bulk), *(swallow(i) for _, i in bulk)):
+    async with (
+        asyncio.timeout(2 * PATIENCE_S),
+        running(*(pour(out) for out, _ in bulk), *(swallow(i) for _, i in bulk)),
+    ):
         out, into = await talk(here, there, "ask", Traffic.CONTROL)
         for at in range(20):
             asked_s = lab.now_s()

@@ -79,7 +79,9 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 
 
 def test_the_binding_copies_bytes_at_once() -> None:
-    assert iroh_ffi._UniffiRustBufferBuilder.write.__module__ == "atoll.net.iroh", "the binding changed: is it fast now?"
+    assert iroh_ffi._UniffiRustBufferBuilder.write.__module__ == "atoll.net.iroh", (
+        "the binding changed: is it fast now?"
+    )
 
 
 def test_another_kind_of_binding_is_left_alone() -> None:
@@ -236,6 +238,9 @@ def test_an_answer_may_be_the_last_thing_its_sender_knows_of_a_stream() -> None:
                 await answer(there)
                 gc.collect(0)
                 assert await stream.recv() == b"words"
+                later = await here.open("later", Traffic.CONTROL)
+                await later.send(b"by now the other side has forgotten the first stream")
+                await answer(there)
                 await stream.send(b"more words")
                 await stream.finish()
                 with pytest.raises(StreamClosed):
@@ -271,7 +276,14 @@ def test_a_stream_finished_on_both_sides_is_not_open_although_held() -> None:
 def test_a_stream_without_a_tag_bothers_nobody() -> None:
     async def test() -> None:
         async with joined() as (here, there):
-            for junk in (b"\0\0\0\1\x09", b"\0\0\0\0", b"\0\0\0\2\0\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\0"):
+            for junk in (
+                b"\0\0\0\1\x09",
+                b"\0\0\0\0",
+                b"\0\0\0\2\0\xff",
+                b"\x7f\xff\xff\xff",
+                b"\xff\xff\xff\xff",
+                b"\0",
+            ):
                 raw = (await here._raw.open_bi()).send()
                 await raw.write_all(junk)
                 await raw.finish()

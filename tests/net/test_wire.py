@@ -35,7 +35,9 @@ def packed(value: Any) -> bytes:
     return bytes((WIRE_VERSION,)) + msgspec.msgpack.encode(value)
 
 
-@given(some.lists(some.text()), some.dictionaries(some.text(), some.lists(some.tuples(some.integers(0, 9), some.none()))))
+@given(
+    some.lists(some.text()), some.dictionaries(some.text(), some.lists(some.tuples(some.integers(0, 9), some.none())))
+)
 def test_a_message_comes_back(names: list[str], deep: dict[str, list[tuple[int, float | None]]]) -> None:
     back = wire.decode(encode(Ask(names=names, deep=deep)))
     assert isinstance(back, Ask)

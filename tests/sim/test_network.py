@@ -16,7 +16,7 @@ from blake3 import blake3
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.net.transport import ConnectFailed, ConnLost, PeerId, StreamReset, Traffic
+from atoll.net.transport import ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
 from atoll.sim.flows import NO_LINK, RESERVED, UNLIMITED_BYTES_S, share
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, Links, SimConn, SimNetwork, SimStream, SimTransport
@@ -320,6 +320,24 @@ def test_a_reader_that_stops_reading_stops_the_sender() -> None:
             await asyncio.sleep(1.0)
             with pytest.raises(StreamReset):
                 await into.recv()
+
+    world.run(main())
+
+
+def test_a_reset_after_the_end_takes_back_nothing() -> None:
+    world = World()
+
+    async def main() -> None:
+        out, into = await talk(*await world.pair())
+        await out.send(b"kept")
+        await out.finish()
+        out.reset()
+        await asyncio.sleep(1.0)
+        with pytest.raises(StreamReset):
+            await into.send(b"nobody reads this")
+        assert await into.recv() == b"kept"
+        with pytest.raises(StreamClosed):
+            await into.recv()
 
     world.run(main())
 

@@ -31,13 +31,15 @@ def export(
     from atoll.model.folder import save_folder
     from atoll.peer.store import anchor_from_bytes
     from atoll.spec.load import decode_run
+    from atoll.spec.run import Folder
 
     path = newest_checkpoint(home)
     peer = path.parent.parent
     run = decode_run((peer / "run.json").read_bytes(), source=str(peer / "run.json"))
     anchor = anchor_from_bytes(path.read_bytes(), str(path))
     data = open_data(run.data, run.seeds.data, cache())
-    files = data.tokenizer().files()
+    # A pretrained folder brings its own tokenizer files, chat template included.
+    files = None if isinstance(run.model, Folder) else data.tokenizer().files()
     return save_folder(run, anchor.weights, out, files, vocab_size=data.vocab_size, dtype=dtype, merge=merge)
 
 

@@ -79,9 +79,7 @@ def pinned(run: Run, machine: Machine) -> Run:
 def located(run: Run, machine: Machine) -> Run:
     """Return the run with paths that hold on this machine."""
     if machine.data:
-        run = msgspec.structs.replace(
-            run, data=msgspec.structs.replace(run.data, source=Shards(path=machine.data))
-        )
+        run = msgspec.structs.replace(run, data=msgspec.structs.replace(run.data, source=Shards(path=machine.data)))
     if machine.model and isinstance(run.model, Folder):
         run = msgspec.structs.replace(run, model=msgspec.structs.replace(run.model, path=machine.model))
     return run

@@ -36,9 +36,7 @@ def command(
     from atoll.peer.life import Start, Stop, live
     from atoll.spec.load import decode_run
 
-    machine = Machine(
-        device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model
-    )
+    machine = Machine(device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model)
     if run is not None:
         start = Start(run=decode_run(run.read_bytes(), source=str(run)), name=name)
     else:

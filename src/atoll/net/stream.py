@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from atoll.net.frame import END_MARK, Ended, Inbox, TooLong, header
+from atoll.net.frame import END_MARK, LENGTH_BYTES, Ended, Inbox, TooLong, header
 from atoll.net.transport import MESSAGE_BYTES_MAX, ConnLost, StreamClosed, StreamReset, Traffic
 
 TAG_BYTES_MAX = 200
@@ -196,11 +196,12 @@ class _Incoming:
             if self._broken is not None:
                 raise self._conn.blame(self._broken) from self._broken
             await asyncio.wait([self._read()])
+        self._notice_end()
         return message
 
     def look_for_end(self) -> None:
-        """Read on if nothing is left, so that the end is noticed although nobody asks for another message."""
-        if not self.over and self._broken is None and len(self._inbox) == 0:
+        """Read on if no message is begun, so that the end is noticed although nobody asks for another one."""
+        if not self.over and self._broken is None and len(self._inbox) < LENGTH_BYTES:
             self._read()
 
     def give_up(self) -> None:
@@ -259,6 +260,9 @@ class _Incoming:
             self._inbox.feed(chunk)
         else:
             self._broken = StreamReset("the stream was cut before its end")
+        self._notice_end()
+
+    def _notice_end(self) -> None:
         if self._broken is not None or self._inbox.ended:
             self._end()
 

@@ -47,22 +47,30 @@ class Result(Struct, frozen=True):
         return len(self.chunks) == len(self.digests) and all(blake3(c).digest() == d for c, d in pairs)
 
 
+class _About(Struct, frozen=True):
+    """What an anchor file says of itself."""
+
+    version: int
+    digest: str
+
+
 def anchor_to_bytes(anchor: Anchor) -> bytes:
     """Return an anchor as safetensors bytes that carry its version and digest."""
-    metadata = {"format": "atoll-anchor", "version": str(anchor.version), "digest": anchor.digest()}
-    return save({name: np.ascontiguousarray(v) for name, v in anchor.vectors().items()}, metadata)
+    about = msgspec.json.encode(_About(version=anchor.version, digest=anchor.digest())).decode()
+    # One key: safetensors writes several in no fixed order, and donors must offer equal bytes.
+    return save({name: np.ascontiguousarray(v) for name, v in anchor.vectors().items()}, {"atoll": about})
 
 
 def anchor_from_bytes(data: bytes, where: str) -> Anchor:
     """Return the anchor in safetensors bytes; raises `LocalError` when they are damaged."""
     try:
         header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        version, digest = int(header["__metadata__"]["version"]), header["__metadata__"]["digest"]
+        about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
         vectors = load(data)
-        anchor = Anchor(version, vectors.pop("weights"), vectors)
+        anchor = Anchor(about.version, vectors.pop("weights"), vectors)
     except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError) as error:
         raise _damaged(where, str(error)) from error
-    if anchor.digest() != digest:
+    if anchor.digest() != about.digest:
         raise _damaged(where, "its digest does not match its contents")
     return anchor
 

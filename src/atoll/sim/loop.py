@@ -21,7 +21,7 @@ import math
 import sys
 import warnings
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar, TypeVarTuple
 
@@ -85,6 +85,27 @@ def _number(awaitable: Any) -> int:
     except AttributeError:
         awaitable.number = next(awaitable.get_loop().numbers)
         return int(awaitable.number)
+
+
+class _Handle(asyncio.Handle):
+    """A callback to run; made without asking for debug mode, as there are millions of them."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
 
 _home: contextvars.ContextVar[Incarnation] = contextvars.ContextVar("incarnation")
@@ -232,7 +253,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(
         self, callback: Callable[[*Ts], object], *args: *Ts, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         if not self.over:
             self._queue.append(handle)
         return handle

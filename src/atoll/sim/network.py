@@ -646,6 +646,7 @@ class SimStream:
 
     def reset(self) -> None:
         if self._broken is None and self.number in self.conn.streams:
+            self.ended = False  # so that nothing more is read here; what the other side holds to its end stays
             self._break("given up by this side")
             twin = self.twin
             self.conn.carry(lambda: twin._break("given up by the other side"))
@@ -658,9 +659,9 @@ class SimStream:
     def _break(self, why: str) -> None:
         if self._broken is None and not (self._acked and self.ended):
             self._broken = why
-            self.ended = False
             self.drop()
-            self._inbox.clear()
+            if not self.ended:
+                self._inbox.clear()
             self.conn.release(self)
             self._ring()
 

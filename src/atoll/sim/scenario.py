@@ -15,11 +15,14 @@ from typing import Any
 
 from blake3 import blake3
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.errors import AtollError, PeerLost
 from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
+from atoll.model.folder import layout_of
+from atoll.model.shape import elements, train_cost
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
@@ -31,8 +34,8 @@ from atoll.sim.faults import Fault, stream
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, Links, SimNetwork
 from atoll.sim.trace import Trace
-from atoll.spec.fleet import Fleet, Machine, expand, latency_s
-from atoll.spec.run import Run, identity
+from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s
+from atoll.spec.run import Folder, Run, identity
 
 Build = Callable[[Run], Engine]
 
@@ -42,6 +45,8 @@ PROGRESS_S_MAX = 20 * 3600.0
 
 
 TRY_AGAIN_S = 5.0
+COUNTING_SIZE = 256
+"""Elements of a counting model's vector."""
 
 
 class Entrance(Struct, frozen=True):
@@ -62,7 +67,9 @@ class Scenario:
     faults: Sequence[Fault] = ()
     entrances: Sequence[Entrance] = ()
     build: Build | None = None
-    """How a peer makes its engine; None: a counting model that stands for the real one."""
+    """How a peer makes its engine; None: a small counting model."""
+    scale: float = 1.0
+    """Modelled bytes per byte that is really exchanged: above 1 where a small vector stands for a large model."""
     enough: Callable[[World], bool] | None = None
     """Ends the play early; None: until every peer has stopped."""
     limit_s: float = 400 * 86400.0
@@ -166,7 +173,7 @@ def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
         },
         delays_s=dict(scenario.delays_s),
     )
-    network = SimNetwork(loop, links, stream(scenario.seed, "network"))
+    network = SimNetwork(loop, links, stream(scenario.seed, "network"), scale=scenario.scale)
     for host in hosts:
         network.address(host.peer)
     return World(scenario, loop, network, hosts, Trace(loop.time))
@@ -234,8 +241,25 @@ def _try_again(world: World, host: Host, life: Incarnation) -> None:
 
 
 def counting(run: Run) -> Engine:
-    """Return a counting model in place of the run's real one."""
-    return CountingEngine(seed=run.seeds.data, size=256, tokens_per_sample=run.data.context)
+    """Return a small counting model."""
+    return CountingEngine(seed=run.seeds.data, size=COUNTING_SIZE, tokens_per_sample=run.data.context)
+
+
+def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
+    """Return how to build counting models that cost what the run's real model costs, and the scale of their bytes."""
+    shape, layout = layout_of(run, vocab)
+    shape = replace(shape, context=run.data.context)
+    trained = elements(layout)
+
+    def build(run: Run) -> Engine:
+        return CountingEngine(
+            seed=run.seeds.data,
+            size=COUNTING_SIZE,
+            tokens_per_sample=run.data.context,
+            sample_cost=train_cost(shape, 1, run.model.adapter if isinstance(run.model, Folder) else None),
+        )
+
+    return build, max(1.0, trained / COUNTING_SIZE)
 
 
 def _record(world: World, host: Host, line: bytes) -> None:
@@ -268,6 +292,7 @@ async def _play(world: World) -> None:
     late = {entrance.peer: entrance.round for entrance in world.scenario.entrances}
     async with asyncio.TaskGroup() as tasks:
         directors = [tasks.create_task(_happen(world, fault)) for fault in world.scenario.faults]
+        owners = [tasks.create_task(_come_and_go(world, host)) for host in world.hosts]
         for host in world.hosts:
             if late.get(host.place, 0) == 0:
                 start(world, host)
@@ -278,8 +303,20 @@ async def _play(world: World) -> None:
                 waiting.remove(host)
                 start(world, host)
             await world.changed.wait()
-        for director in directors:
+        for director in (*directors, *owners):
             director.cancel()
+
+
+async def _come_and_go(world: World, host: Host) -> None:
+    """Switch a machine off and on as its owner does."""
+    match host.machine.availability:
+        case Churn(up_s=up_s, down_s=down_s):
+            rng = stream(world.scenario.seed, f"owner/{host.place}")
+            while True:
+                await asyncio.sleep(rng.expovariate(1 / up_s))
+                await _leave(world, host, rng.expovariate(1 / down_s))
+        case Always():
+            pass
 
 
 def _over(world: World, waiting: list[Host], directors: list[asyncio.Task[None]]) -> bool:
