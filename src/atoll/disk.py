@@ -79,13 +79,18 @@ class FileDisk:
 
     async def rename(self, old: str, new: str) -> None:
         def move() -> None:
+            self._ready.clear()
             self._make((self.root / new).parent)
             os.replace(self.root / old, self.root / new)
 
         await self._off_loop(move)
 
     async def remove(self, path: str) -> None:
-        await self._off_loop(lambda: _remove(self.root / path))
+        def clear() -> None:
+            self._ready.clear()
+            _remove(self.root / path)
+
+        await self._off_loop(clear)
 
     async def names(self, folder: str) -> list[str]:
         def look() -> list[str]:

@@ -143,7 +143,7 @@ def _without_decoration(summary: dict[str, Any], scale: float) -> dict[str, Any]
         peer | {name: int(peer[name] * scale) for name in ("sent_bytes", "received_bytes", "round_sent_bytes")}
         for peer in summary["peers"]
     ]
-    nothing = {"loss_first": None, "loss_last": None, "held_out": None, "held_out_by_round": {}}
+    nothing: dict[str, Any] = {"loss_first": None, "loss_last": None, "held_out": None, "held_out_by_round": {}}
     return summary | scaled | nothing | {"peers": peers}
 
 

@@ -100,9 +100,10 @@ class IrohConn:
         self._changed = asyncio.Event()
         self._arrived: deque[tuple[str, MessageStream]] = deque()
         raw.set_max_concurrent_bi_streams(_STREAMS_ACCEPTED_MAX)
-        self.crew.start(self._watch(Pulse(dead_after_s)))
-        self.crew.start(self._drain())
-        self.crew.start(self._listen())
+        self._keepers = Crew()
+        self._keepers.start(self._watch(Pulse(dead_after_s)))
+        self._keepers.start(self._drain())
+        self._keepers.start(self._listen())
         self._life = asyncio.create_task(self._live())
 
     @property
@@ -143,6 +144,7 @@ class IrohConn:
     async def close(self, reason: str = "") -> None:
         self._close(f"closed here: {reason}", reason)
         await asyncio.wait([self._life])
+        await self._keepers.stop()
         await self.crew.stop()
 
     def round_trip_s(self) -> float | None:
@@ -174,12 +176,15 @@ class IrohConn:
             await step
 
     async def _live(self) -> None:
-        """Wait for the end, whoever brings it, and wake all who wait."""
+        """Wait for the end, whoever brings it, and wake all who wait.
+
+        Reads are left alone: iroh fails them by itself, once they have brought what came before the end.
+        """
         why = await self._raw.closed()
         self._why = self._why or _plain(why)
         self._ended.set()
         self._wake()
-        self.crew.cancel()
+        self._keepers.cancel()
 
     async def _watch(self, pulse: Pulse) -> None:
         """Ping, and end the connection when nothing comes back."""

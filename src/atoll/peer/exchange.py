@@ -94,22 +94,17 @@ async def _bring(member: Member, plan: Plan, own: Own, shard: Shard) -> int | No
     """Send an owner its part; return the bytes sent, or None (and report) when it cannot be reached."""
     owner = PeerId(shard.owner)
     try:
-        stream = await member.links.open(owner, "part")
-        await say(stream, PartHead(own.key, own.serial, shard.first, shard.count))
-        sent_bytes = 0
-        while True:
-            match await hear(stream, PartTalk):
-                case Missing(chunks=chunks):
-                    for index in chunks:
-                        if index not in shard.chunks:
-                            raise PeerError("an owner asked for chunks it does not own")
-                        await say(stream, Chunk(index, own.chunks[index]))
-                        sent_bytes += len(own.chunks[index]) if owner != member.me else 0
-                case Accepted():
-                    stream.reset()
-                    return sent_bytes
-                case _:
-                    raise PeerError("the owner declined it")
+        async with member.links.talk(owner, "part") as stream:
+            await say(stream, PartHead(own.key, own.serial, shard.first, shard.count))
+            answer = await hear(stream, PartTalk)
+            if not isinstance(answer, Missing) or any(index not in shard.chunks for index in answer.chunks):
+                raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
+            for index in answer.chunks:
+                await say(stream, Chunk(index, own.chunks[index]))
+            accepted = await hear(stream, PartTalk)
+            if not isinstance(accepted, Accepted):
+                raise PeerError("the owner did not accept it")
+        return 0 if owner == member.me else sum(len(own.chunks[index]) for index in answer.chunks)
     except PeerError as error:
         member.box.journal.write(events.PeerLost(who=short(owner), why=f"part: {error}"))
         member.report(Stuck(*plan_id(plan), owner))
@@ -251,12 +246,11 @@ async def _return(
 ) -> None:
     """Send one member our reduced shard; a member that cannot be reached fetches it after the commit."""
     try:
-        stream = await member.links.open(peer, "result")
-        await say(stream, ResultHead(*plan_id(plan), shard.first, digests))
-        for index, data in zip(shard.chunks, chunks, strict=True):
-            await say(stream, Chunk(index, data))
-        await hear(stream, ResultTalk)
-        stream.reset()
+        async with member.links.talk(peer, "result") as stream:
+            await say(stream, ResultHead(*plan_id(plan), shard.first, digests))
+            for index, data in zip(shard.chunks, chunks, strict=True):
+                await say(stream, Chunk(index, data))
+            await hear(stream, ResultTalk)
     except PeerError as error:
         member.box.journal.write(events.PeerLost(who=short(peer), why=f"result: {error}"))
 

@@ -6,6 +6,8 @@ and kept, so that when a donor vanishes the next one goes on where it stopped. P
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from blake3 import blake3
 
 from atoll.errors import LocalError, PeerError, PeerLost
@@ -45,12 +47,9 @@ async def serve_fetch(member: Member, peer: PeerId, stream: Stream) -> None:
 
 
 async def _send(stream: Stream, offer: Offer, chunks: list[bytes], start: int) -> None:
-    if not 0 <= start <= len(chunks):
-        raise PeerError(f"a fetch wants to start at chunk {start} of {len(chunks)}")
     await say(stream, offer)
-    for index in range(start, len(chunks)):
+    for index in range(max(0, start), len(chunks)):
         await say(stream, Chunk(index, chunks[index]))
-    await stream.finish()
 
 
 async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
@@ -59,12 +58,12 @@ async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
     problems: list[str] = []
     for donor in _donors(member, committed.contributors):
         try:
-            stream = await member.links.open(donor, "fetch")
-            await say(stream, FetchResult(committed.key, len(got)))
-            offer = await _offer(stream)
-            if result_root(offer.digests) != committed.result:
-                raise PeerError("the offered result is not the committed one")
-            await _receive(stream, offer, got)
+            async with member.links.talk(donor, "fetch") as stream:
+                await say(stream, FetchResult(committed.key, len(got)))
+                offer = await _offer(stream)
+                if result_root(offer.digests) != committed.result:
+                    raise PeerError("the offered result is not the committed one")
+                await _receive(stream, offer, got)
             return Result(offer.digests, tuple(got))
         except PeerError as error:
             problems.append(f"{short(donor)}: {error}")
@@ -74,27 +73,38 @@ async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
 async def fetch_state(member: Member) -> tuple[Anchor, int, list[str]]:
     """Return a newer anchor, its size in bytes and who sent it; raises `PeerError` when nobody can."""
     problems: list[str] = []
-    got: list[bytes] = []
-    offered: Offer | None = None
-    helped: list[str] = []
+    partial = _Partial()
     for donor in _donors(member, ()):
         try:
-            stream = await member.links.open(donor, "fetch")
-            await say(stream, FetchState(member.history.version, 0 if offered is None else len(got)))
-            offer = await _offer(stream)
-            if offered is not None and offer != offered:  # another version: start over with this donor
-                stream.reset()
-                got, offered = [], None
-                stream = await member.links.open(donor, "fetch")
-                await say(stream, FetchState(member.history.version, 0))
-                offer = await _offer(stream)
-            offered = offer
-            helped.append(short(donor))
-            await _receive(stream, offer, got)
-            return await _checked(member, b"".join(got)), sum(map(len, got)), helped
+            await _fetch_pieces(member, donor, partial)
+            data = b"".join(partial.pieces)
+            return await _checked(member, data), len(data), partial.donors
         except PeerError as error:
             problems.append(f"{short(donor)}: {error}")
     raise PeerLost("; ".join(problems) or "there is nobody else")
+
+
+@dataclass
+class _Partial:
+    """What has arrived of a state so far, and from whom."""
+
+    offer: Offer | None = None
+    pieces: list[bytes] = field(default_factory=list)
+    donors: list[str] = field(default_factory=list)
+
+
+async def _fetch_pieces(member: Member, donor: PeerId, partial: _Partial) -> None:
+    """Get what is still missing from one donor; start over when it offers another state than the one begun."""
+    while True:
+        async with member.links.talk(donor, "fetch") as stream:
+            await say(stream, FetchState(member.history.version, len(partial.pieces)))
+            offer = await _offer(stream)
+            if partial.offer is None or offer == partial.offer:
+                partial.offer = offer
+                partial.donors.append(short(donor))
+                await _receive(stream, offer, partial.pieces)
+                return
+        partial.offer, partial.pieces = None, []
 
 
 async def _checked(member: Member, data: bytes) -> Anchor:

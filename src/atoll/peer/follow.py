@@ -64,29 +64,32 @@ def _complete(member: Member) -> bool:
 
 async def _session(member: Member) -> None:
     """Introduce ourselves, then listen and report until the stream ends."""
-    stream = await member.links.open(member.broker, "control")
-    hello = Hello(
-        member.run_id, PROTOCOL, member.history.next_index, tuple(member.links.transport.addresses()), member.name
-    )
-    await say(stream, hello)
+    async with member.links.talk(member.broker, "control") as stream:
+        if not await _greet(member, stream):
+            return
+        reporting = asyncio.ensure_future(_report(member, stream))
+        try:
+            await _listen(member, stream)
+        finally:
+            reporting.cancel()
+            await asyncio.wait([reporting])
+
+
+async def _greet(member: Member, stream: Stream) -> bool:
+    """Return whether we were let in; False: we were sent to another broker."""
+    addresses = tuple(member.links.transport.addresses())
+    await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, addresses, member.name))
     match await hear(stream, BrokerTalk):
         case Welcome():
-            pass
-        case Redirect(broker=broker, addresses=addresses):
+            return True
+        case Redirect(broker=broker, addresses=there):
             member.broker = PeerId(broker)
-            member.links.contacts[member.broker] = addresses
-            return
+            member.links.contacts[member.broker] = there
+            return False
         case Refused(why=why, hint=hint):
             raise PeerRefused(f"the broker refused us: {why}", hint=hint)
         case _:
             raise PeerError("the broker answered our greeting with something else")
-    reporting = asyncio.ensure_future(_report(member, stream))
-    try:
-        await _listen(member, stream)
-    finally:
-        reporting.cancel()
-        await asyncio.wait([reporting])
-        stream.reset()
 
 
 async def _listen(member: Member, stream: Stream) -> None:

@@ -187,9 +187,9 @@ async def _ask(links: Links, start: Start) -> bytes:
     for peer in start.contacts:
         try:
             async with asyncio.timeout(ASK_S_MAX):
-                stream = await links.open(peer, "ask")
-                await say(stream, AskRun(start.run_id, PROTOCOL))
-                answer = await hear(stream, AskTalk)
+                async with links.talk(peer, "ask") as stream:
+                    await say(stream, AskRun(start.run_id, PROTOCOL))
+                    answer = await hear(stream, AskTalk)
         except (PeerError, TimeoutError) as error:
             problems.append(f"{short(peer)} at {', '.join(links.contacts[peer])}: {error or 'no answer'}")
             continue
@@ -220,7 +220,6 @@ def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
             await say(stream, Refused(why, "install the same version of Atoll as the organiser"))
         else:
             await say(stream, Welcome(canonical(member.run)))
-        await stream.finish()
 
     return answer
 
@@ -267,7 +266,6 @@ def _open_doors(member: Member, office: Office | None) -> None:
         await hear(stream, MemberTalk)
         known = member.links.contacts.get(member.broker, ())
         await say(stream, Redirect(member.broker, known))
-        await stream.finish()
 
     links = member.links
     links.serve("ask", _tell_run(member))

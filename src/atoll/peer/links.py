@@ -11,7 +11,8 @@ the stream is reset. Nothing a stranger sends ends the peer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -72,8 +73,16 @@ class Links:
             while True:
                 self._keep(await self.transport.accept())
 
-    async def open(self, peer: PeerId, tag: str) -> Stream:
-        """Return a stream to `peer`, dialling it if need be; raises `PeerLost`."""
+    @asynccontextmanager
+    async def talk(self, peer: PeerId, tag: str) -> AsyncIterator[Stream]:
+        """Open a stream to `peer`, dialling it if need be, and give it up at the end; raises `PeerLost`."""
+        stream = await self._open(peer, tag)
+        try:
+            yield stream
+        finally:
+            stream.reset()
+
+    async def _open(self, peer: PeerId, tag: str) -> Stream:
         if peer == self.me:
             return self._to_self(tag)
         conn = await self._conn(peer)
@@ -120,6 +129,7 @@ class Links:
         counted = stream if peer == self.me else _Counted(stream, self.counts, TRAFFIC[tag])
         try:
             await handler(peer, counted)
+            await counted.finish()
         except PeerLost:
             stream.reset()
         except PeerError as error:

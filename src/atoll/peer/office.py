@@ -118,7 +118,6 @@ class Office:
         if refusal is not None:
             self._box.journal.write(events.JoinRefused(who=short(peer), why=refusal.why))
             await say(stream, refusal)
-            await stream.finish()
             return
         session = _Session(peer)
         self._sessions[peer] = session

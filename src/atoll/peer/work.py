@@ -302,7 +302,8 @@ async def _heal(member: Member, announced: RoundAnnounced) -> None:
         await _download(member)
     except PeerError as error:
         raise LocalError(
-            f"our anchor of version {member.anchor.version} differs from the run's; nobody can send the right one: {error}",
+            f"our anchor of version {member.anchor.version} differs from the run's, "
+            f"and nobody can send the right one: {error}",
             hint="check that all peers run the same version; start this peer again when others are there",
         ) from error
 
