@@ -8,6 +8,7 @@ import pytest
 
 from tests.contract import transport_suite
 from tests.contract.iroh_lab import IrohLab
+from tests.contract.sim_lab import run_in_sim
 from tests.contract.transport_suite import CHECKS, Check
 
 CHECK_S_MAX = 40.0
@@ -31,8 +32,7 @@ def test_over_iroh(check: Check) -> None:
 
 @by_name
 def test_in_simulation(check: Check) -> None:
-    sim_lab = pytest.importorskip("tests.contract.sim_lab")
-    sim_lab.run_in_sim(check)
+    run_in_sim(check)
 
 
 def test_no_check_is_forgotten() -> None:

@@ -136,6 +136,14 @@ async def check_both_directions_are_independent(lab: Lab) -> None:
         assert [await into.recv() for _ in there] == there
 
 
+async def check_messages_of_several_senders_do_not_mix(lab: Lab) -> None:
+    out, into = await talk(*await pair(lab))
+    messages = [pattern(MIB + seed, seed) for seed in range(6)]
+    async with asyncio.timeout(PATIENCE_S), running(*(send_all(out, [message]) for message in messages)):
+        got = [await into.recv() for _ in messages]
+    assert sorted(got, key=len) == messages
+
+
 async def check_a_message_over_the_limit_resets_the_stream(lab: Lab) -> None:
     out, into = await talk(*await pair(lab))
     await out.send(bytes(1000))
@@ -451,6 +459,7 @@ async def check_round_trips_are_measured(lab: Lab) -> None:
 CHECKS: list[Check] = [
     check_messages_arrive_whole_and_in_order,
     check_both_directions_are_independent,
+    check_messages_of_several_senders_do_not_mix,
     check_a_message_over_the_limit_resets_the_stream,
     check_a_tag_arrives_before_any_message,
     check_a_cancelled_recv_loses_nothing,

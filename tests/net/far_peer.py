@@ -1,9 +1,8 @@
 """A peer in another process for tests that block, freeze or kill it.
 
-    python far_peer.py PORT SECRET_HEX BLOCK_S [REACH_HEX REACH_ADDRESS]
+    python far_peer.py PORT SECRET_HEX BLOCK_S
 
-Prints its id and addresses, then echoes; after its first message it holds its interpreter for BLOCK_S.
-With REACH it connects there first instead of waiting to be called.
+Prints its id and addresses, then echoes; after its first message it holds its event loop for BLOCK_S.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 import time
 
 from atoll.net.iroh import bind
-from atoll.net.transport import Conn, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
+from atoll.net.transport import Conn, ConnLost, StreamClosed, StreamReset
 
 
 async def echo(conn: Conn, block_s: float) -> None:
@@ -31,16 +30,9 @@ async def echo(conn: Conn, block_s: float) -> None:
             await stream.finish()
 
 
-async def main(port: int, secret: bytes, block_s: float, reach: list[str]) -> None:
-    transport = await bind(secret, host="0.0.0.0" if reach else "127.0.0.1", port=port, dead_after_s=2.0)
+async def main(port: int, secret: bytes, block_s: float) -> None:
+    transport = await bind(secret, host="127.0.0.1", port=port, dead_after_s=2.0)
     print(transport.id.hex(), *transport.addresses(), flush=True)
-    if reach:
-        conn = await transport.connect(PeerId(bytes.fromhex(reach[0])), reach[1:])
-        stream = await conn.open("hello", Traffic.CONTROL)
-        await stream.send(b"across")
-        print((await stream.recv()).decode(), flush=True)
-        await transport.close()
-        return
     while True:
         try:
             await echo(await transport.accept(), block_s)
@@ -49,4 +41,4 @@ async def main(port: int, secret: bytes, block_s: float, reach: list[str]) -> No
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3]), sys.argv[4:]))
+    asyncio.run(main(int(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3])))

@@ -141,11 +141,9 @@ def test_nobody_dies_while_all_cores_are_busy() -> None:
     async def test() -> None:
         async with far_peer() as far, peers(1, dead_after_s=1.5) as (here,):
             conn = await here.connect(far.peer, far.addresses)
-            async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(conn.close)
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(3.0):
-                        raise AssertionError(f"lost: {await conn.closed()}")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3.0):
+                    await conn.closed()
 
     try:
         run(test)
@@ -413,7 +411,7 @@ def test_a_failed_connect_says_why() -> None:
 def test_a_stranger_with_another_protocol_is_not_let_in() -> None:
     async def test() -> None:
         async with peers(1) as (here,):
-            builder = iroh.EndpointBuilder()
+            builder = iroh.EndpointBuilder()  # type: ignore[no-untyped-call]
             builder.apply_minimal()
             builder.relay_mode(iroh.RelayMode.disabled())
             stranger = await builder.bind()

@@ -32,7 +32,7 @@ def test_a_ticket_comes_back(ticket: Ticket) -> None:
 def test_a_ticket_is_one_short_word() -> None:
     assert WORD.startswith("atoll1")
     assert WORD.isalnum()
-    assert WORD == WORD.lower()
+    assert WORD.lower() == WORD
     assert len(WORD) < 150
     assert not set(WORD.removeprefix("atoll1")) & set("0189"), "letters that look alike are not used"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -23,7 +23,6 @@ from atoll.journal import Journal
 from atoll.model.compute import Cost, Engine
 from atoll.model.worker import WorkerThread
 from atoll.net import identity
-from atoll.net.iroh import bind
 from atoll.peer.box import Box
 from atoll.spec.run import Folder, Run, Shards
 
@@ -97,6 +96,8 @@ def build_torch(run: Run, machine: Machine) -> Engine:
 
 async def real_box(home: Path, machine: Machine) -> Box:
     """Return the box of the peer that lives in `home`."""
+    from atoll.net.iroh import bind
+
     home.mkdir(parents=True, exist_ok=True)
     me = identity.load(home / "identity.key")
     transport = await bind(me.secret, host=machine.host, port=_port(home, machine), relay=machine.relay)
@@ -141,5 +142,3 @@ def _sink(path: Path) -> Callable[[bytes], None]:
 
     return put
 
-
-Builder = Callable[[Run], Awaitable[Engine]]

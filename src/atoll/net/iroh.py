@@ -40,10 +40,12 @@ DEAD_AFTER_S = 5.0
 CONNECT_S = 10.0
 _ALPN = b"atoll/1"
 _STREAMS_ACCEPTED_MAX = 4 * STREAMS_MAX  # QUIC frees a stream later than we do, so its limit must not be the first
+_UNREAD_BYTES_MAX = 128 * 2**20  # what a peer can make us hold: above STREAMS_MAX windows of 1.25 MB, all unread
 _ARRIVALS_MAX = 64
 _TAG_S = 10.0
 _CLOSE_S = 1.0
 _REASON_BYTES_MAX = 200
+_CAUSE_MAX = 200
 
 
 def quicken(builder: Any) -> bool:
@@ -100,6 +102,7 @@ class IrohConn:
         self._changed = asyncio.Event()
         self._arrived: deque[tuple[str, MessageStream]] = deque()
         raw.set_max_concurrent_bi_streams(_STREAMS_ACCEPTED_MAX)
+        raw.set_receive_window(_UNREAD_BYTES_MAX)
         self._keepers = Crew()
         self._keepers.start(self._watch(Pulse(dead_after_s)))
         self._keepers.start(self._drain())
@@ -236,7 +239,7 @@ def _say(error: iroh.IrohError) -> str:
     """Return the root cause in one line, without where in its source; `str` of these errors is empty."""
     causes, _, _ = error.debug_message().partition("Stack backtrace")
     lines = [line.strip() for line in causes.splitlines() if line.strip()]
-    cause = lines[-1].partition(" (/")[0] if lines else "no reason given"
+    cause = lines[-1].partition(" (/")[0][:_CAUSE_MAX] if lines else "no reason given"
     return f"{cause} ({error.kind().name.lower()})"
 
 

@@ -106,6 +106,12 @@ class Slot:
             self._free()
 
 
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Look at a task's error, which nobody else may be left to do, so that asyncio does not complain."""
+    if not task.cancelled():
+        task.exception()
+
+
 class _Outgoing:
     """The sending half of a stream."""
 
@@ -163,6 +169,7 @@ class _Outgoing:
             step.close()
             raise StreamReset("the stream was given up here")
         task = self._doing = self._conn.crew.start(step)
+        task.add_done_callback(_retrieve)
         try:
             await asyncio.wait([task])
         finally:

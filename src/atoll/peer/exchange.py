@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import numpy as np
 from blake3 import blake3
 
 from atoll import journal as events
@@ -208,7 +209,7 @@ def _all_here(member: Member, plan: Plan, shard: Shard) -> bool:
 async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: Shard) -> list[bytes] | None:
     """Return our shard's encoded mean, or None after reporting a contribution that cannot be used."""
     assert plan.settled is not None
-    codec = member.channel.what.codec
+    settled, codec = plan.settled, member.channel.what.codec
     weights = _weights(member, plan, announced)
 
     def job() -> list[bytes] | Spoiled:
@@ -216,12 +217,16 @@ async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: 
         for index in shard.chunks:
             first, end = member.grid.bounds(index)
             parts = []
-            for contribution in plan.settled or ():
+            for contribution in settled:
                 try:
                     parts.append(decode(codec, member.parts[plan.key, contribution][index], end - first))
                 except BadChunk as error:
                     return Spoiled(plan.key, contribution.peer, str(error))
-            reduced.append(encode(codec, combine(parts, weights)))
+            merged = combine(parts, weights)
+            if not np.isfinite(merged).all():
+                largest = max(range(len(parts)), key=lambda i: float(np.abs(parts[i]).max()))
+                return Spoiled(plan.key, settled[largest].peer, "its values are too large to be averaged")
+            reduced.append(encode(codec, merged))
         return reduced
 
     outcome = await member.job(job, vectors=len(weights) * shard.count / member.grid.chunks)
@@ -274,8 +279,10 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
         chunk = await hear(stream, ResultTalk)
         if not isinstance(chunk, Chunk) or chunk.index != head.first + offset:
             raise PeerError(f"chunk {head.first + offset} was announced, something else came")
-        if blake3(chunk.data).digest() != digest or len(chunk.data) != _chunk_bytes(member, chunk.index):
-            raise PeerError(f"chunk {chunk.index} does not match its digest or length")
+        if blake3(chunk.data).digest() != digest:
+            raise PeerError(f"chunk {chunk.index} does not match its digest")
+        first, end = member.grid.bounds(chunk.index)
+        decode(member.channel.what.codec, chunk.data, end - first)  # of the right length, and finite
         chunks.append(chunk.data)
     if _current(member, plan):
         _keep_chunks(member, head.first, head.digests, chunks)

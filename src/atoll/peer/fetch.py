@@ -99,12 +99,20 @@ async def _fetch_pieces(member: Member, donor: PeerId, partial: _Partial) -> Non
         async with member.links.talk(donor, "fetch") as stream:
             await say(stream, FetchState(member.history.version, len(partial.pieces)))
             offer = await _offer(stream)
+            if len(offer.digests) > _pieces_max(member):
+                raise PeerError(f"an offer of {len(offer.digests)} pieces is larger than the state")
             if partial.offer is None or offer == partial.offer:
                 partial.offer = offer
                 partial.donors.append(short(donor))
                 await _receive(stream, offer, partial.pieces)
                 return
         partial.offer, partial.pieces = None, []
+
+
+def _pieces_max(member: Member) -> int:
+    """Return in how many pieces a state comes, with room for its header."""
+    size_bytes = sum(vector.nbytes for vector in member.anchor.vectors().values())
+    return 2 + size_bytes // PIECE_BYTES
 
 
 async def _checked(member: Member, data: bytes) -> Anchor:

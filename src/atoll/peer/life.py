@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from atoll import journal as events
-from atoll.errors import AtollError, PeerError, PeerLost, PeerRefused, SpecError
+from atoll.errors import AtollError, LocalError, PeerError, PeerLost, PeerRefused, SpecError
 from atoll.model.compute import Cost, Engine
 from atoll.net.identity import short
 from atoll.net.ticket import Contact, Ticket, print_ticket
@@ -194,7 +194,7 @@ async def _ask(links: Links, start: Start) -> bytes:
             problems.append(f"{short(peer)} at {', '.join(links.contacts[peer])}: {error or 'no answer'}")
             continue
         match answer:
-            case Welcome(run=told) if identity(decode_run(told)) == start.run_id:
+            case Welcome(run=told) if _describes(told, start.run_id):
                 return told
             case Refused(why=why, hint=hint):
                 raise PeerRefused(why, hint=hint)
@@ -204,6 +204,14 @@ async def _ask(links: Links, start: Start) -> bytes:
         "no peer of the ticket could be reached: " + "; ".join(problems),
         hint="is the run still going, and can this machine reach those addresses? Ask for a fresh ticket",
     )
+
+
+def _describes(told: bytes, run_id: str) -> bool:
+    """Return whether what a peer told us is the run we look for."""
+    try:
+        return identity(decode_run(told)) == run_id
+    except SpecError:
+        return False
 
 
 def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
@@ -234,10 +242,8 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(next(iter(run.recipe.channel.values())).merge.outer, weights)
-    elif (private := await store.private(anchor.version)) is not None:
-        await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
     else:
-        box.journal.write(events.PrivateStateReset(why=f"none was saved with version {anchor.version}"))
+        await _recall(box, store, engine, anchor.version)
     member = Member(
         box=box,
         links=links,
@@ -257,6 +263,19 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         for entry in await store.log():
             member.learn(entry)
     return member
+
+
+async def _recall(box: Box, store: Store, engine: Engine, version: int) -> None:
+    """Take inner optimizer state back; where that cannot be, say that it starts from zero."""
+    private = await store.private(version)
+    why = f"none was saved with version {version}"
+    if private is not None:
+        try:
+            await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+            return
+        except LocalError as error:
+            why = f"private/{version}.safetensors: {error}"
+    box.journal.write(events.PrivateStateReset(why=why))
 
 
 def _open_doors(member: Member, office: Office | None) -> None:

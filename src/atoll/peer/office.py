@@ -29,6 +29,9 @@ TICK_S = 1.0
 OUTBOX_MAX = 4096
 """Messages waiting for a member that does not read; one more and its session ends."""
 CATCH_UP_ENTRIES = 256
+ADDRESSES_MAX = 32
+TEXT_CHARS_MAX = 256
+"""Of an address and of a name: they go into the log, and so to everybody."""
 LINGER_S = 20.0
 """After the end of the run, how long members may take to say goodbye."""
 
@@ -114,6 +117,7 @@ class Office:
         hello = await hear(stream, MemberTalk)
         if not isinstance(hello, Hello):
             raise PeerError("a control stream must begin with a greeting")
+        _check_greeting(hello)
         refusal = self._objection(hello)
         if refusal is not None:
             self._box.journal.write(events.JoinRefused(who=short(peer), why=refusal.why))
@@ -151,3 +155,12 @@ class Office:
                 await say(stream, message)
         except PeerLost as lost:
             self._drop(session, str(lost))
+
+
+def _check_greeting(hello: Hello) -> None:
+    """Refuse what nobody honest would say of itself."""
+    texts = (*hello.addresses, hello.name)
+    if len(hello.addresses) > ADDRESSES_MAX or any(len(text) > TEXT_CHARS_MAX for text in texts):
+        raise PeerError("a greeting with too many or too long addresses")
+    if hello.next_index < 0:
+        raise PeerError("a greeting from before the log began")

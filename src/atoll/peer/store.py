@@ -91,7 +91,13 @@ class Store:
 
     async def boot(self) -> int:
         """Count this start and return its number."""
-        boots = int((await self._read("boots")) or b"0") + 1
+        kept = await self._read("boots") or b"0"
+        if not kept.isdigit():
+            raise LocalError(
+                "boots: damaged (it is no number)",
+                hint="write a number into it that is larger than this peer has had starts, for example 1000",
+            )
+        boots = int(kept) + 1
         await disks.save(self.disk, "boots", str(boots).encode())
         return boots
 

@@ -91,6 +91,11 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
         grid = member.grid
 
         def cut(vector: Vector = contribution) -> list[bytes]:
+            if not np.isfinite(vector).all():
+                raise LocalError(
+                    f"training diverged in round {announced.key.version}: the contribution has values that are not finite",
+                    hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+                )
             return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
 
         member.own = Own(announced.key, member.serial, await member.job(cut))

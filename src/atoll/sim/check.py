@@ -3,11 +3,11 @@
     one history   all peers that hold a version hold the same bits
     counted once  no sample is in two committed contributions, and the anchor is exactly what the log says it
                   should be: the counting model makes a contribution that was lost or doubled visible
-    durable       what a journal called committed is in the organiser's log
+    durable       what a journal called committed is in the organiser's log, after every crash and at the end
     live          after the faults are over, rounds commit again and everybody gets to the newest one
 
 Each returns the violations it found, as sentences. None of them calls the code it judges, except to read
-its file formats and to step the outer optimizer.
+its file formats and to step the outer optimizer at its scheduled rate.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from atoll.spec.recipe import Delta
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry, RoundAnnounced, RoundCommitted, from_bytes
 from atoll.sync.merge import Anchor, advance, outer_names
+from atoll.sync.schedule import rate
 
 TOLERANCE = 2.0**-14
 """Rounding of many fp32 steps stays far below; one sample more or less (at least 2^-12 / peers) stands out."""
@@ -38,9 +39,10 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
     return [
         *one_history(outcome.lines),
         *durable(outcome.lines, entries),
+        *durable_at_crashes(outcome),
         *counted_once(entries),
         *as_the_log_says(run, outcome, entries),
-        *(f"peer {host.place} failed: {host.failed}" for host in outcome.hosts if host.failed is not None),
+        *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
 
 
@@ -58,7 +60,7 @@ def one_history(lines: list[Line]) -> Iterator[str]:
 
 
 def durable(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
-    """Check that whatever was announced as committed is in the log."""
+    """Check that whatever was called committed is in the log."""
     logged = {e.record.key.version: e.record.result for e in entries if isinstance(e.record, RoundCommitted)}
     for line in lines:
         match line.event:
@@ -66,6 +68,14 @@ def durable(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
                 yield f"version {version} was called committed but is not in the log"
             case _:
                 pass
+
+
+def durable_at_crashes(outcome: Outcome) -> Iterator[str]:
+    """Check that whatever had been called committed was still in the log when its keeper crashed."""
+    for left in outcome.remains:
+        if left.place == 0:
+            entries = from_bytes(left.log, "log")[0]
+            yield from (f"after a crash, {what}" for what in durable(outcome.lines[: left.lines], entries))
 
 
 def counted_once(entries: list[Entry]) -> Iterator[str]:
@@ -123,11 +133,19 @@ def _expected(run: Run, outcome: Outcome, entries: list[Entry]) -> dict[int, NDA
                 if not isinstance(channel.what, Delta):
                     deltas = [d / len(leases[p]) for d, p in zip(deltas, contributors, strict=True)]
                 merged = np.mean(deltas, axis=0).astype(np.float32)
-                anchor = advance(channel.merge.outer, anchor, merged)
+                anchor = advance(channel.merge.outer, anchor, merged, _factor(run, anchor.version + 1))
                 by_version[anchor.version] = anchor.weights.astype(np.float64)
             case _:
                 pass
     return by_version
+
+
+def _factor(run: Run, version: int) -> float:
+    """Return the factor on the outer rate in a run whose budget is in rounds."""
+    channel = next(iter(run.recipe.channel.values()))
+    if not channel.merge.scheduled:
+        return 1.0
+    return rate(run.recipe.work.schedule, (version - 1) * channel.when.steps, (version - 1) / run.budget.rounds)
 
 
 def _size(outcome: Outcome) -> int:

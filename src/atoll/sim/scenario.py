@@ -8,6 +8,7 @@ peers work inside. Peers are named by their place in the fleet; the first one or
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -31,7 +32,7 @@ from atoll.sim import faults as kinds
 from atoll.sim.compute import CountingEngine, Device, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Fault, stream
-from atoll.sim.loop import Incarnation, VirtualLoop
+from atoll.sim.loop import Incarnation, SimulationFailed, VirtualLoop
 from atoll.sim.network import Link, Links, SimNetwork
 from atoll.sim.trace import Trace
 from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s
@@ -42,6 +43,10 @@ Build = Callable[[Run], Engine]
 EVENTS_MAX = 50_000_000
 PROGRESS_S_MAX = 20 * 3600.0
 """No journal line for so long, in virtual time, is a stall."""
+
+
+class PeerBroke(SimulationFailed):
+    """A peer ended with an exception that is no error of ours: an invariant was broken."""
 
 
 TRY_AGAIN_S = 5.0
@@ -91,6 +96,9 @@ class Host:
     stop: Stop | None = None
     task: asyncio.Task[None] | None = None
     failed: AtollError | None = None
+    """What ended its present life."""
+    failures: list[AtollError] = field(default_factory=list)
+    """What ended any of its lives."""
     version: int = 0
     anchor: str = ""
 
@@ -101,6 +109,14 @@ class Host:
     @property
     def alive(self) -> bool:
         return self.life is not None and self.life.alive and self.task is not None and not self.task.done()
+
+
+class Remains(Struct, frozen=True):
+    """What a crash left of the log on a disk, and how many journal lines had been written by then."""
+
+    place: int
+    lines: int
+    log: bytes
 
 
 @dataclass
@@ -116,6 +132,8 @@ class World:
     announced: int = 0
     committed: int = 0
     finished: bool = False
+    remains: list[Remains] = field(default_factory=list)
+    bug: PeerBroke | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def now_s(self) -> float:
@@ -130,6 +148,7 @@ class Outcome(Struct, frozen=True):
     callbacks: int
     lines: list[Line]
     hosts: list[Host]
+    remains: list[Remains]
 
 
 class _Clock:
@@ -151,13 +170,15 @@ def on_fleet(fleet: Fleet) -> tuple[list[Machine], dict[tuple[str, str], float]]
 
 
 def simulate(scenario: Scenario) -> Outcome:
-    """Play a scenario to its end; raises `SimulationFailed` on deadlock, livelock or stall."""
+    """Play a scenario to its end; raises `SimulationFailed` on deadlock, livelock, stall or a broken peer."""
     loop = VirtualLoop()
 
     async def main() -> Outcome:
         world = _make_world(scenario, loop)
         await _play(world)
-        return Outcome(world.trace.digest(), world.now_s(), loop.callbacks, world.lines, world.hosts)
+        if world.bug is not None:
+            raise world.bug
+        return Outcome(world.trace.digest(), world.now_s(), loop.callbacks, world.lines, world.hosts, world.remains)
 
     return loop.run(main(), limit_s=scenario.limit_s, event_budget=EVENTS_MAX, progress_s_max=PROGRESS_S_MAX)
 
@@ -196,10 +217,16 @@ def _make_host(scenario: Scenario, place: int, machine: Machine) -> Host:
 def start(world: World, host: Host) -> None:
     """Start a peer's process on its machine; its disk is as it was left."""
     life = world.loop.incarnation(f"peer {host.place}")
-    life.watch(crash=host.disk.crash)
+    life.watch(crash=lambda: _lose(world, host))
     host.life, host.stop, host.failed = life, Stop(), None
     host.compute = SimCompute(host.compute.device)
     host.task = life.start(_process(world, host, life))
+
+
+def _lose(world: World, host: Host) -> None:
+    """Let a crash take what was not synced, and remember what it left."""
+    host.disk.crash()
+    world.remains.append(Remains(host.place, len(world.lines), host.disk.files().get("log", b"")))
 
 
 async def _process(world: World, host: Host, life: Incarnation) -> None:
@@ -231,6 +258,10 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
         world.loop.call_in_world_at(world.now_s() + TRY_AGAIN_S, _try_again, world, host, life)
     except AtollError as error:
         host.failed = error
+        host.failures.append(error)
+    except Exception as error:
+        told = "".join(traceback.format_exception(error))
+        world.bug = world.bug or PeerBroke(f"peer {host.place} broke at {world.now_s():.6f} s\n{told}")
     world.changed.set()
 
 
@@ -320,6 +351,8 @@ async def _come_and_go(world: World, host: Host) -> None:
 
 
 def _over(world: World, waiting: list[Host], directors: list[asyncio.Task[None]]) -> bool:
+    if world.bug is not None:
+        return True
     if world.scenario.enough is not None and world.scenario.enough(world):
         return True
     faults_done = all(director.done() for director in directors)

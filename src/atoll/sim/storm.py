@@ -1,7 +1,7 @@
 """Fault search: one seed, a run of a few counting peers, a storm, then calm; and what it shows.
 
 While the storm lasts, safety is watched; when it is over everything is healed and restarted, and the run must
-come to rest: everybody alive on the highest version, with new rounds committed since.
+come to peace: everybody alive and on the newest anchor, with new rounds committed since.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from atoll.sim.check import settled, violations
 from atoll.sim.faults import Fault, Weather, storm
+from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Machine
 from atoll.spec.run import Run
@@ -55,24 +56,33 @@ def weather(
             return False
         if not at_calm:
             at_calm.append(world.committed)
-        target = at_calm[0] + CALM_ROUNDS
-        calm = all(host.alive and host.version >= target for host in world.hosts)
-        return calm or world.now_s() > until_s + CALM_S_MAX
+        return _at_peace(world, at_calm[0] + CALM_ROUNDS) or world.now_s() > until_s + CALM_S_MAX
 
-    outcome = simulate(Scenario(run=run, machines=machines, delays_s=delays_s, seed=seed, faults=drawn, enough=enough))
-    broken = violations(run, outcome)
+    scenario = Scenario(run=run, machines=machines, delays_s=delays_s, seed=seed, faults=drawn, enough=enough)
+    try:
+        outcome = simulate(scenario)
+    except SimulationFailed as failed:
+        return Verdict(seed=seed, faults=drawn, broken=[str(failed)], stormy_rounds=0, rounds=0, trace="", took_s=0.0)
+    broken = violations(run, outcome) + settled(outcome)
     committed = _committed(outcome)
     if outcome.took_s > until_s + CALM_S_MAX:
-        broken += [f"no {CALM_ROUNDS} rounds for everybody within {CALM_S_MAX:.0f} s of calm", *settled(outcome)]
+        broken += [f"no {CALM_ROUNDS} rounds for everybody within {CALM_S_MAX:.0f} s of calm"]
     return Verdict(
         seed=seed,
-        faults=tuple(drawn),
+        faults=drawn,
         broken=broken,
         stormy_rounds=at_calm[0] if at_calm else committed,
         rounds=committed,
         trace=outcome.trace,
         took_s=outcome.took_s,
     )
+
+
+def _at_peace(world: World, version: int) -> bool:
+    """Return whether everybody is alive and on one anchor: the newest, and not older than `version`."""
+    held = {(host.version, host.anchor) for host in world.hosts}
+    newest = all(host.alive and host.version == world.committed >= version for host in world.hosts)
+    return newest and len(held) == 1
 
 
 def _committed(outcome: Outcome) -> int:

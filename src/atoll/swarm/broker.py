@@ -454,10 +454,14 @@ def _ready(broker: Broker) -> tuple[bytes, ...]:
 
 
 def _base(broker: Broker) -> str | None:
-    """Return the digest of the newest anchor that most members report, or None while nobody stands there."""
+    """Return the digest of the newest anchor that most members report, or None while nobody stands there.
+
+    Where opinions are even our own counts: one peer that is wrong must not make everybody download its state.
+    """
     version = broker.history.version
-    digests = [x.standing.anchor for x in broker.present.values() if x.standing and x.standing.version == version]
-    return max(sorted(set(digests)), key=digests.count) if digests else None
+    held = {p: x.standing.anchor for p, x in broker.present.items() if x.standing and x.standing.version == version}
+    digests = sorted(held.values())
+    return max(digests, key=lambda digest: (digests.count(digest), digest == held.get(broker.me)), default=None)
 
 
 def _wanted_peers(broker: Broker) -> int:
@@ -466,9 +470,11 @@ def _wanted_peers(broker: Broker) -> int:
 
 
 def _reunion(broker: Broker, now_s: float) -> bool:
-    """Return whether members known from before a restart may still be on their way."""
-    waiting = [p for p in broker.history.members if p not in broker.present and _expected(broker, p, now_s)]
-    return bool(waiting)
+    """Return whether members known from before a restart may still be on their way, or have yet to say where they stand."""
+    if now_s - broker.started_s >= REUNION_S:
+        return False
+    here = broker.present
+    return any(here[p].standing is None if p in here else _expected(broker, p, now_s) for p in broker.history.members)
 
 
 def _expected(broker: Broker, peer: bytes, now_s: float) -> bool:

@@ -147,6 +147,9 @@ def _commit(history: History, committed: RoundCommitted) -> History:
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Entry).decode
 _CHECK_BYTES = 8
+_HEAD_BYTES = 4 + _CHECK_BYTES
+_BEGINNING = _encode(Entry(0, RunFinished()))[:7]
+"""How the body of every entry begins: a record of two fields, of which the first is its index."""
 
 
 def to_bytes(entry: Entry) -> bytes:
@@ -162,12 +165,8 @@ def from_bytes(data: bytes, where: str) -> tuple[list[Entry], int]:
     """
     entries: list[Entry] = []
     at = 0
-    while at < len(data):
-        end = at + 4 + _CHECK_BYTES + int.from_bytes(data[at : at + 4], "little")
-        check, body = data[at + 4 : at + 4 + _CHECK_BYTES], data[at + 4 + _CHECK_BYTES : end]
-        if end > len(data) or blake3(body).digest(length=_CHECK_BYTES) != check:
-            break
-        entries.append(_decode(body))
+    while (end := _end_of(data, at)) is not None:
+        entries.append(_decode(data[at + _HEAD_BYTES : end]))
         at = end
     if at < len(data) and _sound_later(data, at):
         raise LocalError(
@@ -177,8 +176,21 @@ def from_bytes(data: bytes, where: str) -> tuple[list[Entry], int]:
     return entries, at
 
 
+def _end_of(data: bytes, at: int) -> int | None:
+    """Return where the entry at `at` ends, or None when there is no whole and sound one."""
+    end = at + _HEAD_BYTES + int.from_bytes(data[at : at + 4], "little")
+    check, body = data[at + 4 : at + _HEAD_BYTES], data[at + _HEAD_BYTES : end]
+    return end if end <= len(data) and blake3(body).digest(length=_CHECK_BYTES) == check else None
+
+
 def _sound_later(data: bytes, at: int) -> bool:
-    """Return whether a sound entry follows the unsound bytes: damage then, not a torn append."""
-    size = int.from_bytes(data[at : at + 4], "little")
-    after = at + 4 + _CHECK_BYTES + size
-    return after < len(data) and from_bytes(data[after:], "")[1] > 0
+    """Return whether a sound entry follows the unsound bytes: damage then, not a torn append.
+
+    The length of the unsound entry may be what is damaged, so entries are looked for by how they begin.
+    """
+    found = data.find(_BEGINNING, at + _HEAD_BYTES + 1)
+    while found >= 0:
+        if _end_of(data, found - _HEAD_BYTES) is not None:
+            return True
+        found = data.find(_BEGINNING, found + 1)
+    return False

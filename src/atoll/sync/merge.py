@@ -53,11 +53,12 @@ def first_anchor(outer: Outer, weights: Vector) -> Anchor:
 
 
 def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Return the weighted mean of some contributions, in the order given."""
+    """Return the weighted mean of some contributions, in the order given; what is too large comes out not finite."""
     total = np.zeros_like(parts[0])
-    for part, weight in zip(parts, weights, strict=True):
-        total = total + part * np.float32(weight)
-    return total / np.float32(sum(weights))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part, weight in zip(parts, weights, strict=True):
+            total = total + part * np.float32(weight)
+        return total / np.float32(sum(weights))
 
 
 def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> Anchor:

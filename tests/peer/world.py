@@ -1,0 +1,175 @@
+"""Small worlds for the tests of a peer's life: a few equal machines, counting models, and what happened there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from atoll.journal import Line
+from atoll.model.compute import Cost
+from atoll.net.identity import short
+from atoll.peer.store import anchor_from_bytes
+from atoll.sim.check import settled, violations
+from atoll.sim.compute import CountingEngine
+from atoll.sim.disk import SimDisk
+from atoll.sim.faults import Fault
+from atoll.sim.loop import VirtualLoop
+from atoll.sim.network import SimTransport
+from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
+from atoll.spec.fleet import Device, Machine
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import Codec, Every
+from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
+from atoll.swarm.log import Entry, from_bytes
+from atoll.sync.merge import Anchor
+
+T = TypeVar("T")
+DELAYS_S = {("here", "here"): 0.01}
+
+
+def virtual(main: Coroutine[Any, Any, T]) -> T:
+    """Return what `main` returns in a virtual time of its own."""
+    return VirtualLoop().run(main, limit_s=1e6, event_budget=1e7)
+
+
+def counting_run(
+    recipe: str = "diloco",
+    *,
+    rounds: int = 4,
+    steps: int = 2,
+    start_with: int = 1,
+    codec: Codec | None = None,
+    checkpoint_every: int = 1,
+    **membership: Any,
+) -> Run:
+    """Return a run of a shipped recipe, cut down to a few samples a round."""
+    shipped = load_recipe(recipe)
+    ((name, channel),) = shipped.channel.items()
+    what = channel.what if codec is None else replace(channel.what, codec=codec)
+    if channel.when.steps > 1:
+        channel = replace(channel, when=Every(steps=steps))
+    return Run(
+        name="counting",
+        recipe=replace(
+            shipped, work=replace(shipped.work, batch=2), channel={name: replace(channel, what=what)}
+        ),
+        budget=Budget(rounds=rounds),
+        data=Data(context=16),
+        membership=Membership(start_with=start_with, **membership),
+        upkeep=Upkeep(checkpoint_every=checkpoint_every),
+    )
+
+
+def machines(count: int, *, rate_bytes_s: float = 12.5e6) -> list[Machine]:
+    """Return equal machines on which a sample of the counting model takes 50 ms."""
+    device = Device(flop_s=12e10 / 0.4)
+    return [
+        Machine(
+            name=f"machine-{i}",
+            region="here",
+            device=device,
+            up_bytes_s=rate_bytes_s,
+            down_bytes_s=rate_bytes_s,
+            disk_bytes=10**12,
+        )
+        for i in range(count)
+    ]
+
+
+def sized(size: int) -> Build:
+    """Return how to build counting models of so many elements."""
+
+    def build(run: Run) -> CountingEngine:
+        return CountingEngine(
+            seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, sample_cost=Cost(flop=6e9)
+        )
+
+    return build
+
+
+def play(
+    run: Run,
+    peers: int = 3,
+    *,
+    faults: Sequence[Fault] = (),
+    entrances: Sequence[Entrance] = (),
+    build: Build | None = None,
+    enough: Callable[[World], bool] | None = None,
+    rate_bytes_s: float = 12.5e6,
+    seed: int = 0,
+    limit_s: float = 86400.0,
+) -> Outcome:
+    """Play a run on equal machines."""
+    return simulate(
+        Scenario(
+            run=run,
+            machines=machines(peers, rate_bytes_s=rate_bytes_s),
+            delays_s=DELAYS_S,
+            seed=seed,
+            faults=faults,
+            entrances=entrances,
+            build=build or sized(256),
+            enough=enough,
+            limit_s=limit_s,
+        )
+    )
+
+
+def with_visitor(visit: Callable[[World, SimTransport], Coroutine[Any, Any, None]], peer: bytes) -> Any:
+    """Return an `enough` that never is, but lets somebody into the world who is no peer of ours."""
+    visitors: list[Any] = []
+
+    def enough(world: World) -> bool:
+        if not visitors:
+            life = world.loop.incarnation("visitor")
+            door = world.network.transport(peer, life)  # type: ignore[arg-type]
+            visitors.append(life.start(visit(world, door)))
+        return visitors[0].done() and visitors[0].exception() is not None and _raise(visitors[0].exception())
+
+    return enough
+
+
+def _raise(error: BaseException) -> bool:
+    raise error
+
+
+# what happened
+
+
+def events(outcome: Outcome, kind: type[T], peer: int | None = None) -> list[T]:
+    """Return all events of a kind, of one peer or of all, in order."""
+    return [line.event for line in lines(outcome, kind, peer)]  # type: ignore[misc]
+
+
+def lines(outcome: Outcome, kind: type[T], peer: int | None = None) -> list[Line]:
+    who = None if peer is None else name(outcome.hosts[peer])
+    return [line for line in outcome.lines if isinstance(line.event, kind) and who in (None, line.peer)]
+
+
+def name(host: Host) -> str:
+    return short(host.peer)
+
+
+def log_of(outcome: Outcome, peer: int = 0) -> list[Entry]:
+    return from_bytes(outcome.hosts[peer].disk.files()["log"], "log")[0]
+
+
+def anchor_of(disk: SimDisk) -> Anchor:
+    """Return the newest anchor on a disk."""
+    found = {
+        int(path.partition("/")[2].removesuffix(".safetensors")): data
+        for path, data in disk.files().items()
+        if path.startswith("checkpoint/") and path.endswith(".safetensors")
+    }
+    return anchor_from_bytes(found[max(found)], "checkpoint")
+
+
+def assert_sound(run: Run, outcome: Outcome, *, version: int) -> None:
+    """Check every promise, and that all peers ended at one anchor of `version`."""
+    assert violations(run, outcome) == []
+    assert settled(outcome) == []
+    digests = {anchor_of(host.disk).digest() for host in outcome.hosts}
+    assert len(digests) == 1
+    assert {anchor_of(host.disk).version for host in outcome.hosts} == {version}

@@ -1,0 +1,198 @@
+"""A table to try a broker at: its log is durable at once, members say what the test has them say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
+from atoll.spec.run import Budget, Membership, Run, Upkeep
+from atoll.swarm.broker import (
+    Action,
+    Arrived,
+    Broker,
+    Gone,
+    Heard,
+    Logged,
+    Note,
+    Round,
+    Said,
+    Tell,
+    Tick,
+    Write,
+    result_root,
+    step,
+    take_office,
+)
+from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply
+from atoll.swarm.messages import (
+    Contributed,
+    FromMember,
+    Holding,
+    Leave,
+    Plan,
+    Reduced,
+    Spoiled,
+    Standing,
+    Stuck,
+)
+
+A, B, C, D, E = (bytes([x]) * 32 for x in (1, 2, 3, 4, 5))
+"""Peers in canonical order; A is the broker and its own member."""
+
+T = TypeVar("T")
+
+
+def small_run(
+    *,
+    rounds: int = 0,
+    tokens: int = 0,
+    start_with: int = 1,
+    contributors_min: int = 1,
+    patience_s_max: float = 3600.0,
+    membership: Membership | None = None,
+) -> Run:
+    """Return a run of two steps of two samples a round."""
+    channel = Channel(when=Every(steps=2), what=Delta(), merge=Merge(outer=Sgd(lr=0.7)))
+    return Run(
+        name="small",
+        recipe=Recipe(work=Work(inner=AdamW(lr=1e-3), batch=2), channel={"outer": channel}),
+        budget=Budget(rounds=rounds or (0 if tokens else 10), tokens=tokens),
+        membership=membership or Membership(start_with=start_with, contributors_min=contributors_min),
+        upkeep=Upkeep(patience_s_max=patience_s_max),
+    )
+
+
+class Table:
+    """A broker in office, its log, and everything it did."""
+
+    def __init__(self, run: Run | None = None, log: list[Entry] | None = None, now_s: float = 0.0) -> None:
+        self.now_s = now_s
+        self.log: list[Entry] = []
+        self.did: list[Action] = []
+        self.broker: Broker = take_office(A, run or small_run(), "run", 10, History(), now_s)
+        if log:
+            self._remember(log)
+        self.tick(1.0)
+
+    def _remember(self, log: list[Entry]) -> None:
+        history = History()
+        for entry in log:
+            history = apply(history, entry)
+        self.log = list(log)
+        self.broker = take_office(A, self.broker.run, "run", 10, history, self.now_s)
+
+    def restarted(self, after_s: float = 1.0) -> Table:
+        """Return the table of a broker that died and came back with this one's log."""
+        return Table(self.broker.run, self.log, self.now_s + after_s)
+
+    def hear(self, heard: Heard) -> list[Action]:
+        """Let the broker hear something; every record it asks for is durable at once. Return what it did."""
+        self.broker, actions = step(self.broker, heard, self.now_s)
+        done: list[Action] = []
+        for action in actions:
+            done.append(action)
+            if isinstance(action, Write):
+                entry = Entry(len(self.log), action.record)
+                self.log.append(entry)
+                done += self.hear(Logged(entry))
+                self.did.append(action)
+            else:
+                self.did.append(action)
+        return done
+
+    # what happens
+
+    def tick(self, after_s: float = 0.0) -> list[Action]:
+        self.now_s += after_s
+        return self.hear(Tick())
+
+    def arrive(self, *peers: bytes) -> None:
+        for peer in peers:
+            self.hear(Arrived(Member(peer, (f"host-{peer[0]}:1",)), 0))
+
+    def say(self, peer: bytes, message: FromMember) -> list[Action]:
+        return self.hear(Said(peer, message))
+
+    def stand(self, *peers: bytes, version: int | None = None, anchor: str = "") -> None:
+        version = self.broker.history.version if version is None else version
+        for peer in peers:
+            self.say(peer, Standing(version, anchor or f"anchor-{version}"))
+
+    def join(self, *peers: bytes) -> None:
+        """Arrive, and stand at the newest version."""
+        self.arrive(*peers)
+        self.stand(*peers)
+
+    def go(self, *peers: bytes, why: str = "its link died") -> None:
+        for peer in peers:
+            self.hear(Gone(peer, why))
+
+    def leave(self, peer: bytes) -> None:
+        self.say(peer, Leave("its owner wants the machine"))
+
+    def contribute(self, *peers: bytes, serial: int = 1) -> None:
+        self._all_say(peers, Contributed(*self.plan_id(), serial))
+
+    def reduce(self, *owners: bytes) -> None:
+        for owner in owners:
+            self.say(owner, Reduced(*self.plan_id(), self._digests(owner)))
+
+    def hold(self, *peers: bytes, result: str = "") -> None:
+        self._all_say(peers, Holding(*self.plan_id(), result or self.root()))
+
+    def _all_say(self, peers: Iterable[bytes], message: FromMember) -> None:
+        for peer in peers:
+            self.say(peer, message)
+
+    def spoil(self, owner: bytes, culprit: bytes) -> list[Action]:
+        return self.say(owner, Spoiled(self.round.key, culprit, "not finite"))
+
+    def stuck(self, peer: bytes, owner: bytes) -> list[Action]:
+        return self.say(peer, Stuck(*self.plan_id(), owner))
+
+    def finish_round(self, *peers: bytes) -> None:
+        """Do everything that is left of the open round."""
+        self.contribute(*peers)
+        self.reduce(*self.round.owners)
+        self.hold(*peers)
+        self.stand(*peers)
+
+    # what can be seen
+
+    @property
+    def round(self) -> Round:
+        assert self.broker.round is not None, "no round is open"
+        return self.broker.round
+
+    def plan_id(self) -> tuple[Key, int, int]:
+        return self.round.key, self.broker.epoch, self.round.attempt
+
+    def root(self) -> str:
+        return result_root(tuple(d for owner in self.round.owners for d in self._digests(owner)))
+
+    def _digests(self, owner: bytes) -> tuple[bytes, ...]:
+        return (owner * 2, bytes([self.round.attempt]) * 32)
+
+    def records(self, kind: type[T]) -> list[T]:
+        return [entry.record for entry in self.log if isinstance(entry.record, kind)]
+
+    def announced(self) -> list[RoundAnnounced]:
+        return self.records(RoundAnnounced)
+
+    def committed(self) -> list[RoundCommitted]:
+        return self.records(RoundCommitted)
+
+    def roster(self) -> list[bytes]:
+        return sorted(self.broker.history.members)
+
+    def told(self, peer: bytes, kind: type[T]) -> list[T]:
+        tells = [action for action in self.did if isinstance(action, Tell) and action.peer == peer]
+        return [tell.message for tell in tells if isinstance(tell.message, kind)]
+
+    def plan_of(self, peer: bytes) -> Plan:
+        return self.told(peer, Plan)[-1]
+
+    def notes(self, kind: type[T]) -> list[T]:
+        return [action.event for action in self.did if isinstance(action, Note) and isinstance(action.event, kind)]
+

@@ -1,0 +1,153 @@
+"""The log: what it adds up to, and that a file of it is either whole, cut at its torn tail, or refused."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from atoll.errors import LocalError
+from atoll.swarm.lease import Range
+from atoll.swarm.log import (
+    Entry,
+    EpochStarted,
+    History,
+    Key,
+    Member,
+    Record,
+    RosterChanged,
+    RoundAnnounced,
+    RoundCommitted,
+    RunFinished,
+    apply,
+    from_bytes,
+    to_bytes,
+)
+
+A, B, C = (bytes([x]) * 32 for x in (1, 2, 3))
+MEMBERS = tuple(Member(peer, ("10.0.0.1:1", "[::1]:2"), "name") for peer in (A, B, C))
+
+STORY: list[Record] = [
+    EpochStarted(1, A),
+    RosterChanged(1, MEMBERS),
+    RoundAnnounced(Key("outer", 1), (A, B, C), ((Range(0, 4),), (Range(4, 4),), (Range(8, 4),)), "base-0", 1),
+    RoundCommitted(Key("outer", 1), (A, C), "result-1"),
+    RosterChanged(2, MEMBERS[:2], "c left"),
+    RoundAnnounced(Key("outer", 2), (A, B), ((Range(4, 4),), (Range(12, 4),)), "base-1", 2),
+    RoundCommitted(Key("outer", 2), (A, B), "result-2"),
+    EpochStarted(2, A),
+    RunFinished(),
+]
+ENTRIES = [Entry(index, record) for index, record in enumerate(STORY)]
+FILE = b"".join(to_bytes(entry) for entry in ENTRIES)
+ENDS = [len(b"".join(to_bytes(entry) for entry in ENTRIES[:count])) for count in range(len(ENTRIES) + 1)]
+
+
+def told(count: int) -> History:
+    history = History()
+    for entry in ENTRIES[:count]:
+        history = apply(history, entry)
+    return history
+
+
+def test_every_kind_of_record_comes_back_from_its_bytes() -> None:
+    assert from_bytes(FILE, "log") == (ENTRIES, len(FILE))
+    assert {type(record) for record in STORY} == set(Record.__args__)
+
+
+def test_an_empty_file_is_an_empty_log() -> None:
+    assert from_bytes(b"", "log") == ([], 0)
+
+
+def test_a_tail_torn_at_any_byte_is_cut_off() -> None:
+    for length in range(len(FILE)):
+        whole = max(count for count, end in enumerate(ENDS) if end <= length)
+        assert from_bytes(FILE[:length], "log") == (ENTRIES[:whole], ENDS[whole]), f"torn at byte {length}"
+
+
+@pytest.mark.parametrize("tail", [b"\0", bytes(11), bytes(64), b"\xff" * 40])
+def test_a_tail_of_garbage_is_cut_off(tail: bytes) -> None:
+    assert from_bytes(FILE + tail, "log") == (ENTRIES, len(FILE))
+
+
+@pytest.mark.parametrize("mask", [0x01, 0x80])
+def test_a_flipped_bit_anywhere_before_the_last_entry_is_damage_and_named(mask: int) -> None:
+    for place in range(ENDS[-2]):
+        damaged = bytearray(FILE)
+        damaged[place] ^= mask
+        start = max(end for end in ENDS if end <= place)
+        with pytest.raises(LocalError, match=f"peer/log: the log is damaged at byte {start}$") as refused:
+            from_bytes(bytes(damaged), "peer/log")
+        assert "join again" in refused.value.hint
+
+
+def test_a_flipped_bit_in_the_last_entry_leaves_that_entry_out() -> None:
+    for place in range(ENDS[-2], len(FILE)):
+        damaged = bytearray(FILE)
+        damaged[place] ^= 0x10
+        assert from_bytes(bytes(damaged), "log") == (ENTRIES[:-1], ENDS[-2])
+
+
+def test_an_epoch_says_who_the_broker_is() -> None:
+    assert (told(1).epoch, told(1).broker) == (1, A)
+    assert told(8).epoch == 2
+
+
+def test_a_roster_is_replaced_whole() -> None:
+    assert (told(2).roster, sorted(told(2).members)) == (1, [A, B, C])
+    assert (told(5).roster, sorted(told(5).members)) == (2, [A, B])
+    assert told(2).members[B] == MEMBERS[1]
+
+
+def test_an_announced_round_is_open_and_its_samples_are_leased() -> None:
+    assert told(3).open == STORY[2]
+    assert told(3).fresh == 12
+    assert told(3).version == 0
+
+
+def test_a_commit_counts_the_contributors_samples_and_returns_the_others() -> None:
+    history = told(4)
+    assert (history.version, history.open, history.samples) == (1, None, 8)
+    assert history.returned == (Range(4, 4),)
+    assert history.last == STORY[3]
+
+
+def test_a_returned_lease_is_the_first_to_go_out_again() -> None:
+    assert told(6).returned == ()
+    assert told(6).fresh == 16
+    assert told(7).samples == 16
+
+
+def test_only_the_last_record_ends_the_run() -> None:
+    assert [told(count).finished for count in range(len(ENTRIES) + 1)] == [False] * len(ENTRIES) + [True]
+
+
+def test_a_gap_in_the_log_is_never_passed_over() -> None:
+    with pytest.raises(AssertionError, match="gap"):
+        apply(told(1), ENTRIES[2])
+    with pytest.raises(AssertionError, match="gap"):
+        apply(told(2), ENTRIES[1])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        msgspec.structs.replace(STORY[5], key=Key("outer", 3)),
+        msgspec.structs.replace(STORY[5], key=Key("outer", 1)),
+        msgspec.structs.replace(STORY[5], leases=((Range(4, 4),), (Range(13, 4),))),
+        msgspec.structs.replace(STORY[5], leases=((Range(0, 4),), (Range(12, 4),))),
+    ],
+)
+def test_a_round_that_does_not_follow_from_the_log_is_a_broken_invariant(wrong: RoundAnnounced) -> None:
+    with pytest.raises(AssertionError):
+        apply(told(5), Entry(5, wrong))
+
+
+def test_a_second_round_cannot_be_announced_while_one_is_open() -> None:
+    with pytest.raises(AssertionError, match="one round at a time"):
+        apply(told(3), Entry(3, STORY[2]))
+
+
+def test_only_the_open_round_can_be_committed() -> None:
+    for count, record in ((2, STORY[3]), (3, STORY[6]), (4, STORY[3])):
+        with pytest.raises(AssertionError):
+            apply(told(count), Entry(count, record))

@@ -1,0 +1,162 @@
+"""Random walks: whatever a broker hears, in whatever order, it never breaks and never commits a version twice.
+
+Most steps are what correct members would say, so that rounds do commit; the others are lies, deaths, restarts
+and messages of other plans. The log is slow: a record becomes durable when the walk says so, or is lost.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from atoll.swarm.broker import (
+    Arrived,
+    Gone,
+    Heard,
+    Logged,
+    Said,
+    Tick,
+    Write,
+    result_root,
+    step,
+    take_office,
+)
+from atoll.swarm.lease import positions
+from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply
+from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
+from tests.swarm.table import A, B, C, D, small_run
+
+PEERS = (A, B, C, D)
+STEPS = 1500
+
+
+class Walk:
+    """A broker, its slow log, and a drunkard who speaks to it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.run = small_run(rounds=12, start_with=2)
+        self.now_s = 0.0
+        self.log: list[Entry] = []
+        self.waiting: list[Entry] = []
+        self.broker = take_office(A, self.run, "run", 10, History(), 0.0)
+
+    def go(self) -> None:
+        rng = self.rng
+        for _ in range(STEPS):
+            self.now_s += rng.choice([0.0, 0.01, 0.3]) if rng.random() < 0.99 else rng.choice([5.0, 32.0, 700.0])
+            kind = rng.random()
+            if self.waiting and kind < 0.6:
+                entry = self.waiting.pop()
+                self.log.append(entry)
+                self.hear(Logged(entry))
+            elif kind < 0.003:
+                self.restart()
+            elif kind < 0.9:
+                self.hear(self.honest(rng.choice(PEERS)))
+            else:
+                self.hear(self.anything(rng.choice(PEERS)))
+
+    def restart(self) -> None:
+        self.waiting.clear()
+        history = History()
+        for entry in self.log:
+            history = apply(history, entry)
+        self.broker = take_office(A, self.run, "run", 10, history, self.now_s)
+
+    def hear(self, heard: Heard) -> None:
+        self.broker, actions = step(self.broker, heard, self.now_s)
+        writes = [action for action in actions if isinstance(action, Write)]
+        assert len(writes) <= 1
+        assert not (writes and self.waiting), "one record at a time"
+        self.waiting += [Entry(len(self.log), write.record) for write in writes]
+        assert self.broker.pending == bool(self.waiting)
+        round_ = self.broker.round
+        assert (round_ is None) == (self.broker.history.open is None or not self.broker.epoch)
+        if round_ is not None:
+            assert round_.owners
+            assert set(round_.owners) <= {*round_.announced.members, A}
+
+    def honest(self, peer: bytes) -> Heard:
+        """Return what a correct member would say or do now."""
+        broker, round_ = self.broker, self.broker.round
+        if peer not in broker.present:
+            return Arrived(Member(peer, ("somewhere:1",)), 0)
+        version = broker.history.version
+        standing = broker.present[peer].standing
+        if round_ is None or standing is None or standing.version < version:
+            return Said(peer, Standing(version, f"anchor-{version}"))
+        plan = (round_.key, broker.epoch, round_.attempt)
+        if peer not in round_.serials:
+            return Said(peer, Contributed(*plan, 1))
+        if round_.settled is not None and peer in round_.owners and peer not in round_.reduced:
+            return Said(peer, Reduced(*plan, (peer,)))
+        return Said(peer, Holding(*plan, result_root(round_.owners)))
+
+    def anything(self, peer: bytes) -> Heard:
+        rng = self.rng
+        kinds: list[Heard] = [
+            Arrived(Member(peer, ("elsewhere:1",)), rng.randint(-3, 9)),
+            Gone(peer, "died"),
+            Tick(),
+            *(Said(peer, self.message()) for _ in range(6)),
+        ]
+        return rng.choice(kinds)
+
+    def message(self) -> FromMember:
+        rng = self.rng
+        version = self.broker.history.version + rng.randint(-2, 2)
+        attempt = self.broker.round.attempt if self.broker.round else 0
+        key = Key(rng.choice(["outer", "outer", "outer", "other"]), version)
+        plan = (key, self.broker.epoch - rng.randint(0, 1), attempt + rng.choice([0, 0, 0, -1, 1]))
+        messages: list[FromMember] = [
+            Standing(version, rng.choice(["one", f"anchor-{version}"])),
+            Contributed(*plan, rng.randint(0, 3)),
+            Reduced(*plan, (b"x" * 32,) * rng.randint(0, 2)),
+            Holding(*plan, rng.choice(["", "root"])),
+            Spoiled(key, rng.choice(PEERS), "not finite"),
+            Stuck(*plan, rng.choice(PEERS)),
+            Leave("bye"),
+            Hello("run", 1, rng.randint(-5, 5), ()),
+        ]
+        return rng.choice(messages)
+
+
+def committed(log: list[Entry]) -> int:
+    """Check a log: versions in order, each committed once, by members, no sample used twice; return how many."""
+    versions: list[int] = []
+    used: list[int] = []
+    announced: RoundAnnounced | None = None
+    for entry in log:
+        match entry.record:
+            case RoundAnnounced() as opened:
+                assert opened.key.version == len(versions) + 1
+                assert opened.members == tuple(sorted(opened.members))
+                announced = opened
+            case RoundCommitted(key=key, contributors=contributors):
+                assert announced is not None
+                assert announced.key == key
+                assert contributors
+                assert set(contributors) <= set(announced.members)
+                versions.append(key.version)
+                leases = dict(zip(announced.members, announced.leases, strict=True))
+                used += [position for peer in contributors for position in positions(leases[peer])]
+            case _:
+                pass
+    assert versions == list(range(1, len(versions) + 1))
+    assert len(used) == len(set(used))
+    return len(versions)
+
+
+@pytest.mark.parametrize("first", range(0, 100, 25))
+def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int) -> None:
+    rounds = []
+    for seed in range(first, first + 25):
+        walk = Walk(seed)
+        try:
+            walk.go()
+            rounds.append(committed(walk.log))
+        except AssertionError as error:
+            raise AssertionError(f"walk {seed}, at {walk.now_s:.2f} s: {error}") from error
+    assert sum(rounds) >= 100, f"the walk has become too wild to commit anything: {rounds}"

@@ -1,0 +1,124 @@
+"""Merging: a mean in a fixed order, and outer steps that equal those of the optimizers people know."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import AdamW, Assign, Outer, Sgd
+from atoll.sync.merge import Anchor, advance, combine, first_anchor, outer_names
+
+OUTERS: list[Outer] = [Assign(), Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True), AdamW(lr=1e-2)]
+
+
+def draw(seed: int, size: int = 50) -> Vector:
+    return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+
+
+@settings(deadline=None, max_examples=50)
+@given(some.lists(some.integers(1, 1000), min_size=1, max_size=8))
+def test_contributions_are_added_one_after_the_other_each_sum_rounded(weights: list[int]) -> None:
+    parts = [draw(i) for i in range(len(weights))]
+    merged = combine(parts, [float(w) for w in weights])
+    for place in range(0, 50, 7):
+        total = np.float32(0)
+        for part, weight in zip(parts, weights, strict=True):
+            total = np.float32(total + np.float32(part[place] * np.float32(weight)))
+        assert merged[place] == np.float32(total / np.float32(sum(weights)))
+    assert merged.dtype == np.float32
+
+
+def test_the_order_of_contributions_decides_the_bits_and_is_kept() -> None:
+    one, two, three = (np.array([x], np.float32) for x in (1e8, -1e8, 1.0))
+    assert combine([one, two, three], [1, 1, 1]).tolist() == pytest.approx([1 / 3])
+    assert combine([one, three, two], [1, 1, 1]).tolist() == [0.0]
+
+
+def test_a_contribution_weighs_what_its_weight_says() -> None:
+    assert combine([np.array([1.0], np.float32), np.array([5.0], np.float32)], [3.0, 1.0]).tolist() == [2.0]
+
+
+def test_one_contribution_alone_is_the_mean() -> None:
+    assert combine([draw(3)], [1.0]).tobytes() == draw(3).tobytes()
+
+
+def test_assign_moves_the_anchor_by_the_whole_delta() -> None:
+    start = first_anchor(Assign(), draw(1))
+    moved = advance(Assign(), start, draw(2))
+    assert moved.version == 1
+    assert moved.weights.tobytes() == (draw(1) - draw(2)).tobytes()
+    assert moved.outer == {}
+
+
+@pytest.mark.parametrize(
+    "outer",
+    [
+        Sgd(lr=0.7, momentum=0.9, nesterov=True),
+        Sgd(lr=0.3, momentum=0.5),
+        Sgd(lr=0.3),
+        AdamW(lr=1e-2, weight_decay=0.1),
+        AdamW(lr=3e-3, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.0),
+    ],
+)
+@pytest.mark.parametrize("rates", [[1.0] * 12, [0.1 * i for i in range(1, 13)]])
+def test_an_outer_step_equals_that_of_torch(outer: Sgd | AdamW, rates: list[float]) -> None:
+    parameter = torch.nn.Parameter(torch.from_numpy(draw(0).copy()))
+    reference: torch.optim.Optimizer
+    if isinstance(outer, Sgd):
+        reference = torch.optim.SGD(
+            [parameter], lr=outer.lr, momentum=outer.momentum, nesterov=outer.nesterov and outer.momentum > 0
+        )
+    else:
+        reference = torch.optim.AdamW(
+            [parameter], lr=outer.lr, betas=outer.betas, eps=outer.eps, weight_decay=outer.weight_decay
+        )
+    anchor = first_anchor(outer, draw(0))
+    for round_, rate in enumerate(rates, 1):
+        merged = draw(round_)
+        anchor = advance(outer, anchor, merged, rate)
+        parameter.grad = torch.from_numpy(merged.copy())
+        reference.param_groups[0]["lr"] = outer.lr * rate
+        reference.step()
+        assert np.abs(anchor.weights - parameter.detach().numpy()).max() < 1e-6 * max(1, np.abs(anchor.weights).max())
+        assert anchor.version == round_
+
+
+@pytest.mark.parametrize("outer", OUTERS)
+def test_an_outer_step_leaves_the_anchor_before_it_alone(outer: Outer) -> None:
+    start = advance(outer, first_anchor(outer, draw(0)), draw(1))
+    before = start.digest()
+    advance(outer, start, draw(2))
+    assert start.digest() == before
+
+
+@pytest.mark.parametrize("outer", OUTERS)
+def test_every_vector_of_the_anchor_stays_fp32_and_has_the_names_the_optimizer_keeps(outer: Outer) -> None:
+    anchor = advance(outer, first_anchor(outer, draw(0)), draw(1), 0.37)
+    assert tuple(anchor.vectors()) == ("weights", *outer_names(outer))
+    assert all(v.dtype == np.float32 for v in anchor.vectors().values())
+
+
+def test_the_digest_sees_every_bit_that_peers_must_agree_on() -> None:
+    anchor = Anchor(3, draw(1), {"momentum": draw(2)})
+    flipped = draw(2)
+    flipped.view(np.uint32)[-1] ^= 1
+    others = [
+        Anchor(4, draw(1), {"momentum": draw(2)}),
+        Anchor(3, draw(1), {"momentum": flipped}),
+        Anchor(3, draw(1), {"velocity": draw(2)}),
+        Anchor(3, draw(1), {}),
+        Anchor(3, -draw(1), {"momentum": draw(2)}),
+    ]
+    digests = {anchor.digest(), *(other.digest() for other in others)}
+    assert len(digests) == 1 + len(others)
+    assert Anchor(3, draw(1), {"momentum": draw(2)}).digest() == anchor.digest()
+
+
+def test_the_digest_does_not_care_in_which_order_state_was_named() -> None:
+    one = Anchor(1, draw(1), {"a": draw(2), "b": draw(3)})
+    other = Anchor(1, draw(1), {"b": draw(3), "a": draw(2)})
+    assert one.digest() == other.digest()

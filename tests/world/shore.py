@@ -1,0 +1,276 @@
+"""Real peers for tests: `atoll` processes, their folders, and what can be seen of them from outside.
+
+Nothing here reaches into a peer. It is started as a person would start it, ended by signals, and judged by its
+exit code, its journal and its files.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from atoll import journal
+from atoll.cli.local import save_run
+from atoll.cli.machine import Machine, pinned
+from atoll.journal import Event, Line
+from atoll.net.identity import Identity
+from atoll.sim.scenario import key_of
+from atoll.spec.load import load_run
+from atoll.swarm.log import Entry, RoundAnnounced, from_bytes
+
+T = TypeVar("T")
+E = TypeVar("E", bound=Event)
+
+WAIT_S_MAX = 90.0
+LOOK_S = 0.03
+HERE = ("--threads", "1", "--host", "127.0.0.1", "--device", "cpu")
+"""Flags of a peer on a small machine that others share."""
+
+RUN = """
+name = "reef"
+
+[model]
+kind = "fresh"
+size = {{ dim = 16, layers = 1, heads = 2, kv_heads = 1, ffn = 32 }}
+
+[data]
+context = 16
+source = {{ kind = "shards", path = '{shards}' }}
+
+[recipe]
+base = "{recipe}"
+
+[recipe.work]
+batch = 2
+schedule = {{ kind = "cosine", warmup_steps = 2 }}
+
+[recipe.channel.outer]
+when = {{ steps = {steps} }}
+what = {{ codec = {{ kind = "{codec}" }} }}
+
+[budget]
+rounds = {rounds}
+
+[membership]
+start_with = {start_with}
+contributors_min = {contributors_min}
+
+[upkeep]
+checkpoint_every = 1
+"""
+"""A run of a few seconds: the schedule, the optimizer and the codec are those of a real one."""
+
+
+def wait_for(
+    claim: Callable[[], T], what: str, within_s: float = WAIT_S_MAX, by: subprocess.Popen[bytes] | None = None
+) -> T:
+    """Return what `claim` says once it is true; fails when that takes too long, or when its maker `by` has ended."""
+    deadline_s = time.monotonic() + within_s
+    while not (said := claim()):
+        assert by is None or by.poll() is None, f"{what}: its process ended with exit code {by.returncode}"
+        assert time.monotonic() < deadline_s, f"{what}: not within {within_s:.0f} s"
+        time.sleep(LOOK_S)
+    return said
+
+
+@dataclass
+class Peer:
+    """One peer's folder, and its process where we started it."""
+
+    folder: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def lines(self) -> list[Line]:
+        path = self.folder / "journal.jsonl"
+        return list(journal.read(path)) if path.is_file() else []
+
+    def saw(self, kind: type[E]) -> list[E]:
+        """Return the events of one kind in its journal, oldest first."""
+        return [line.event for line in self.lines() if isinstance(line.event, kind)]
+
+    def version(self) -> int:
+        """Return the newest round this peer has applied."""
+        return max((event.version for event in self.saw(journal.RoundApplied)), default=0)
+
+    def anchors(self) -> dict[int, str]:
+        """Return the anchor's digest by version."""
+        return {event.version: event.anchor for event in self.saw(journal.RoundApplied)}
+
+    def name(self) -> str:
+        return wait_for(self.lines, f"a journal in {self.folder}")[0].peer
+
+    def ticket(self) -> str:
+        return wait_for(lambda: self.saw(journal.TicketPrinted), f"a ticket of {self.folder}")[-1].ticket
+
+    def log(self) -> list[Entry]:
+        """Return the log as the peer has it on disk."""
+        return from_bytes((self.folder / "log").read_bytes(), str(self.folder / "log"))[0]
+
+    def rounds(self) -> dict[int, tuple[bytes, ...]]:
+        """Return who was in each round, by the log."""
+        records = [entry.record for entry in self.log()]
+        return {r.key.version: r.members for r in records if isinstance(r, RoundAnnounced)}
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the living processes that were started in this folder."""
+        return processes_below(self.folder)
+
+    def kill(self) -> None:
+        """End it as a power cut does."""
+        for process in self.processes():
+            process.send_signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+        wait_for(lambda: not self.processes(), f"the end of {self.folder}")
+
+    def ended(self, within_s: float = WAIT_S_MAX) -> int | None:
+        """Wait until its process is gone and return the exit code, if it is ours to know."""
+        if self.process is not None:
+            return self.process.wait(within_s)
+        wait_for(lambda: not self.processes(), f"the end of {self.folder}", within_s)
+        return None
+
+
+def processes_below(folder: Path) -> list[psutil.Process]:
+    """Return the living processes whose command line names a folder or something in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            words = process.cmdline()
+            if process.status() != psutil.STATUS_ZOMBIE and any(_names(word, folder) for word in words):
+                found.append(process)
+        except psutil.Error:
+            continue  # it ended while we looked
+    return found
+
+
+def _names(word: str, folder: Path) -> bool:
+    return word == str(folder) or word.startswith(f"{folder}/")
+
+
+def seats(home: Path, count: int) -> list[Peer]:
+    """Return the peers that `atoll train` or `atoll join` starts in a run's folder."""
+    return [Peer(home / "peers" / str(seat)) for seat in range(count)]
+
+
+@dataclass(frozen=True)
+class Calm:
+    """A finished run of two peers that nothing disturbed."""
+
+    run: Path
+    rounds: int
+    seed: int
+    """Of the world: the keys are those of the simulated peers of this seed."""
+    home: Path
+    done: subprocess.CompletedProcess[str]
+
+    @property
+    def peers(self) -> list[Peer]:
+        return seats(self.home, 2)
+
+    @property
+    def keys(self) -> list[Identity]:
+        return [key_of(self.seed, place) for place in range(2)]
+
+
+@dataclass
+class Shore:
+    """One test's own place: a folder, an environment, and everything started in it."""
+
+    folder: Path
+    shards: Path
+    env: Mapping[str, str]
+    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def run_file(
+        self,
+        *,
+        rounds: int,
+        start_with: int = 2,
+        contributors_min: int = 1,
+        recipe: str = "diloco",
+        codec: str = "fp32",
+        steps: int = 2,
+        name: str = "run.toml",
+    ) -> Path:
+        path = self.folder / name
+        text = RUN.format(
+            shards=self.shards,
+            recipe=recipe,
+            codec=codec,
+            steps=steps,
+            rounds=rounds,
+            start_with=start_with,
+            contributors_min=contributors_min,
+        )
+        path.write_text(text)
+        return path
+
+    def start(self, *words: str, output: str = "") -> subprocess.Popen[bytes]:
+        """Start `atoll WORDS` in a session of its own; what it says goes to the file `output`."""
+        command = [sys.executable, *self.python_words(), "-m", "atoll.cli.main", *words]
+        with (self.folder / (output or os.devnull)).open("ab") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def python_words(self) -> list[str]:
+        return []
+
+    def atoll(self, *words: str, timeout_s: float = WAIT_S_MAX) -> subprocess.CompletedProcess[str]:
+        """Run `atoll WORDS` to its end."""
+        command = [sys.executable, "-m", "atoll.cli.main", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=self.env, timeout=timeout_s, check=False)
+
+    def train(self, run: Path, home: Path, peers: int) -> tuple[str, ...]:
+        """Return the words of `atoll train` for a small machine."""
+        return ("train", str(run), "--home", str(home), "--peers", str(peers), *HERE, "--json")
+
+    def organise(self, run: Path, folder: Path) -> Peer:
+        """Start the organiser of a run, without anybody looking on."""
+        canonical = save_run(self.folder, pinned(load_run(run), Machine()))
+        return self._peer(folder, "--run", str(canonical))
+
+    def join(self, ticket: str, folder: Path) -> Peer:
+        return self._peer(folder, "--ticket", ticket)
+
+    def _peer(self, folder: Path, *words: str) -> Peer:
+        folder.mkdir(parents=True, exist_ok=True)
+        output = str(folder / "output.log")
+        return Peer(folder, self.start("peer", "--home", str(folder), *words, *HERE, output=output))
+
+    def give(self, folder: Path, key: Identity) -> Peer:
+        """Return the folder of a peer that will have this key."""
+        folder.mkdir(parents=True)
+        (folder / "identity.key").write_bytes(key.secret)
+        (folder / "identity.key").chmod(0o600)
+        return Peer(folder)
+
+    def end(self) -> None:
+        """Kill whatever was started here, whoever started it."""
+        for process in processes_below(self.folder):
+            process.kill()
+        for child in self.started:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+
+def one_history(peers: Iterator[Peer] | list[Peer]) -> dict[int, str]:
+    """Return the anchor of each version after checking that all peers that hold it hold the same."""
+    known: dict[int, str] = {}
+    for peer in peers:
+        for version, anchor in peer.anchors().items():
+            assert known.setdefault(version, anchor) == anchor, f"{peer.folder.name} differs at version {version}"
+    return known
