@@ -94,7 +94,8 @@ class WorkProgressed(_Event):
     version: int
     steps: int
     steps_of: int
-    loss: float
+    loss: float | None
+    """Mean over the slice, nats per token; None when it was not a finite number."""
     tokens: int
     took_s: float
 
@@ -173,12 +174,6 @@ class StateHealed(_Event):
     wanted: str
 
 
-class DataFetched(_Event):
-    manifest: str
-    size_bytes: int
-    took_s: float
-
-
 class PrivateStateReset(_Event):
     """Inner optimizer state could not be taken back; it starts from zero."""
 
@@ -193,8 +188,10 @@ class CheckpointSaved(_Event):
 
 
 class Evaluated(_Event):
+    """The anchor was looked at on held-out samples."""
+
     version: int
-    loss: float
+    loss: float | None
     tokens: int
 
 
@@ -207,15 +204,6 @@ class TrafficCounted(_Event):
     """Of these, contributions and results."""
 
 
-class PatienceDerived(_Event):
-    """How long this round may wait for its slowest member, and from what."""
-
-    channel: str
-    version: int
-    patience_s: float
-    why: str
-
-
 class RunFinished(_Event):
     version: int
     samples: int
@@ -225,8 +213,8 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundCommitted | RoundApplied
-    | ContributionDropped | StateFetched | StateHealed | DataFetched | PrivateStateReset | CheckpointSaved | Evaluated
-    | TrafficCounted | PatienceDerived | RunFinished
+    | ContributionDropped | StateFetched | StateHealed | PrivateStateReset | CheckpointSaved | Evaluated
+    | TrafficCounted | RunFinished
 )  # fmt: skip
 
 

@@ -96,7 +96,9 @@ def test_pruning_keeps_what_replay_and_others_need() -> None:
                 checkpoints = await kept.checkpoints()
                 assert checkpoints == [v for v in (version - 3, version) if v > 0][-CHECKPOINTS_KEPT:]
                 results = [int(name) for name in await kept.disk.names("results")]
-                needed = set(range(checkpoints[0] + 1, version + 1)) | set(range(version - RESULTS_KEPT + 1, version + 1))
+                needed = set(range(checkpoints[0] + 1, version + 1)) | set(
+                    range(version - RESULTS_KEPT + 1, version + 1)
+                )
                 assert {v for v in needed if v > 0} <= set(results)
                 assert len(results) <= max(RESULTS_KEPT, version - checkpoints[0]) + 1
                 assert sorted(await kept.disk.names("private")) == sorted(f"{v}.safetensors" for v in checkpoints)

@@ -52,9 +52,7 @@ def counting_run(
         channel = replace(channel, when=Every(steps=steps))
     return Run(
         name="counting",
-        recipe=replace(
-            shipped, work=replace(shipped.work, batch=2), channel={name: replace(channel, what=what)}
-        ),
+        recipe=replace(shipped, work=replace(shipped.work, batch=2), channel={name: replace(channel, what=what)}),
         budget=Budget(rounds=rounds),
         data=Data(context=16),
         membership=Membership(start_with=start_with, **membership),

@@ -195,4 +195,3 @@ class Table:
 
     def notes(self, kind: type[T]) -> list[T]:
         return [action.event for action in self.did if isinstance(action, Note) and isinstance(action.event, kind)]
-

@@ -14,7 +14,9 @@ from atoll.spec.recipe import Codec, Fp16, Fp32
 from atoll.sync.codec import BadChunk, decode, element_bytes, encode
 
 CODECS: list[Codec] = [Fp32(), Fp16()]
-finite = arrays(np.float32, some.integers(0, 300), elements=some.floats(width=32, allow_nan=False, allow_infinity=False))
+finite = arrays(
+    np.float32, some.integers(0, 300), elements=some.floats(width=32, allow_nan=False, allow_infinity=False)
+)
 
 
 @settings(deadline=None)

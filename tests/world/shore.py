@@ -132,6 +132,15 @@ class Peer:
             self.process.wait()
         wait_for(lambda: not self.processes(), f"the end of {self.folder}")
 
+    def pause(self) -> None:
+        """Stop its clock; together with all others it notices nothing."""
+        for process in self.processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        for process in self.processes():
+            process.resume()
+
     def ended(self, within_s: float = WAIT_S_MAX) -> int | None:
         """Wait until its process is gone and return the exit code, if it is ours to know."""
         if self.process is not None:

@@ -141,4 +141,3 @@ def _sink(path: Path) -> Callable[[bytes], None]:
             raise LocalError(f"{path}: {error.strerror}", hint="free some space and start again") from error
 
     return put
-

@@ -105,7 +105,7 @@ class Transport(Protocol):
         """Return a new connection to `peer`, proven to be it, or raise `ConnectFailed`."""
 
     async def accept(self) -> Conn:
-        """Return the next connection another peer made to us."""
+        """Return the next connection another peer made to us; raises `ConnLost` once we are closed."""
 
     async def close(self) -> None:
         """Close every connection and stop listening."""

@@ -157,7 +157,8 @@ class Progress:
                     entry.contributors = tuple(committed.contributors)
                     entry.tokens, entry.samples = committed.tokens, committed.samples
             case journal.Evaluated(version=version, loss=loss):
-                self.held_out[version] = loss
+                if loss is not None:
+                    self.held_out[version] = loss
             case journal.PeerLost(who=who, why=why):
                 self.lost.append((who, why))
             case journal.JoinRefused(who=who, why=why) | journal.MessageRefused(who=who, why=why):
@@ -182,8 +183,9 @@ class Progress:
                 peer.tokens_s = work.tokens / work.took_s if work.took_s > 0 else 0.0
                 peer.state = "working"
                 entry = self._round(work.version)
-                entry.loss_sum += work.loss * work.tokens
-                entry.loss_tokens += work.tokens
+                if work.loss is not None:
+                    entry.loss_sum += work.loss * work.tokens
+                    entry.loss_tokens += work.tokens
             case journal.ContributionSent():
                 peer.state = "exchanging"
             case journal.RoundApplied(version=version, fetched=fetched):
@@ -281,12 +283,11 @@ def _say_state(line: Line) -> str | None:
             return f"fetched the state of round {version} ({say_bytes(size)} in {say_time(took_s)})"
         case journal.StateHealed(version=version):
             return f"differed at round {version} and downloaded the right state"
-        case journal.DataFetched(size_bytes=size, took_s=took_s):
-            return f"fetched the data ({say_bytes(size)} in {say_time(took_s)})"
         case journal.PrivateStateReset(why=why):
             return f"started its inner optimizer anew: {why}"
         case journal.Evaluated(version=version, loss=loss):
-            return f"held-out loss {loss:.3f} at round {version}"
+            said = "not a number" if loss is None else f"{loss:.3f}"
+            return f"held-out loss {said} at round {version}"
         case journal.RunFinished(version=version):
             return f"the run is complete after {version} rounds"
         case _:

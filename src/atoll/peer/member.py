@@ -144,7 +144,7 @@ class Member:
 
     def take_plan(self, plan: Plan) -> None:
         """Follow a plan if it is newer than the one we follow."""
-        if self.plan is not None and (plan.epoch, plan.attempt) < (self.plan.epoch, self.plan.attempt):
+        if self.plan is not None and _age(plan) < _age(self.plan):
             return
         same = self.plan is not None and (plan.key, plan.epoch, plan.attempt) == plan_id(self.plan)
         if not same:
@@ -175,6 +175,10 @@ class Member:
 def plan_id(plan: Plan) -> tuple[Key, int, int]:
     """Return what makes a plan the same plan: settling it does not make it another."""
     return plan.key, plan.epoch, plan.attempt
+
+
+def _age(plan: Plan) -> tuple[int, int, int]:
+    return plan.epoch, plan.key.version, plan.attempt
 
 
 async def unless(work: Coroutine[Any, Any, None], stop: Coroutine[Any, Any, Any]) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from atoll import journal as events
-from atoll.errors import LocalError, PeerError
+from atoll.errors import LocalError, PeerError, PeerLost
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.net.transport import Traffic
 from atoll.peer.fetch import fetch_result, fetch_state
@@ -43,6 +44,8 @@ async def work(member: Member, *, evaluates: bool) -> None:
     await member.changes.until(lambda: member.history.next_index > 0)
     if member.anchor.version >= member.history.version:
         stand(member)
+    if evaluates and member.run.upkeep.evaluate_every and member.anchor.version == 0:
+        await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
         await member.changes.until(lambda: _something_to_do(member))
         if member.anchor.version < member.history.version:
@@ -93,7 +96,7 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
         def cut(vector: Vector = contribution) -> list[bytes]:
             if not np.isfinite(vector).all():
                 raise LocalError(
-                    f"training diverged in round {announced.key.version}: the contribution has values that are not finite",
+                    f"training diverged in round {announced.key.version}: some values are not finite",
                     hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
                 )
             return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
@@ -200,10 +203,7 @@ async def catch_up(member: Member) -> None:
         if result is None:
             result = await fetch_result(member, committed)
     except PeerError as error:
-        member.box.journal.write(events.PeerLost(who="", why=f"nobody could send round {version}: {error}"))
-        await asyncio.sleep(RETRY_S)
-        if version < member.history.version:
-            await _try_download(member)
+        await _try_otherwise(member, error)
         return
     await _apply(member, committed, result, fetched=fetched)
 
@@ -313,11 +313,18 @@ async def _heal(member: Member, announced: RoundAnnounced) -> None:
         ) from error
 
 
-async def _try_download(member: Member) -> None:
+async def _try_otherwise(member: Member, error: PeerError) -> None:
+    """After a vain attempt to catch up, wait a little and try for the whole state; raises when the run is over."""
+    member.box.journal.write(events.PeerLost(who="", why=f"nobody could send round {member.history.version}: {error}"))
+    await asyncio.sleep(RETRY_S)
     try:
         await _download(member)
-    except PeerError as error:
-        member.box.journal.write(events.PeerLost(who="", why=f"nobody could send the state: {error}"))
+    except PeerError as again:
+        if member.history.finished:
+            raise PeerLost(
+                f"the run ended before this machine had its result: {again}",
+                hint="the result is with the organiser; ask for the exported model",
+            ) from again
 
 
 async def _download(member: Member) -> None:
@@ -358,8 +365,8 @@ async def evaluate(member: Member, samples: int) -> None:
     loss, tokens = 0.0, 0
     for first in range(0, samples, EVALUATE_SAMPLES):
         count = min(EVALUATE_SAMPLES, samples - first)
-        cost = Cost(flop=engine.cost(count).flop / 3)
-        part, counted = await member.box.compute.run(lambda f=first, c=count: engine.evaluate(f, c), cost)  # type: ignore[misc]
+        look = partial(engine.evaluate, first, count)
+        part, counted = await member.box.compute.run(look, Cost(flop=engine.cost(count).flop / 3))
         loss, tokens = loss + part, tokens + counted
     if tokens:
         member.box.journal.write(events.Evaluated(version=member.anchor.version, loss=loss / tokens, tokens=tokens))

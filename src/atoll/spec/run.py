@@ -116,7 +116,7 @@ class Membership(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
     who: Open | AllowList = Open()
     start_with: int = 1
-    """The first round waits for this many peers."""
+    """The first round waits for this many peers; after a restart of the organiser it does so for a while."""
     contributors_min: int = 1
     """A round with fewer contributions waits."""
 

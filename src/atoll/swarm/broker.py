@@ -188,6 +188,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     round: Round | None = None
     pending: bool = False
     """A record is on its way into the log: decide nothing until it is there."""
+    announced: bool = False
+    """A round was announced in our epoch."""
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
 
@@ -209,7 +211,7 @@ def take_office(me: bytes, run: Run, run_id: str, tokens_per_sample: int, histor
         started_s=now_s,
         tokens_per_sample=tokens_per_sample,
         history=history,
-        away_s=dict.fromkeys(sorted(history.members), now_s),
+        away_s=dict.fromkeys(sorted({*history.members, *(history.open.members if history.open else ())}), now_s),
     )
 
 
@@ -329,7 +331,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             actions += _roster_notes(before, broker.history)
         case RoundAnnounced() as announced:
             actions.append(Note(_announced_event(announced)))
-            broker, plan = _open(broker, announced, now_s)
+            broker, plan = _open(replace(broker, announced=True), announced, now_s)
             actions += plan
         case RoundCommitted() as committed:
             actions.append(Note(_committed_event(broker, before, committed, now_s)))
@@ -426,7 +428,7 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         return _write(broker, RunFinished())
     ready = _ready(broker)
     base = _base(broker)
-    if base is None or len(ready) < _wanted_peers(broker) or _reunion(broker, now_s):
+    if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
     quota = self_quota(broker.run)
     leases, _, _ = lease.hand_out([quota] * len(ready), history.returned, history.fresh)
@@ -464,13 +466,15 @@ def _base(broker: Broker) -> str | None:
     return max(digests, key=lambda digest: (digests.count(digest), digest == held.get(broker.me)), default=None)
 
 
-def _wanted_peers(broker: Broker) -> int:
+def _wanted_peers(broker: Broker, now_s: float) -> int:
+    """Return how many must stand ready: at the start, and for a while after a restart, the spec's number."""
     membership = broker.run.membership
-    return max(membership.contributors_min, membership.start_with if broker.history.version == 0 else 1)
+    again = not broker.announced and now_s - broker.started_s < REUNION_S
+    return max(membership.contributors_min, membership.start_with if again or not broker.history.version else 1)
 
 
 def _reunion(broker: Broker, now_s: float) -> bool:
-    """Return whether members known from before a restart may still be on their way, or have yet to say where they stand."""
+    """Return whether members known from before a restart are on their way, or have yet to say where they stand."""
     if now_s - broker.started_s >= REUNION_S:
         return False
     here = broker.present
