@@ -166,6 +166,13 @@ class StateFetched(_Event):
     took_s: float
 
 
+class CatchUpFailed(_Event):
+    """Nobody could send what this peer was missing; it tries again."""
+
+    version: int
+    why: str
+
+
 class StateHealed(_Event):
     """Own state differed from the one the log names; it was downloaded anew."""
 
@@ -213,7 +220,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundCommitted | RoundApplied
-    | ContributionDropped | StateFetched | StateHealed | PrivateStateReset | CheckpointSaved | Evaluated
+    | ContributionDropped | StateFetched | CatchUpFailed | StateHealed | PrivateStateReset | CheckpointSaved | Evaluated
     | TrafficCounted | RunFinished
 )  # fmt: skip
 

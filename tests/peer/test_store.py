@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 
 import numpy as np
@@ -189,8 +190,6 @@ def test_what_was_appended_durably_survives_a_crash() -> None:
 
 def test_a_crash_during_a_checkpoint_leaves_the_old_one_or_the_new() -> None:
     async def main() -> None:
-        import asyncio
-
         for cut_s in (0.0, 0.001, 0.003, 0.005, 0.007, 0.009, 0.02):
             for seed in range(6):
                 disk = SimDisk(Random(seed))

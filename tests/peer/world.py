@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from atoll.journal import Line
 from atoll.model.compute import Cost
 from atoll.net.identity import short
+from atoll.net.transport import PeerId
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.check import settled, violations
 from atoll.sim.compute import CountingEngine
@@ -115,22 +117,30 @@ def play(
     )
 
 
-def with_visitor(visit: Callable[[World, SimTransport], Coroutine[Any, Any, None]], peer: bytes) -> Any:
-    """Return an `enough` that never is, but lets somebody into the world who is no peer of ours."""
-    visitors: list[Any] = []
+class Visit:
+    """Somebody who is no peer of ours and does something in the world; stands where a scenario asks for `enough`."""
 
-    def enough(world: World) -> bool:
-        if not visitors:
+    def __init__(self, peer: PeerId, visit: Callable[[World, SimTransport], Coroutine[Any, Any, None]]) -> None:
+        self._peer = peer
+        self._visit = visit
+        self._task: asyncio.Task[None] | None = None
+
+    def __call__(self, world: World) -> bool:
+        if self._task is None:
             life = world.loop.incarnation("visitor")
-            door = world.network.transport(peer, life)  # type: ignore[arg-type]
-            visitors.append(life.start(visit(world, door)))
-        return visitors[0].done() and visitors[0].exception() is not None and _raise(visitors[0].exception())
+            self._task = life.start(self._visit(world, world.network.transport(self._peer, life)))
+        return self.over and self._task.exception() is not None
 
-    return enough
+    @property
+    def over(self) -> bool:
+        """Return whether the visitor has gone again."""
+        return self._task is not None and self._task.done()
 
-
-def _raise(error: BaseException) -> bool:
-    raise error
+    def check(self) -> None:
+        """Raise what the visitor raised; it must have done all it came for."""
+        assert self._task is not None
+        assert self._task.done(), "the run was over before the visitor was"
+        self._task.result()
 
 
 # what happened

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
+
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -16,7 +19,9 @@ def all_of(*leases: Lease) -> list[int]:
 
 @settings(deadline=None)
 @given(some.lists(some.tuples(quotas, some.randoms(use_true_random=False)), max_size=12))
-def test_no_position_is_lost_or_leased_twice_however_many_rounds_give_leases_back(rounds: list) -> None:  # type: ignore[type-arg]
+def test_no_position_is_lost_or_leased_twice_however_many_rounds_give_leases_back(
+    rounds: list[tuple[list[int], Random]],
+) -> None:
     returned: Lease = ()
     fresh, used = 0, list[int]()
     for wanted, rng in rounds:
@@ -57,7 +62,7 @@ def test_ranges_that_touch_are_joined_and_sorted() -> None:
 
 @settings(deadline=None)
 @given(some.sets(some.integers(0, 60)), some.randoms(use_true_random=False))
-def test_giving_back_piece_by_piece_in_any_order_is_giving_back_at_once(places: set[int], rng) -> None:  # type: ignore[no-untyped-def]
+def test_giving_back_piece_by_piece_in_any_order_is_giving_back_at_once(places: set[int], rng: Random) -> None:
     pieces: list[Lease] = [(Range(place, 1),) for place in places]
     rng.shuffle(pieces)
     returned: Lease = ()
@@ -65,4 +70,4 @@ def test_giving_back_piece_by_piece_in_any_order_is_giving_back_at_once(places: 
         returned = give_back(returned, [piece])
     assert returned == give_back((), pieces)
     assert all_of(returned) == sorted(places)
-    assert all(a.first + a.count < b.first for a, b in zip(returned, returned[1:], strict=False))
+    assert all(a.first + a.count < b.first for a, b in pairwise(returned))

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from atoll.data.prepare import prepare
 from atoll.sim.scenario import key_of
-from tests.world.shore import Calm, Shore, seats
+from tests.world.shore import Calm, Shore, environment, make_shards, seats
 
 CALM_ROUNDS = 30
 SEED = 5
-
-_WORDS = "the reef lagoon tide gull lamp boat harbour follows meets leaves carries and while until".split()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,41 +23,27 @@ def _ctrl_c_works() -> None:
 
 
 @pytest.fixture(scope="session")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a small data set of seeded text."""
-    folder = tmp_path_factory.mktemp("shards")
-    rng = random.Random(7)
-    stories = folder / "stories"
-    stories.mkdir()
-    for number in range(60):
-        (stories / f"{number:02d}.txt").write_text(" ".join(rng.choices(_WORDS, k=120)) + "\n", encoding="utf-8")
-    prepare([stories], folder / "data", "bytes", held_out=0.05)
-    return folder / "data"
-
-
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return what the processes of all tests are told: one cache, one thread."""
-    home = tmp_path_factory.mktemp("atoll-home")
-    return {**os.environ, "ATOLL_HOME": str(home), "OMP_NUM_THREADS": "1"}
+def common(tmp_path_factory: pytest.TempPathFactory) -> Shore:
+    """Return what all tests share: data and cache."""
+    folder = tmp_path_factory.mktemp("common")
+    return Shore(folder, make_shards(folder / "texts"), environment(folder / "atoll-home"))
 
 
 @pytest.fixture
-def shore(tmp_path: Path, shards: Path, environment: dict[str, str]) -> Iterator[Shore]:
-    place = Shore(tmp_path, shards, environment)
+def shore(tmp_path: Path, common: Shore) -> Iterator[Shore]:
+    place = Shore(tmp_path, common.shards, common.env)
     yield place
     place.end()
 
 
 @pytest.fixture(scope="session")
-def calm(tmp_path_factory: pytest.TempPathFactory, shards: Path, environment: dict[str, str]) -> Calm:
+def calm(common: Shore) -> Calm:
     """Return a run that was trained once for all tests that need one."""
-    place = Shore(tmp_path_factory.mktemp("calm"), shards, environment)
-    run = place.run_file(rounds=CALM_ROUNDS, contributors_min=2)
-    home = place.folder / "home"
+    run = common.run_file(rounds=CALM_ROUNDS)
+    home = common.folder / "calm"
     for seat, peer in enumerate(seats(home, 2)):
-        place.give(peer.folder, key_of(SEED, seat))
+        common.give(peer.folder, key_of(SEED, seat))
     try:
-        return Calm(run, CALM_ROUNDS, SEED, home, place.atoll(*place.train(run, home, 2)))
+        return Calm(run, CALM_ROUNDS, SEED, home, common.atoll(*common.train(run, home, 2)))
     finally:
-        place.end()
+        common.end()

@@ -7,6 +7,7 @@ exit code, its journal and its files.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ import psutil
 from atoll import journal
 from atoll.cli.local import save_run
 from atoll.cli.machine import Machine, pinned
+from atoll.data.prepare import prepare
 from atoll.journal import Event, Line
 from atoll.net.identity import Identity
 from atoll.sim.scenario import key_of
@@ -68,6 +70,25 @@ contributors_min = {contributors_min}
 checkpoint_every = 1
 """
 """A run of a few seconds: the schedule, the optimizer and the codec are those of a real one."""
+
+
+_WORDS = ("the", "reef", "lagoon", "tide", "gull", "lamp", "boat", "follows", "meets", "leaves", "and", "while")
+
+
+def make_shards(folder: Path) -> Path:
+    """Make a small data set of seeded text in a new folder, and return it."""
+    rng = random.Random(7)
+    stories = folder / "stories"
+    stories.mkdir(parents=True)
+    for number in range(60):
+        (stories / f"{number:02d}.txt").write_text(" ".join(rng.choices(_WORDS, k=120)) + "\n", encoding="utf-8")
+    prepare([stories], folder / "data", "bytes", held_out=0.05)
+    return folder / "data"
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Return what processes of tests are told: where the cache is, and to use one thread."""
+    return {**os.environ, "ATOLL_HOME": str(home), "OMP_NUM_THREADS": "1"}
 
 
 def wait_for(
@@ -132,6 +153,12 @@ class Peer:
             self.process.wait()
         wait_for(lambda: not self.processes(), f"the end of {self.folder}")
 
+    def leave(self) -> None:
+        """Ask it to leave."""
+        for process in self.processes():
+            if "peer" in process.cmdline():
+                process.terminate()
+
     def pause(self) -> None:
         """Stop its clock; together with all others it notices nothing."""
         for process in self.processes():
@@ -166,6 +193,16 @@ def _names(word: str, folder: Path) -> bool:
     return word == str(folder) or word.startswith(f"{folder}/")
 
 
+def counted(broker: Peer, name: str, after: int) -> list[journal.RoundCommitted]:
+    """Return the committed rounds after one that count a peer in."""
+    return [e for e in broker.saw(journal.RoundCommitted) if e.version > after and name in e.contributors]
+
+
+def counted_without(broker: Peer, name: str, after: int) -> list[journal.RoundCommitted]:
+    """Return the committed rounds after one that do not count a peer in."""
+    return [e for e in broker.saw(journal.RoundCommitted) if e.version > after and name not in e.contributors]
+
+
 def seats(home: Path, count: int) -> list[Peer]:
     """Return the peers that `atoll train` or `atoll join` starts in a run's folder."""
     return [Peer(home / "peers" / str(seat)) for seat in range(count)]
@@ -198,6 +235,8 @@ class Shore:
     folder: Path
     shards: Path
     env: Mapping[str, str]
+    launcher: tuple[str, ...] = ("-m", "atoll.cli.main")
+    """What makes Python the `atoll` command."""
     started: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run_file(
@@ -226,7 +265,7 @@ class Shore:
 
     def start(self, *words: str, output: str = "") -> subprocess.Popen[bytes]:
         """Start `atoll WORDS` in a session of its own; what it says goes to the file `output`."""
-        command = [sys.executable, *self.python_words(), "-m", "atoll.cli.main", *words]
+        command = [sys.executable, *self.launcher, *words]
         with (self.folder / (output or os.devnull)).open("ab") as out:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=self.env, start_new_session=True
@@ -234,12 +273,9 @@ class Shore:
         self.started.append(process)
         return process
 
-    def python_words(self) -> list[str]:
-        return []
-
     def atoll(self, *words: str, timeout_s: float = WAIT_S_MAX) -> subprocess.CompletedProcess[str]:
         """Run `atoll WORDS` to its end."""
-        command = [sys.executable, "-m", "atoll.cli.main", *words]
+        command = [sys.executable, *self.launcher, *words]
         return subprocess.run(command, capture_output=True, text=True, env=self.env, timeout=timeout_s, check=False)
 
     def train(self, run: Path, home: Path, peers: int) -> tuple[str, ...]:

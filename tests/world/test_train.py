@@ -18,7 +18,18 @@ from atoll.model.compute import Step
 from atoll.net.iroh import DEAD_AFTER_S
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
-from tests.world.shore import HERE, Calm, Peer, Shore, one_history, processes_below, seats, wait_for
+from tests.world.shore import (
+    HERE,
+    Calm,
+    Peer,
+    Shore,
+    counted,
+    counted_without,
+    one_history,
+    processes_below,
+    seats,
+    wait_for,
+)
 
 MICRO = 64
 LARGE = ("data.context=32", "model.size=tiny", f"recipe.work.micro_batch={MICRO}", f"recipe.work.batch={MICRO}")
@@ -72,13 +83,13 @@ def test_a_run_outlives_who_started_it_and_others_can_still_join(shore: Shore) -
     late = shore.start("join", peers[1].ticket(), "--home", str(shore.folder / "late"), *HERE)
     [joiner] = seats(shore.folder / "late", 1)
     name = wait_for(lambda: joiner.saw(journal.ContributionSent) and joiner.name(), "the joiner's work", by=late)
-    counted = wait_for(lambda: _counted(peers[0], name, version), "a round that counts the joiner", by=late)[0]
-    assert len(counted.contributors) == 3
-    wait_for(lambda: all(p.version() >= counted.version for p in (*peers, joiner)), "everybody's end of that round")
+    with_it = wait_for(lambda: counted(peers[0], name, version), "a round that counts the joiner", by=late)[0]
+    assert len(with_it.contributors) == 3
+    wait_for(lambda: all(p.version() >= with_it.version for p in (*peers, joiner)), "everybody's end of that round")
     _end(*peers, joiner)
     assert late.wait(30) == 0
     one_history([*peers, joiner])
-    assert all(counted.version in peer.anchors() for peer in (*peers, joiner))
+    assert all(with_it.version in peer.anchors() for peer in (*peers, joiner))
 
 
 def test_a_killed_member_is_gone_without_and_counted_again_when_it_is_back(shore: Shore) -> None:
@@ -90,10 +101,10 @@ def test_a_killed_member_is_gone_without_and_counted_again_when_it_is_back(shore
     wait_for(lambda: victim.version() >= 2, "the second round", by=victim.process)
     name, version = victim.name(), victim.version()
     victim.kill()
-    without = wait_for(lambda: _rounds_without(first, name, version), "a round without it", by=first.process)
+    without = wait_for(lambda: counted_without(first, name, version), "a round without it", by=first.process)
     assert len(without[0].contributors) == 2
     again = shore.join(ticket, victim.folder)
-    back = wait_for(lambda: _counted(first, name, without[0].version), "a round with it again", by=again.process)
+    back = wait_for(lambda: counted(first, name, without[0].version), "a round with it again", by=again.process)
     assert again.saw(journal.PeerStarted)[-1].resumed_version is not None
     assert len(back[0].contributors) == 3
     wait_for(lambda: again.version() >= back[0].version, "its own end of that round", by=again.process)
@@ -167,20 +178,9 @@ def _command(process: psutil.Process) -> str:
     return words[words.index("atoll.cli.main") + 1]
 
 
-def _counted(broker: Peer, name: str, after: int) -> list[journal.RoundCommitted]:
-    """Return the committed rounds after one that count a peer in."""
-    return [e for e in broker.saw(journal.RoundCommitted) if e.version > after and name in e.contributors]
-
-
-def _rounds_without(broker: Peer, name: str, after: int) -> list[journal.RoundCommitted]:
-    return [e for e in broker.saw(journal.RoundCommitted) if e.version > after and name not in e.contributors]
-
-
 def _end(*peers: Peer) -> None:
     """Ask all peers to leave, and wait until they have."""
     for peer in peers:
-        for process in peer.processes():
-            if _command(process) == "peer":
-                process.terminate()
+        peer.leave()
     for peer in peers:
         peer.ended()

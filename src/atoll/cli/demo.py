@@ -68,7 +68,7 @@ def _alone(run: Run) -> float:
     from atoll.model.compute import Step
     from atoll.sync.schedule import rate
 
-    engine = build_torch(run, Machine(device="cpu"))
+    engine = build_torch(run, Machine(device="cpu", threads=1))
     channel = next(iter(run.recipe.channel.values()))
     total, batch = run.budget.rounds * channel.when.steps, run.recipe.work.batch
     steps = [

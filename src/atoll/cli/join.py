@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -30,22 +31,8 @@ def command(
     run_id = parse_ticket(ticket).run
     folder = home or Path("runs") / run_id[:12]
     crew = Crew(folder)
-    crew.start(
-        0,
-        [
-            "--ticket",
-            ticket,
-            *flags(
-                name=name,
-                device=device,
-                threads=share_of_cores(1, threads),
-                host=host,
-                port=port,
-                relay=relay,
-                data=data,
-                model=model,
-            ),
-        ],
-    )
-    summary = watch(crew, None, f"atoll join {ticket} --home {folder}", as_json=as_json)
+    here = flags(name=name, device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model)
+    resume = shlex.join(["atoll", "join", ticket, "--home", str(folder), *here])
+    crew.start(0, ["--ticket", ticket, *here, *flags(threads=share_of_cores(1, threads))])
+    summary = watch(crew, None, resume, as_json=as_json)
     print(json.dumps(summary) if as_json else text(summary))

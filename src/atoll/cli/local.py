@@ -19,12 +19,15 @@ from typing import Any
 import msgspec
 
 from atoll import journal
-from atoll.errors import AtollError, LocalError
+from atoll.cli.machine import writing
+from atoll.errors import AtollError, LocalError, SpecError
 from atoll.spec.run import Run
 
 TICKET_S_MAX = 300.0
 """How long a peer may take to build its model before it must have said where it is."""
 LEAVE_S_MAX = 15.0
+LINGER_S = 30.0
+"""How long other peers of this machine may go on when its first one, the organiser or the only one, has ended."""
 LOOK_S = 0.1
 
 
@@ -34,21 +37,34 @@ class Crew:
 
     home: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    lingering_s: float | None = None
+    """Since when the others go on without the first."""
 
     def start(self, seat: int, words: Sequence[str]) -> Path:
         """Start one peer in `home/peers/SEAT` and return its folder."""
         folder = self.home / "peers" / str(seat)
-        folder.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "atoll.cli.main", "peer", "--home", str(folder), *words]
-        with (folder / "output.log").open("ab") as output:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with (folder / "output.log").open("ab") as output:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                )
         self.processes.append(process)
         return folder
 
     def running(self) -> list[subprocess.Popen[bytes]]:
         return [process for process in self.processes if process.poll() is None]
+
+    def over(self) -> bool:
+        """Return whether all have ended; without the first the others would wait for ever, so they are made to."""
+        first = self.processes[0].poll()
+        if first is None or not self.running():
+            return first is not None
+        self.lingering_s = self.lingering_s or time.monotonic()
+        if first != 0 or time.monotonic() - self.lingering_s > LINGER_S:
+            self.leave()
+        return not self.running()
 
     def check(self) -> None:
         """Raise what the first failed peer said on its way out."""
@@ -109,11 +125,11 @@ def watch(crew: Crew, run: Run | None, resume: str, *, as_json: bool) -> dict[st
 
     try:
         if as_json:
-            while crew.running():
+            while not crew.over():
                 time.sleep(LOOK_S)
             progress = fold(Tail(crew.home).lines())
         else:
-            progress = follow(crew.home, run=run, done=lambda: not crew.running(), console=Console(stderr=True))
+            progress = follow(crew.home, run=run, done=crew.over, console=Console(stderr=True))
     except KeyboardInterrupt:
         print("\nleaving: everything committed so far is saved", file=sys.stderr)
         crew.leave()
@@ -141,12 +157,21 @@ def share_of_cores(peers: int, threads: int) -> int:
 
 
 def save_run(home: Path, run: Run) -> Path:
-    """Write the run in canonical form where peers and views find it, and return the file."""
-    from atoll.spec.run import canonical
+    """Write the run in canonical form where peers and views find it, and return the file; another run stays."""
+    from atoll.spec.load import decode_run
+    from atoll.spec.run import canonical, identity
 
-    home.mkdir(parents=True, exist_ok=True)
-    path = home / "run.json"
-    path.write_bytes(canonical(run))
+    path, draft = home / "run.json", home / "run.json.new"
+    kept = decode_run(path.read_bytes(), source=str(path)) if path.is_file() else run
+    if identity(kept) != identity(run):
+        raise SpecError(
+            f"{home} holds run {identity(kept)}, the run file describes {identity(run)}",
+            hint="give the new run a folder of its own (--home), or undo the change to the run file",
+        )
+    with writing(home):
+        home.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(canonical(run))
+        draft.replace(path)
     return path
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -94,18 +95,40 @@ def build_torch(run: Run, machine: Machine) -> Engine:
     return build_engine(run, data, device=machine.device, threads=machine.threads or os.cpu_count() or 1)
 
 
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turn what the file system refuses into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise LocalError(
+            f"{error.filename or folder}: cannot be written ({error.strerror})",
+            hint="free some space or choose a folder that you can write to; everything saved before is intact",
+        ) from error
+
+
+def _verified(run: Run, machine: Machine) -> Run:
+    """Return the run after comparing its data on this machine with its hashes: nobody trains on damaged text."""
+    from atoll.data.samples import open_data
+    from atoll.data.shards import verify
+
+    verify(open_data(located(run, machine).data, run.seeds.data, cache()).folder)
+    return run
+
+
 async def real_box(home: Path, machine: Machine) -> Box:
     """Return the box of the peer that lives in `home`."""
     from atoll.net.iroh import bind
 
-    home.mkdir(parents=True, exist_ok=True)
+    with writing(home):
+        home.mkdir(parents=True, exist_ok=True)
     me = identity.load(home / "identity.key")
     transport = await bind(me.secret, host=machine.host, port=_port(home, machine), relay=machine.relay)
     _keep_port(home, transport.addresses())
     compute = WorkerThread()
 
     async def build(run: Run) -> Engine:
-        return await compute.run(lambda: build_torch(run, machine), Cost())
+        return await compute.run(lambda: build_torch(_verified(run, machine), machine), Cost())
 
     return Box(
         transport=transport,
@@ -127,12 +150,14 @@ def _port(home: Path, machine: Machine) -> int:
 
 
 def _keep_port(home: Path, addresses: list[str]) -> None:
-    (home / "port").write_text(addresses[0].rpartition(":")[2])
+    with writing(home):
+        (home / "port").write_text(addresses[0].rpartition(":")[2])
 
 
 def _sink(path: Path) -> Callable[[bytes], None]:
     """Return a writer of whole lines to the end of a journal file."""
-    file = path.open("ab", buffering=0)
+    with writing(path):
+        file = path.open("ab", buffering=0)
 
     def put(line: bytes) -> None:
         try:

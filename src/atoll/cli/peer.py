@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from atoll.errors import LocalError
+
 HIDDEN = True
 
 
@@ -52,7 +54,16 @@ def command(
         box = await real_box(home, machine)
         try:
             await live(box, start, stop)
+        except LocalError as error:
+            raise _placed(error, home) from error
         finally:
             await box.compute.close()
 
     asyncio.run(main())
+
+
+def _placed(error: LocalError, home: Path) -> LocalError:
+    """Return the error with the whole path of the file it names: inside its box a peer knows only relative ones."""
+    name, colon, rest = error.what.partition(": ")
+    inside = bool(colon) and not Path(name).is_absolute() and (home / name).exists()
+    return LocalError(f"{home / name}: {rest}", hint=error.hint) if inside else error

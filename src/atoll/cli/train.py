@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -26,12 +27,15 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
 ) -> None:
     """Start a run here (or resume it) and print the ticket that others join with."""
+    from atoll.cli.local import flags
     from atoll.observe.report import text
     from atoll.spec.load import load_run
 
     run = load_run(run_file, overrides=overrides or ())
     folder = home or Path("runs") / run.name
-    resume = f"atoll train {run_file} --home {folder}" + (f" --peers {peers}" if peers > 1 else "")
+    same = flags(home=folder, peers=peers, device=device, threads=threads, host=host, port=port, relay=relay)
+    changes = [word for change in overrides or () for word in ("--set", change)]
+    resume = shlex.join(["atoll", "train", str(run_file), *same, *changes])
     summary = train(
         run,
         folder,

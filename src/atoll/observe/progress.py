@@ -281,6 +281,8 @@ def _say_state(line: Line) -> str | None:
     match line.event:
         case journal.StateFetched(version=version, size_bytes=size, took_s=took_s):
             return f"fetched the state of round {version} ({say_bytes(size)} in {say_time(took_s)})"
+        case journal.CatchUpFailed(version=version, why=why):
+            return f"could not get round {version} from anybody: {why}"
         case journal.StateHealed(version=version):
             return f"differed at round {version} and downloaded the right state"
         case journal.PrivateStateReset(why=why):

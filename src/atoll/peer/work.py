@@ -315,7 +315,7 @@ async def _heal(member: Member, announced: RoundAnnounced) -> None:
 
 async def _try_otherwise(member: Member, error: PeerError) -> None:
     """After a vain attempt to catch up, wait a little and try for the whole state; raises when the run is over."""
-    member.box.journal.write(events.PeerLost(who="", why=f"nobody could send round {member.history.version}: {error}"))
+    member.box.journal.write(events.CatchUpFailed(version=member.history.version, why=str(error)))
     await asyncio.sleep(RETRY_S)
     try:
         await _download(member)

@@ -1,0 +1,111 @@
+"""Runs small enough to be trained for real inside the simulator in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atoll.model.compute import Engine, Step, Vector
+from atoll.model.engine import build_engine
+from atoll.sim.faults import Fault
+from atoll.sim.scenario import Outcome
+from atoll.spec.recipe import (
+    Accumulate,
+    AdamW,
+    Channel,
+    Constant,
+    Delta,
+    Every,
+    Grad,
+    Inner,
+    Mean,
+    Merge,
+    Outer,
+    Recipe,
+    Schedule,
+    Sgd,
+    Work,
+)
+from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
+from tests.model.toys import CONTEXT, ToyData
+from tests.peer.world import anchor_of, play
+
+BATCH = 4
+SIZE = Size(dim=16, layers=2, heads=2, kv_heads=1, ffn=32)
+SAME = 1e-6
+"""The largest difference of a weight between two ways to the same model."""
+
+
+def diloco(
+    *,
+    inner: Inner,
+    outer: Outer,
+    steps: int,
+    rounds: int,
+    start_with: int,
+    weights: str = "uniform",
+    schedule: Schedule | None = None,
+) -> Run:
+    """Return a run that exchanges deltas every `steps` steps."""
+    merge = Merge(outer=outer, combine=Mean(weights="samples" if weights == "samples" else "uniform"))
+    channel = Channel(when=Every(steps=steps), what=Delta(), merge=merge)
+    return _run(Work(inner=inner, batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
+
+
+def ddp(*, outer: Sgd | AdamW, rounds: int, start_with: int, schedule: Schedule | None = None) -> Run:
+    """Return a run that exchanges gradients every step."""
+    merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
+    channel = Channel(when=Every(steps=1), what=Grad(), merge=merge)
+    return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
+
+
+def _run(work: Work, channel: Channel, rounds: int, start_with: int) -> Run:
+    return Run(
+        name="identity",
+        recipe=Recipe(work=work, channel={"outer": channel}),
+        budget=Budget(rounds=rounds),
+        model=Fresh(size=SIZE),
+        data=Data(context=CONTEXT),
+        membership=Membership(start_with=start_with),
+        seeds=Seeds(model=7),
+        upkeep=Upkeep(checkpoint_every=1),
+    )
+
+
+def engine_of(run: Run) -> Engine:
+    """Return the real model of a run, on one thread of this machine's processor."""
+    return build_engine(run, ToyData(), device="cpu", threads=1)
+
+
+def trained(run: Run, peers: int, faults: Sequence[Fault] = ()) -> Outcome:
+    """Play a run with real training, and check that all peers ended on one anchor of its last round."""
+    outcome = play(run, peers, build=engine_of, faults=faults)
+    anchors = [anchor_of(host.disk) for host in outcome.hosts]
+    assert {anchor.version for anchor in anchors} == {run.budget.rounds}
+    assert len({anchor.digest() for anchor in anchors}) == 1
+    return outcome
+
+
+def weights_of(outcome: Outcome) -> Vector:
+    """Return the weights of the final anchor."""
+    return anchor_of(outcome.hosts[0].disk).weights
+
+
+def digest_of(outcome: Outcome) -> str:
+    """Return the digest of the final anchor, outer state included."""
+    return anchor_of(outcome.hosts[0].disk).digest()
+
+
+def steps_over(first: int, count: int, rates: Sequence[float] | None = None) -> list[Step]:
+    """Return local steps over consecutive samples."""
+    starts = range(first, first + count * BATCH, BATCH)
+    return [
+        Step(samples=tuple(range(at, at + BATCH)), rate=1.0 if rates is None else rates[i])
+        for i, at in enumerate(starts)
+    ]
+
+
+def apart(one: Vector, other: Vector) -> float:
+    """Return the largest difference of two vectors."""
+    return float(np.abs(one - other).max())

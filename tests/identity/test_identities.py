@@ -1,0 +1,88 @@
+"""Degenerate settings of a recipe equal a known baseline: the cheapest proof that it is wired right.
+
+The training is real (a tiny model on torch), the world around it is simulated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atoll.spec.recipe import AdamW, Assign, Cosine, Inner, Outer, Sgd
+from atoll.sync.schedule import rate
+from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+def test_diloco_with_one_sgd_step_and_outer_rate_one_is_ddp(peers: int) -> None:
+    one = diloco(inner=Sgd(lr=0.3), outer=Sgd(lr=1.0), steps=1, rounds=6, start_with=peers)
+    other = ddp(outer=Sgd(lr=0.3), rounds=6, start_with=peers)
+    start = engine_of(one).weights()
+    weights = weights_of(trained(one, peers))
+    assert apart(weights, start) > 1e-3, "it has learned something"
+    assert apart(weights, weights_of(trained(other, peers))) < SAME
+
+
+def test_ddp_of_two_is_one_machine_with_the_batches_of_both() -> None:
+    run = ddp(outer=AdamW(lr=3e-3), rounds=5, start_with=2)
+    weights = weights_of(trained(run, 2))
+    alone = diloco(inner=AdamW(lr=3e-3), outer=Assign(), steps=1, rounds=1, start_with=1)
+    engine = engine_of(alone)
+    for round_ in range(5):
+        first = round_ * 2 * BATCH
+        samples = tuple(range(first, first + 2 * BATCH))
+        engine.train([steps_over(0, 1)[0].__class__(samples=samples)])
+    assert apart(weights, engine.weights()) < 2e-6
+
+
+@pytest.mark.parametrize("outer", [Assign(), Sgd(lr=1.0)])
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), Sgd(lr=0.3, momentum=0.9)])
+def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, outer: Outer) -> None:
+    run = diloco(inner=inner, outer=outer, steps=3, rounds=4, start_with=1)
+    plain = engine_of(run)
+    start = plain.weights()
+    plain.train(steps_over(0, 12))
+    weights = weights_of(trained(run, 1))
+    assert apart(weights, start) > 1e-3
+    assert apart(weights, plain.weights()) < SAME
+
+
+def test_one_peer_follows_the_schedule_as_plain_training_does() -> None:
+    schedule = Cosine(warmup_steps=4, floor=0.1)
+    run = diloco(inner=AdamW(lr=3e-3), outer=Assign(), steps=3, rounds=4, start_with=1, schedule=schedule)
+    plain = engine_of(run)
+    plain.train(steps_over(0, 12, [rate(schedule, step, step / 12) for step in range(12)]))
+    assert apart(weights_of(trained(run, 1)), plain.weights()) < SAME
+
+
+@pytest.mark.parametrize("weights", ["uniform", "samples"])
+def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
+    peers, steps, rounds = 3, 2, 2
+    run = diloco(inner=Sgd(lr=0.3), outer=Assign(), steps=steps, rounds=rounds, start_with=peers, weights=weights)
+    engines = [engine_of(run) for _ in range(peers)]
+    common = engines[0].weights()
+    for round_ in range(rounds):
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
+        common = np.mean([engine.weights() for engine in engines], axis=0, dtype=np.float64).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
+def test_diloco_keeps_every_peers_own_adam_between_rounds() -> None:
+    peers, steps, rounds = 2, 2, 3
+    outer = Sgd(lr=0.7, momentum=0.9, nesterov=True)
+    run = diloco(inner=AdamW(lr=3e-3), outer=outer, steps=steps, rounds=rounds, start_with=peers)
+    engines = [engine_of(run) for _ in range(peers)]
+    common = engines[0].weights()
+    momentum = np.zeros_like(common)
+    for round_ in range(rounds):
+        deltas = []
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
+            deltas.append(common - engine.weights())
+        mean = np.mean(deltas, axis=0)
+        momentum = 0.9 * momentum + mean
+        common = (common - 0.7 * (mean + 0.9 * momentum)).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), common) < SAME

@@ -1,0 +1,201 @@
+"""Links: one door for everybody, ourselves included."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+import pytest
+
+from atoll import journal
+from atoll.errors import PeerError
+from atoll.journal import Journal, Line, parse
+from atoll.net.identity import Identity, short
+from atoll.net.transport import PeerId, PeerLost, Stream, StreamClosed
+from atoll.peer.links import Links, hear, say
+from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
+from atoll.sim.loop import VirtualLoop
+from atoll.sim.network import Links as Wires
+from atoll.sim.network import SimNetwork
+from tests.peer.world import virtual
+
+A, B = (Identity.from_seed(bytes([x]) * 32).peer for x in (1, 2))
+
+
+class Clock:
+    def now_s(self) -> float:
+        return 0.0
+
+
+class Pair:
+    """Two peers' links, running, with what they wrote."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        self.network = SimNetwork(loop, Wires(), Random(0))
+        self.written: list[Line] = []
+        self.a, self.b = (self._links(peer) for peer in (A, B))
+        self.a.contacts[B] = (self.network.address(B),)
+        self.b.contacts[A] = (self.network.address(A),)
+        self._running = [asyncio.ensure_future(links.run()) for links in (self.a, self.b)]
+
+    def _links(self, peer: PeerId) -> Links:
+        book = Journal(short(peer), Clock(), lambda line: self.written.append(parse(line)))
+        return Links(self.network.transport(peer), book)
+
+    def events(self) -> list[journal.Event]:
+        return [line.event for line in self.written]
+
+
+async def echo(peer: PeerId, stream: Stream) -> None:
+    await stream.send(peer + await stream.recv())
+
+
+@pytest.mark.parametrize("to", [A, B])
+def test_a_stream_to_ourselves_is_a_stream_like_any_other(to: PeerId) -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve("part", echo)
+        pair.b.serve("part", echo)
+        async with pair.a.talk(to, "part") as stream:
+            await stream.send(b"hello")
+            assert await stream.recv() == A + b"hello"
+            with pytest.raises(StreamClosed):
+                await stream.recv()
+
+    virtual(main())
+
+
+def test_talking_to_ourselves_is_no_traffic() -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve("part", echo)
+        async with pair.a.talk(A, "part") as stream:
+            await stream.send(b"x" * 1000)
+            await stream.recv()
+        assert sum(pair.a.counts.sent.values()) == sum(pair.a.counts.received.values()) == 0
+        pair.b.serve("part", echo)
+        async with pair.a.talk(B, "part") as stream:
+            await stream.send(b"x" * 1000)
+            await stream.recv()
+        assert sum(pair.a.counts.sent.values()) == 1000
+        assert sum(pair.a.counts.received.values()) == 1032
+        assert sum(pair.b.counts.sent.values()) == 1032
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("to", [A, B])
+def test_what_a_handler_refuses_is_written_down_and_the_stream_ends(to: PeerId) -> None:
+    async def refuse(peer: PeerId, stream: Stream) -> None:
+        await stream.recv()
+        raise PeerError("I do not like it")
+
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve("part", refuse)
+        pair.b.serve("part", refuse)
+        async with pair.a.talk(to, "part") as stream:
+            await stream.send(b"hello")
+            with pytest.raises(PeerLost):
+                await stream.recv()
+        assert pair.events() == [journal.MessageRefused(who=short(A), why="part: I do not like it")]
+
+    virtual(main())
+
+
+def test_more_messages_than_a_queue_holds_wait_for_the_reader() -> None:
+    async def count(peer: PeerId, stream: Stream) -> None:
+        got = 0
+        try:
+            while True:
+                await stream.recv()
+                got += 1
+                await asyncio.sleep(0.01)
+        except PeerLost:
+            counted.append(got)
+
+    counted: list[int] = []
+
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve("part", count)
+        async with pair.a.talk(A, "part") as stream:
+            for _ in range(300):
+                await stream.send(b"x")
+            await stream.finish()
+            with pytest.raises(PeerLost):
+                await stream.recv()
+        assert counted == [300]
+
+    virtual(main())
+
+
+def test_two_that_dial_at_once_need_one_connection() -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.b.serve("part", echo)
+
+        async def once() -> bytes:
+            async with pair.a.talk(B, "part") as stream:
+                await stream.send(b"x")
+                return await stream.recv()
+
+        assert await asyncio.gather(*(once() for _ in range(5))) == [A + b"x"] * 5
+        assert len(pair.a._conns[B]) == 1
+
+    virtual(main())
+
+
+def test_a_dead_link_is_dialled_again() -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.b.serve("part", echo)
+        async with pair.a.talk(B, "part") as stream:
+            await stream.send(b"x")
+            await stream.recv()
+        await pair.b._conns[A][0].close("enough")
+        await asyncio.sleep(1.0)
+        async with pair.a.talk(B, "part") as stream:
+            await stream.send(b"y")
+            assert await stream.recv() == A + b"y"
+
+    virtual(main())
+
+
+def test_nobody_home_is_a_lost_peer() -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        nobody = Identity.from_seed(b"\x09" * 32).peer
+        with pytest.raises(PeerLost):
+            async with pair.a.talk(nobody, "part"):
+                raise AssertionError("there is nobody to talk to")
+
+    virtual(main())
+
+
+def test_messages_are_said_and_heard_whole() -> None:
+    async def answer(peer: PeerId, stream: Stream) -> None:
+        asked = await hear(stream, AskTalk)
+        assert asked == AskRun("run", 1)
+        await say(stream, Declined("no"))
+        await say(stream, Accepted())
+
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve("ask", answer)
+        async with pair.a.talk(A, "ask") as stream:
+            await say(stream, AskRun("run", 1))
+            assert await hear(stream, PartTalk) == Declined("no")
+            assert await hear(stream, PartTalk) == Accepted()
+
+    virtual(main())
