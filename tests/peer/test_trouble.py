@@ -129,7 +129,8 @@ def test_a_peer_whose_folder_is_gone_downloads_everything_anew() -> None:
 
 def test_damaged_private_state_starts_from_zero_and_the_journal_says_so() -> None:
     async def hands(disk: Disk) -> None:
-        await disk.write(await newest(disk, "private"), b"spoiled")
+        for name in await disk.names("private"):
+            await disk.write(f"private/{name}", b"spoiled")
 
     outcome = meddled(hands)
     (reset,) = events(outcome, journal.PrivateStateReset, peer=1)

@@ -7,24 +7,8 @@ from typing import TypeVar
 
 from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
 from atoll.spec.run import Budget, Membership, Run, Upkeep
-from atoll.swarm.broker import (
-    Action,
-    Arrived,
-    Broker,
-    Gone,
-    Heard,
-    Logged,
-    Note,
-    Round,
-    Said,
-    Tell,
-    Tick,
-    Write,
-    result_root,
-    step,
-    take_office,
-)
-from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply
+from atoll.swarm.broker import step, take_office
+from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import (
     Contributed,
     FromMember,
@@ -36,6 +20,7 @@ from atoll.swarm.messages import (
     Standing,
     Stuck,
 )
+from atoll.swarm.state import Action, Arrived, Broker, Gone, Heard, Logged, Note, Round, Said, Tell, Tick, Write
 
 A, B, C, D, E = (bytes([x]) * 32 for x in (1, 2, 3, 4, 5))
 """Peers in canonical order; A is the broker and its own member."""

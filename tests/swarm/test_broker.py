@@ -7,7 +7,7 @@ import pytest
 
 from atoll import journal
 from atoll.spec.run import AllowList, Membership, canonical
-from atoll.swarm.broker import GONE_S_MAX, REUNION_S, STALL_S, Arrived, Catch, Gone, Said, Tell, Tick, Write, step
+from atoll.swarm.broker import GONE_S_MAX, step
 from atoll.swarm.lease import Range
 from atoll.swarm.log import Entry, EpochStarted, Key, Member, RosterChanged, RunFinished
 from atoll.swarm.messages import (
@@ -25,6 +25,8 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
+from atoll.swarm.round import STALL_S
+from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Said, Tell, Tick, Write
 from tests.swarm.table import A, B, C, D, E, Table, small_run
 
 
@@ -536,11 +538,16 @@ def test_after_a_restart_known_members_are_awaited_for_a_while() -> None:
 
 
 def test_who_was_here_after_the_restart_and_went_is_not_awaited() -> None:
-    again = committed_and_restarted()
+    table = Table()
+    table.join(A, B, C)
+    table.finish_round(A)
+    again = table.restarted()
     again.arrive(A, B, C)
     again.go(C)
     again.stand(A, B)
-    assert again.announced()[1].members == (A, B)
+    again.finish_round(A, B)
+    assert again.announced()[-1].members == (A, B)
+    assert again.now_s - again.broker.started_s < REUNION_S
 
 
 def test_who_is_back_is_awaited_until_it_says_where_it_stands() -> None:
@@ -550,6 +557,20 @@ def test_who_is_back_is_awaited_until_it_says_where_it_stands() -> None:
     assert len(again.announced()) == 1
     again.stand(B)
     assert again.announced()[1].members == (A, B, C)
+
+
+def test_after_a_restart_as_many_as_the_run_starts_with_are_awaited_for_a_while() -> None:
+    table = three()
+    table.finish_round(A, B, C)
+    table.leave(C)
+    table.contribute(A, B)
+    table.reduce(A, B)
+    table.hold(A, B)
+    again = table.restarted()
+    again.join(A, B)
+    assert len(again.announced()) == 2
+    again.tick(REUNION_S)
+    assert again.announced()[-1].members == (A, B)
 
 
 def test_when_everybody_is_back_nothing_is_waited_for() -> None:

@@ -10,21 +10,11 @@ from random import Random
 
 import pytest
 
-from atoll.swarm.broker import (
-    Arrived,
-    Gone,
-    Heard,
-    Logged,
-    Said,
-    Tick,
-    Write,
-    result_root,
-    step,
-    take_office,
-)
+from atoll.swarm.broker import step, take_office
 from atoll.swarm.lease import positions
-from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply
+from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
+from atoll.swarm.state import Arrived, Gone, Heard, Logged, Said, Tick, Write
 from tests.swarm.table import A, B, C, D, small_run
 
 PEERS = (A, B, C, D)

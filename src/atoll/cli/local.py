@@ -7,6 +7,7 @@ Killing the watcher leaves the peers at work; Ctrl-C asks them to leave and says
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ LEAVE_S_MAX = 15.0
 LINGER_S = 30.0
 """How long other peers of this machine may go on when its first one, the organiser or the only one, has ended."""
 LOOK_S = 0.1
+SPACE_BYTES_MIN = 2**16
 
 
 @dataclass
@@ -93,6 +95,8 @@ def _last_words(folder: Path, code: int) -> AtollError:
     said = (folder / "output.log").read_text(errors="replace").splitlines()
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error: ")]
     hints = [line.removeprefix("hint: ") for line in said if line.startswith("hint: ")]
+    if not errors and shutil.disk_usage(folder).free < SPACE_BYTES_MIN:  # not even for its last words was there space
+        return LocalError(f"{folder}: the disk is full", hint="free some space and start again: all saved is intact")
     error = _Ended(
         errors[-1] if errors else f"peer {folder.name} ended unexpectedly (exit code {code})",
         hint=hints[-1] if errors and hints else f"see {folder / 'output.log'}",

@@ -146,7 +146,8 @@ def _port(home: Path, machine: Machine) -> int:
     kept = home / "port"
     if machine.port or not kept.is_file():
         return machine.port
-    return int(kept.read_text())
+    said = kept.read_text(errors="replace")
+    return int(said) if said.isdecimal() and int(said) < 2**16 else 0  # torn by a crash: any will do
 
 
 def _keep_port(home: Path, addresses: list[str]) -> None:

@@ -17,8 +17,7 @@ from atoll.peer.links import hear, say
 from atoll.peer.member import Member
 from atoll.peer.messages import Chunk, Declined, FetchResult, FetchState, FetchTalk, Offer
 from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
-from atoll.swarm.broker import result_root
-from atoll.swarm.log import RoundCommitted
+from atoll.swarm.log import RoundCommitted, result_root
 from atoll.sync.merge import Anchor
 
 PIECE_BYTES = 2**20

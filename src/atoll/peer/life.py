@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from atoll import journal as events
-from atoll.errors import AtollError, LocalError, PeerError, PeerLost, PeerRefused, SpecError
+from atoll.errors import AtollError, PeerError, PeerLost, PeerRefused, SpecError
 from atoll.model.compute import Cost, Engine
 from atoll.net.identity import short
 from atoll.net.ticket import Contact, Ticket, print_ticket
@@ -32,7 +32,7 @@ from atoll.peer.member import Member
 from atoll.peer.messages import AskRun, AskTalk
 from atoll.peer.office import MemberTalk, Office
 from atoll.peer.store import Store
-from atoll.peer.work import work
+from atoll.peer.work import recall, work
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
 from atoll.swarm.messages import Redirect, Refused, Welcome
@@ -243,7 +243,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(next(iter(run.recipe.channel.values())).merge.outer, weights)
     else:
-        await _recall(box, store, engine, anchor.version)
+        await recall(box, store, engine, anchor.version)
     member = Member(
         box=box,
         links=links,
@@ -263,19 +263,6 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         for entry in await store.log():
             member.learn(entry)
     return member
-
-
-async def _recall(box: Box, store: Store, engine: Engine, version: int) -> None:
-    """Take inner optimizer state back; where that cannot be, say that it starts from zero."""
-    private = await store.private(version)
-    why = f"none was saved with version {version}"
-    if private is not None:
-        try:
-            await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
-            return
-        except LocalError as error:
-            why = f"private/{version}.safetensors: {error}"
-    box.journal.write(events.PrivateStateReset(why=why))
 
 
 def _open_doors(member: Member, office: Office | None) -> None:

@@ -20,9 +20,9 @@ from atoll.peer.links import hear, say
 from atoll.peer.store import Store
 from atoll.spec.run import PROTOCOL, Run
 from atoll.swarm import broker as decisions
-from atoll.swarm.broker import Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Write
 from atoll.swarm.log import Entry, History, Member, apply
 from atoll.swarm.messages import Append, FromBroker, FromMember, Hello, Refused
+from atoll.swarm.state import Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Write
 
 MemberTalk: Wire[FromMember] = Wire(FromMember)
 TICK_S = 1.0

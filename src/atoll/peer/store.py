@@ -4,7 +4,7 @@
     boots                    how often this peer has started: its serial number
     log                      the log as far as it is known, appended
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
-    private/V.safetensors    inner optimizer state at V (never sent)
+    private/V.safetensors    inner optimizer state after the work of round V (never sent)
     results/V                chunk digests and encoded chunks of round V
 
 The newest checkpoint plus the results after it give the newest anchor. Everything is plain data with
@@ -23,8 +23,7 @@ from safetensors.numpy import load, save
 from atoll import disk as disks
 from atoll.disk import Disk
 from atoll.errors import LocalError
-from atoll.swarm.broker import result_root
-from atoll.swarm.log import Entry, from_bytes, to_bytes
+from atoll.swarm.log import Entry, from_bytes, result_root, to_bytes
 from atoll.sync.merge import Anchor
 
 RESULTS_KEPT = 8
@@ -137,24 +136,36 @@ class Store:
             return None
         return result if result.sound() else None
 
-    async def keep_checkpoint(self, anchor: Anchor, private: bytes) -> int:
-        """Save anchor and private state, drop what is no longer needed, and return the bytes written."""
+    async def keep_private(self, version: int, private: bytes) -> None:
+        """Save the inner optimizer state as it is after the work of a round."""
+        await disks.save(self.disk, f"private/{version}.safetensors", private)
+
+    async def keep_checkpoint(self, anchor: Anchor) -> int:
+        """Save an anchor, drop what is no longer needed, and return the bytes written; private state goes first."""
         data = anchor_to_bytes(anchor)
-        await disks.save(self.disk, f"private/{anchor.version}.safetensors", private)
         await disks.save(self.disk, f"checkpoint/{anchor.version}.safetensors", data)
         versions = await self.checkpoints()
         for version in versions[:-CHECKPOINTS_KEPT]:
             await self.disk.remove(f"checkpoint/{version}.safetensors")
-            await self.disk.remove(f"private/{version}.safetensors")
+        for version in await self._versions("private"):
+            if version < versions[-CHECKPOINTS_KEPT:][0]:
+                await self.disk.remove(f"private/{version}.safetensors")
         oldest = min([*versions[-CHECKPOINTS_KEPT:], anchor.version - RESULTS_KEPT])
         for name in await self.disk.names("results"):
             if name.isdecimal() and int(name) <= oldest:
                 await self.disk.remove(f"results/{name}")
-        return len(data) + len(private)
+        return len(data)
 
     async def checkpoints(self) -> list[int]:
         """Return the versions of the checkpoints on disk, oldest first."""
-        names = await self.disk.names("checkpoint")
+        return await self._versions("checkpoint")
+
+    async def has_private(self, version: int) -> bool:
+        """Return whether the private state after a round's work is kept."""
+        return version in await self._versions("private")
+
+    async def _versions(self, folder: str) -> list[int]:
+        names = await self.disk.names(folder)
         return sorted(int(n.removesuffix(".safetensors")) for n in names if n.endswith(".safetensors"))
 
     async def anchor(self) -> Anchor | None:
@@ -166,7 +177,7 @@ class Store:
         return anchor_from_bytes(await self.disk.read(path), path)
 
     async def private(self, version: int) -> bytes | None:
-        """Return the private state saved with a version's checkpoint."""
+        """Return the private state as it was after a round's work, if it is kept."""
         return await self._read(f"private/{version}.safetensors")
 
     async def _read(self, path: str) -> bytes | None:

@@ -15,11 +15,12 @@ import numpy as np
 
 from atoll import journal as events
 from atoll.errors import LocalError, PeerError, PeerLost
-from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.compute import Cost, Engine, Step, Trained, Vector
 from atoll.net.transport import Traffic
+from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state
 from atoll.peer.member import Member, Own
-from atoll.peer.store import Result
+from atoll.peer.store import Result, Store
 from atoll.spec.recipe import Delta, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import RoundAnnounced, RoundCommitted
@@ -101,7 +102,11 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
                 )
             return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
 
-        member.own = Own(announced.key, member.serial, await member.job(cut))
+        chunks = await member.job(cut)
+        if not announced.key.version % _checkpoint_every(member):
+            # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
+            await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
+        member.own = Own(announced.key, member.serial, chunks)
         member.changes.notify()
     await member.changes.until(lambda: member.history.version >= announced.key.version)
 
@@ -241,6 +246,8 @@ async def _apply(member: Member, committed: RoundCommitted, result: Result, *, f
         if member.me not in committed.contributors:
             _note_dropped(member, committed)
         member.own = None
+    elif await member.store.has_private(version):  # we did the work of this round before a crash
+        await recall(member.box, member.store, member.engine, version)
     member.held = None
     member.box.journal.write(
         events.RoundApplied(channel=key.channel, version=version, anchor=member.digest, fetched=fetched)
@@ -269,15 +276,13 @@ def _count_traffic(member: Member) -> None:
 
 async def _checkpoint(member: Member) -> None:
     """Save state if this version is due."""
-    every = member.run.upkeep.checkpoint_every
-    if not every:
-        every = 1 if member.channel.when.steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW
     version = member.anchor.version
-    if version % every and not _last_round(member):
+    if version % _checkpoint_every(member) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
-    private = await member.job(member.engine.private)
-    size_bytes = await member.store.keep_checkpoint(member.anchor, private)
+    if not await member.store.has_private(version):
+        await member.store.keep_private(version, await member.job(member.engine.private))
+    size_bytes = await member.store.keep_checkpoint(member.anchor)
     member.box.journal.write(
         events.CheckpointSaved(
             version=version,
@@ -286,6 +291,24 @@ async def _checkpoint(member: Member) -> None:
             took_s=asyncio.get_running_loop().time() - began_s,
         )
     )
+
+
+def _checkpoint_every(member: Member) -> int:
+    every = member.run.upkeep.checkpoint_every
+    return every or (1 if member.channel.when.steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+
+
+async def recall(box: Box, store: Store, engine: Engine, version: int) -> None:
+    """Take the inner optimizer state after a round's work back; where that cannot be, say that it starts from zero."""
+    private = await store.private(version)
+    why = f"none was saved with version {version}"
+    if private is not None:
+        try:
+            await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+            return
+        except LocalError as error:
+            why = f"private/{version}.safetensors: {error}"
+    box.journal.write(events.PrivateStateReset(why=why))
 
 
 def _last_round(member: Member) -> bool:
@@ -343,8 +366,8 @@ async def _download(member: Member) -> None:
             channel=next(iter(member.run.recipe.channel)), version=anchor.version, anchor=member.digest, fetched=True
         )
     )
-    private = await member.job(member.engine.private)
-    await member.store.keep_checkpoint(anchor, private)
+    await member.store.keep_private(anchor.version, await member.job(member.engine.private))
+    await member.store.keep_checkpoint(anchor)
     stand(member)
 
 

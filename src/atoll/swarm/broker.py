@@ -1,25 +1,12 @@
 """What the broker decides: one pure step from what it heard to what it does.
 
-    announce -> contribute -> settle -> reduce -> hold -> commit
-                    ^            |        |        |
-                    +---- replan: an owner died, a contribution was recomputed or spoiled, nothing moved
-
-The broker never touches a weight. It announces rounds, notices who has contributed, fixes the one set of
-contributors, and commits when the result is on two disks. Whatever goes wrong before that is mended by a new
-plan with a larger attempt: contributions are kept by their makers until commit, so owners can be replaced at
-any time, in the end by the broker itself, which everybody can reach.
-
-Time is a number that is passed in. `Write` asks for a record; it takes effect when it comes back as
-`Logged`, so the same function serves whatever makes the log durable.
+The broker never touches a weight. It lets peers in, announces rounds to those who stand ready, brings each open
+round to its end (`round`), and says farewell when the budget is spent. Everything it knows is in the log, or comes
+back by itself when members say hello again; so a broker that starts anew goes on where the last one was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from statistics import median
-
-from blake3 import blake3
-from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll import journal
@@ -30,7 +17,6 @@ from atoll.swarm.log import (
     EpochStarted,
     History,
     Key,
-    Member,
     Record,
     RosterChanged,
     RoundAnnounced,
@@ -41,13 +27,10 @@ from atoll.swarm.log import (
 from atoll.swarm.messages import (
     Append,
     Contributed,
-    Contribution,
     Farewell,
-    FromBroker,
     FromMember,
     Holding,
     Leave,
-    Plan,
     Reduced,
     Refused,
     Spoiled,
@@ -55,151 +38,30 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
+from atoll.swarm.round import advance, drive, open_round, plan_of, replan
+from atoll.swarm.state import (
+    REUNION_S,
+    Action,
+    Arrived,
+    Broker,
+    Catch,
+    Gone,
+    Heard,
+    Logged,
+    Note,
+    Presence,
+    Said,
+    Tell,
+    Tick,
+    Write,
+    expected,
+    short,
+)
 
-REUNION_S = 15.0
-"""After a restart, how long known members may take to come back before the run goes on without them."""
-STALL_S = 30.0
-"""A settled round that nothing moves for this long is planned anew, around the broker."""
 GONE_S_MAX = 600.0
 """A peer that is away for longer leaves the roster; it may join again."""
 LAG_MAX = 2
 """A peer this many versions behind may be counted in: it catches up before it works."""
-HOLDERS_MIN = 2
-"""Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
-
-
-# what it hears
-
-
-class Arrived(Struct, frozen=True):
-    """A member opened its control stream."""
-
-    member: Member
-    next_index: int
-
-
-class Said(Struct, frozen=True):
-    """A member that is present said something."""
-
-    peer: bytes
-    message: FromMember
-
-
-class Gone(Struct, frozen=True):
-    """A member's control stream ended."""
-
-    peer: bytes
-    why: str
-
-
-class Logged(Struct, frozen=True):
-    """A record we asked for is durable."""
-
-    entry: Entry
-
-
-class Tick(Struct, frozen=True):
-    """Time passed."""
-
-
-Heard = Arrived | Said | Gone | Logged | Tick
-
-
-# what it does
-
-
-class Write(Struct, frozen=True):
-    """Append a record to the log."""
-
-    record: Record
-
-
-class Tell(Struct, frozen=True):
-    """Send a member a message."""
-
-    peer: bytes
-    message: FromBroker
-
-
-class Catch(Struct, frozen=True):
-    """Send a member the log from an index on, as it is now."""
-
-    peer: bytes
-    next_index: int
-
-
-class Note(Struct, frozen=True):
-    """Write a journal event."""
-
-    event: journal.Event
-
-
-Action = Write | Tell | Catch | Note
-
-
-# what it knows
-
-
-class Presence(Struct, frozen=True):
-    """A member whose control stream is open."""
-
-    member: Member
-    standing: Standing | None = None
-
-
-class Round(Struct, frozen=True, kw_only=True):
-    """The open round as this broker sees it."""
-
-    announced: RoundAnnounced
-    began_s: float
-    moved_s: float
-    attempt: int
-    owners: tuple[bytes, ...]
-    settled: tuple[Contribution, ...] | None = None
-    serials: dict[bytes, int] = {}
-    """Contributions that all owners of this attempt hold."""
-    took_s: dict[bytes, float] = {}
-    """How long each contributor took, over all attempts."""
-    spoiled: tuple[bytes, ...] = ()
-    reduced: dict[bytes, tuple[bytes, ...]] = {}
-    holding: dict[bytes, str] = {}
-
-    @property
-    def key(self) -> Key:
-        return self.announced.key
-
-
-class Broker(Struct, frozen=True, kw_only=True):
-    """Everything the broker decides from."""
-
-    me: bytes
-    run: Run
-    run_id: str
-    started_s: float
-    tokens_per_sample: int
-    history: History = History()
-    epoch: int = 0
-    """Our own epoch; 0 until the log says that it began."""
-    present: dict[bytes, Presence] = {}
-    away_s: dict[bytes, float] = {}
-    """Since when roster members are not present."""
-    missed: tuple[bytes, ...] = ()
-    """Members that missed the last round: they are counted in again once they stand at the newest version."""
-    round: Round | None = None
-    pending: bool = False
-    """A record is on its way into the log: decide nothing until it is there."""
-    announced: bool = False
-    """A round was announced in our epoch."""
-    told: tuple[bytes, ...] = ()
-    """Who was told farewell."""
-
-    @property
-    def channel(self) -> str:
-        return next(iter(self.run.recipe.channel))
-
-    @property
-    def steps(self) -> int:
-        return self.run.recipe.channel[self.channel].when.steps
 
 
 def take_office(me: bytes, run: Run, run_id: str, tokens_per_sample: int, history: History, now_s: float) -> Broker:
@@ -244,16 +106,16 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
     if isinstance(who, AllowList) and peer.hex() not in who.peers and peer != broker.me:
         why = "this run is for listed peers only"
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
-        return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=_short(peer), why=why))]
+        return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     back_too_soon = peer in broker.present
     present = broker.present | {peer: Presence(heard.member)}
     away_s = {p: t for p, t in broker.away_s.items() if p != peer}
     actions: list[Action] = [Tell(peer, Welcome(canonical(broker.run))), Catch(peer, heard.next_index)]
     if broker.round and not broker.history.finished:
-        actions.append(Tell(peer, _plan(broker, broker.round)))
+        actions.append(Tell(peer, plan_of(broker, broker.round)))
     broker = replace(broker, present=present, away_s=away_s)
     if broker.round and back_too_soon and peer in broker.round.owners:
-        broker, again = _replan(broker, broker.round, broker.round.owners, f"owner {_short(peer)} restarted", now_s)
+        broker, again = replan(broker, broker.round, broker.round.owners, f"owner {short(peer)} restarted", now_s)
         actions += again
     return broker, actions
 
@@ -262,7 +124,7 @@ def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, 
     if peer not in broker.present:
         return broker, []
     present = {p: x for p, x in broker.present.items() if p != peer}
-    notes: list[Action] = [] if broker.history.finished else [Note(journal.PeerLost(who=_short(peer), why=why))]
+    notes: list[Action] = [] if broker.history.finished else [Note(journal.PeerLost(who=short(peer), why=why))]
     return replace(broker, present=present, away_s=broker.away_s | {peer: now_s}), notes
 
 
@@ -285,35 +147,9 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
                 round_.attempt,
             ):
                 return broker, []
-            return _advance(broker, round_, peer, message, now_s)
+            return advance(broker, round_, peer, message, now_s)
         case _:
             return broker, []
-
-
-def _advance(
-    broker: Broker, round_: Round, peer: bytes, message: Contributed | Reduced | Holding | Spoiled | Stuck, now_s: float
-) -> tuple[Broker, list[Action]]:
-    """Note a member's part in the present attempt."""
-    match message:
-        case Contributed(serial=serial):
-            took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
-            round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
-            if round_.settled is not None and Contribution(peer, serial) not in round_.settled:
-                return _replan(broker, round_, round_.owners, f"{_short(peer)} computed its contribution anew", now_s)
-        case Reduced(digests=digests):
-            round_ = replace(round_, reduced=round_.reduced | {peer: digests}, moved_s=now_s)
-        case Holding(result=result):
-            round_ = replace(round_, holding=round_.holding | {peer: result}, moved_s=now_s)
-        case Spoiled(peer=culprit, why=why):
-            if culprit not in round_.announced.members or culprit in round_.spoiled or peer not in round_.owners:
-                return broker, []
-            round_ = replace(round_, spoiled=(*round_.spoiled, culprit))
-            return _replan(broker, round_, round_.owners, f"contribution of {_short(culprit)} refused: {why}", now_s)
-        case Stuck(owner=owner):
-            if owner in round_.owners and round_.settled is None:
-                owners = tuple(p for p in round_.owners if p != owner) or (broker.me,)
-                return _replan(broker, round_, owners, f"{_short(peer)} cannot reach {_short(owner)}", now_s)
-    return replace(broker, round=round_), []
 
 
 def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Action]]:
@@ -325,13 +161,13 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case EpochStarted(epoch=epoch):
             broker = replace(broker, epoch=epoch)
             if broker.history.open is not None:
-                broker, plan = _open(broker, broker.history.open, now_s)
+                broker, plan = open_round(broker, broker.history.open, now_s)
                 actions += plan
         case RosterChanged():
             actions += _roster_notes(before, broker.history)
         case RoundAnnounced() as announced:
             actions.append(Note(_announced_event(announced)))
-            broker, plan = _open(replace(broker, announced=True), announced, now_s)
+            broker, plan = open_round(replace(broker, announced=True), announced, now_s)
             actions += plan
         case RoundCommitted() as committed:
             actions.append(Note(_committed_event(broker, before, committed, now_s)))
@@ -345,43 +181,6 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case _:
             pass
     return broker, actions
-
-
-def _open(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple[Broker, list[Action]]:
-    """Begin to plan an announced round: every member that can be reached owns a share."""
-    owners = tuple(p for p in announced.members if p in broker.present) or announced.members
-    round_ = Round(announced=announced, began_s=now_s, moved_s=now_s, attempt=0, owners=owners)
-    broker = replace(broker, round=round_)
-    return broker, _tell_plan(broker, round_)
-
-
-def _replan(
-    broker: Broker, round_: Round, owners: tuple[bytes, ...], why: str, now_s: float
-) -> tuple[Broker, list[Action]]:
-    """Start the exchange of the open round again with other owners or another set of contributors."""
-    round_ = replace(
-        round_,
-        attempt=round_.attempt + 1,
-        owners=owners,
-        settled=None,
-        serials={},
-        reduced={},
-        holding={},
-        moved_s=now_s,
-    )
-    broker = replace(broker, round=round_)
-    event = journal.RoundReplanned(
-        channel=round_.key.channel, version=round_.key.version, attempt=round_.attempt, why=why
-    )
-    return broker, [Note(event), *_tell_plan(broker, round_)]
-
-
-def _tell_plan(broker: Broker, round_: Round) -> list[Action]:
-    return [Tell(peer, _plan(broker, round_)) for peer in round_.announced.members if peer in broker.present]
-
-
-def _plan(broker: Broker, round_: Round) -> Plan:
-    return Plan(round_.key, broker.epoch, round_.attempt, round_.owners, round_.settled)
 
 
 # decisions
@@ -399,7 +198,7 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         return _write(broker, roster)
     if broker.round is None:
         return _next_round(broker, now_s)
-    return _drive(broker, broker.round, now_s)
+    return drive(broker, broker.round, now_s)
 
 
 def _write(broker: Broker, record: Record) -> tuple[Broker, list[Action]]:
@@ -478,12 +277,7 @@ def _reunion(broker: Broker, now_s: float) -> bool:
     if now_s - broker.started_s >= REUNION_S:
         return False
     here = broker.present
-    return any(here[p].standing is None if p in here else _expected(broker, p, now_s) for p in broker.history.members)
-
-
-def _expected(broker: Broker, peer: bytes, now_s: float) -> bool:
-    """Return whether a member that is not here has been so since we started, and not for long."""
-    return broker.away_s.get(peer) == broker.started_s and now_s - broker.started_s < REUNION_S
+    return any(here[p].standing is None if p in here else expected(broker, p, now_s) for p in broker.history.members)
 
 
 def _budget_spent(broker: Broker) -> bool:
@@ -491,86 +285,6 @@ def _budget_spent(broker: Broker) -> bool:
     if budget.rounds:
         return broker.history.version >= budget.rounds
     return broker.history.samples * broker.tokens_per_sample >= budget.tokens
-
-
-def _drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
-    """Move the open round on: commit it, settle it, or mend it."""
-    live = [p for p in round_.announced.members if p in broker.present]
-    waited = [p for p in round_.announced.members if p not in broker.present and _expected(broker, p, now_s)]
-    if round_.settled is not None:
-        root = _root(round_)
-        if root is not None and _held(round_, root, len(live)):
-            contributors = tuple(c.peer for c in round_.settled)
-            return _write(broker, RoundCommitted(round_.key, contributors, root))
-    dead = [p for p in round_.owners if p not in broker.present and p not in waited]
-    if dead:
-        owners = tuple(live) or (broker.me,)
-        return _replan(broker, round_, owners, f"owner {_short(dead[0])} is gone", now_s)
-    if round_.settled is None:
-        return _settle(broker, round_, live, waited, now_s)
-    if now_s - round_.moved_s > STALL_S:
-        return _replan(broker, round_, (broker.me,), f"nothing moved for {STALL_S:.0f} s", now_s)
-    return broker, []
-
-
-def _root(round_: Round) -> str | None:
-    """Return the digest root of the result once every owner has reported."""
-    if any(owner not in round_.reduced for owner in round_.owners):
-        return None
-    return result_root(digest for owner in round_.owners for digest in round_.reduced[owner])
-
-
-def result_root(digests: Iterator[bytes] | tuple[bytes, ...]) -> str:
-    """Return the root over a result's chunk digests, in the order of the grid."""
-    return blake3(b"".join(digests)).hexdigest()
-
-
-def _held(round_: Round, root: str, live: int) -> bool:
-    holders = [peer for peer, result in round_.holding.items() if result == root]
-    return len(holders) >= min(HOLDERS_MIN, max(live, 1))
-
-
-def _settle(
-    broker: Broker, round_: Round, live: list[bytes], waited: list[bytes], now_s: float
-) -> tuple[Broker, list[Action]]:
-    """Fix the contributors: everybody who can still come has, or patience ran out.
-
-    Who contributed to an earlier attempt is waited for a little longer: it only has to send again.
-    """
-    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]
-    open_ = [p for p in [*live, *waited] if p not in round_.serials and p not in round_.spoiled]
-    patience_s, why = patience(broker, round_)
-    stalled = now_s - round_.moved_s > STALL_S
-    late = now_s - round_.began_s >= patience_s and (stalled or not any(p in round_.took_s for p in open_))
-    enough = len(in_) >= broker.run.membership.contributors_min
-    if not enough or (open_ and not late):
-        return broker, []
-    settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
-    round_ = replace(round_, settled=settled, moved_s=now_s)
-    broker = replace(broker, round=round_)
-    note = journal.RoundSettled(
-        channel=round_.key.channel,
-        version=round_.key.version,
-        attempt=round_.attempt,
-        contributors=[_short(p) for p in in_],
-        why="everybody present contributed" if not open_ else why,
-    )
-    return broker, [Note(note), *_tell_plan(broker, round_)]
-
-
-def patience(broker: Broker, round_: Round) -> tuple[float, str]:
-    """Return how long the round may wait for its slowest member, and why.
-
-    Until half have contributed nothing is known and the ceiling of the spec holds; then four times the
-    median of what they took, and ten seconds for the wire.
-    """
-    ceiling_s = broker.run.upkeep.patience_s_max
-    took = sorted(round_.took_s.values())
-    if 2 * len(took) < len(round_.announced.members):
-        return ceiling_s, f"fewer than half have contributed: the ceiling of {ceiling_s:.0f} s holds"
-    derived_s = 4 * median(took) + 10
-    why = f"four times the median of {median(took):.1f} s and 10 s"
-    return min(ceiling_s, derived_s), why
 
 
 def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:
@@ -586,15 +300,11 @@ def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:
 # words for the journal
 
 
-def _short(peer: bytes) -> str:
-    return peer.hex()[:8]
-
-
 def _roster_notes(before: History, after: History) -> list[Action]:
     joined = [p for p in sorted(after.members) if p not in before.members]
     left = [p for p in sorted(before.members) if p not in after.members]
-    notes: list[Action] = [Note(journal.PeerJoined(who=_short(p), roster=after.roster)) for p in joined]
-    return notes + [Note(journal.PeerLeft(who=_short(p), roster=after.roster)) for p in left]
+    notes: list[Action] = [Note(journal.PeerJoined(who=short(p), roster=after.roster)) for p in joined]
+    return notes + [Note(journal.PeerLeft(who=short(p), roster=after.roster)) for p in left]
 
 
 def _announced_event(announced: RoundAnnounced) -> journal.RoundAnnounced:
@@ -602,7 +312,7 @@ def _announced_event(announced: RoundAnnounced) -> journal.RoundAnnounced:
     return journal.RoundAnnounced(
         channel=announced.key.channel,
         version=announced.key.version,
-        members=[_short(p) for p in announced.members],
+        members=[short(p) for p in announced.members],
         samples=lease.size(ranges),
         first=min(r.first for r in ranges),
     )
@@ -615,7 +325,7 @@ def _committed_event(
     return journal.RoundCommitted(
         channel=committed.key.channel,
         version=committed.key.version,
-        contributors=[_short(p) for p in committed.contributors],
+        contributors=[short(p) for p in committed.contributors],
         samples=samples,
         tokens=samples * broker.tokens_per_sample,
         result=committed.result,

@@ -7,6 +7,8 @@ rounds by a key (channel, version, scope, unit); today's only scope is "all" and
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 from blake3 import blake3
 from msgspec import Struct
@@ -142,6 +144,11 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         returned=lease.give_back(history.returned, leases.values()),
         samples=history.samples + sum(lease.size(one) for one in used),
     )
+
+
+def result_root(digests: Iterable[bytes]) -> str:
+    """Return the root over a result's chunk digests, in the order of the grid."""
+    return blake3(b"".join(digests)).hexdigest()
 
 
 _encode = msgspec.msgpack.Encoder().encode

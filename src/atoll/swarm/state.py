@@ -1,0 +1,161 @@
+"""What the broker hears, what it may do, and what it knows: the records its decisions are made of.
+
+Time is a number that is passed in. `Write` asks for a record; it takes effect when it comes back as `Logged`,
+so the same decisions serve whatever makes the log durable.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from atoll import journal
+from atoll.spec.run import Run
+from atoll.swarm.log import Entry, History, Key, Member, Record, RoundAnnounced
+from atoll.swarm.messages import Contribution, FromBroker, FromMember, Standing
+
+REUNION_S = 15.0
+"""After a restart, how long known members may take to come back before the run goes on without them."""
+
+
+# what it hears
+
+
+class Arrived(Struct, frozen=True):
+    """A member opened its control stream."""
+
+    member: Member
+    next_index: int
+
+
+class Said(Struct, frozen=True):
+    """A member that is present said something."""
+
+    peer: bytes
+    message: FromMember
+
+
+class Gone(Struct, frozen=True):
+    """A member's control stream ended."""
+
+    peer: bytes
+    why: str
+
+
+class Logged(Struct, frozen=True):
+    """A record we asked for is durable."""
+
+    entry: Entry
+
+
+class Tick(Struct, frozen=True):
+    """Time passed."""
+
+
+Heard = Arrived | Said | Gone | Logged | Tick
+
+
+# what it does
+
+
+class Write(Struct, frozen=True):
+    """Append a record to the log."""
+
+    record: Record
+
+
+class Tell(Struct, frozen=True):
+    """Send a member a message."""
+
+    peer: bytes
+    message: FromBroker
+
+
+class Catch(Struct, frozen=True):
+    """Send a member the log from an index on, as it is now."""
+
+    peer: bytes
+    next_index: int
+
+
+class Note(Struct, frozen=True):
+    """Write a journal event."""
+
+    event: journal.Event
+
+
+Action = Write | Tell | Catch | Note
+
+
+# what it knows
+
+
+class Presence(Struct, frozen=True):
+    """A member whose control stream is open."""
+
+    member: Member
+    standing: Standing | None = None
+
+
+class Round(Struct, frozen=True, kw_only=True):
+    """The open round as this broker sees it."""
+
+    announced: RoundAnnounced
+    began_s: float
+    moved_s: float
+    attempt: int
+    owners: tuple[bytes, ...]
+    settled: tuple[Contribution, ...] | None = None
+    serials: dict[bytes, int] = {}
+    """Contributions that all owners of this attempt hold."""
+    took_s: dict[bytes, float] = {}
+    """How long each contributor took, over all attempts."""
+    spoiled: tuple[bytes, ...] = ()
+    reduced: dict[bytes, tuple[bytes, ...]] = {}
+    holding: dict[bytes, str] = {}
+
+    @property
+    def key(self) -> Key:
+        return self.announced.key
+
+
+class Broker(Struct, frozen=True, kw_only=True):
+    """Everything the broker decides from."""
+
+    me: bytes
+    run: Run
+    run_id: str
+    started_s: float
+    tokens_per_sample: int
+    history: History = History()
+    epoch: int = 0
+    """Our own epoch; 0 until the log says that it began."""
+    present: dict[bytes, Presence] = {}
+    away_s: dict[bytes, float] = {}
+    """Since when roster members are not present."""
+    missed: tuple[bytes, ...] = ()
+    """Members that missed the last round: they are counted in again once they stand at the newest version."""
+    round: Round | None = None
+    pending: bool = False
+    """A record is on its way into the log: decide nothing until it is there."""
+    announced: bool = False
+    """A round was announced in our epoch."""
+    told: tuple[bytes, ...] = ()
+    """Who was told farewell."""
+
+    @property
+    def channel(self) -> str:
+        return next(iter(self.run.recipe.channel))
+
+    @property
+    def steps(self) -> int:
+        return self.run.recipe.channel[self.channel].when.steps
+
+
+def expected(broker: Broker, peer: bytes, now_s: float) -> bool:
+    """Return whether a member that is not here has been so since we started, and not for long."""
+    return broker.away_s.get(peer) == broker.started_s and now_s - broker.started_s < REUNION_S
+
+
+def short(peer: bytes) -> str:
+    """Return how a peer is called in a journal."""
+    return peer.hex()[:8]
