@@ -65,7 +65,7 @@ def busy(loops: int) -> Iterator[None]:
 def training(folder: Path, peers: int) -> Iterator[subprocess.Popen[bytes]]:
     """Keep this many real peers training, and ask them to leave at the end."""
     (folder / "run.toml").write_text(RUN)
-    words = ["train", folder / "run.toml", "--home", folder / "home", "--peers", str(peers), "--threads", "1"]
+    words = ["train", str(folder / "run.toml"), "--home", str(folder / "home"), "--peers", str(peers), "--threads", "1"]
     command = [sys.executable, "-m", "atoll.cli.main", *words, "--host", "127.0.0.1", "--device", "cpu", "--json"]
     with (folder / "said.log").open("wb") as said:
         watcher = subprocess.Popen(

@@ -64,7 +64,7 @@ def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
         for place, engine in enumerate(engines):
             engine.assign(common)
             engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
-        common = np.mean([engine.weights() for engine in engines], axis=0, dtype=np.float64).astype(np.float32)
+        common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), common) < SAME
 
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from atoll.errors import PeerLost
 from atoll.net.identity import Identity, short
-from atoll.net.transport import Conn, PeerId, PeerLost, Stream, Traffic
+from atoll.net.transport import Conn, PeerId, Stream, Traffic
 from atoll.net.wire import Wire, encode
 from atoll.peer.follow import BrokerTalk
 from atoll.peer.links import TRAFFIC

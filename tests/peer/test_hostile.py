@@ -12,7 +12,8 @@ import pytest
 from blake3 import blake3
 
 from atoll import journal
-from atoll.net.transport import MESSAGE_BYTES_MAX, PeerLost
+from atoll.errors import PeerLost
+from atoll.net.transport import MESSAGE_BYTES_MAX
 from atoll.net.wire import encode
 from atoll.peer.messages import (
     Accepted,
@@ -314,9 +315,9 @@ def lied_to(
     return visited(enter, run)
 
 
-def chunk_of(values: float | np.ndarray, index: int) -> bytes:  # type: ignore[type-arg]
+def chunk_of(value: float, index: int) -> bytes:
     first, end = GRID.bounds(index)
-    return encode_chunk(Fp32(), np.broadcast_to(np.float32(values), (end - first,)))
+    return encode_chunk(Fp32(), np.full(end - first, value, np.float32))
 
 
 async def bring(spy: Spy, value: float) -> None:

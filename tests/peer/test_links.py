@@ -8,10 +8,10 @@ from random import Random
 import pytest
 
 from atoll import journal
-from atoll.errors import PeerError
+from atoll.errors import PeerError, PeerLost
 from atoll.journal import Journal, Line, parse
 from atoll.net.identity import Identity, short
-from atoll.net.transport import PeerId, PeerLost, Stream, StreamClosed
+from atoll.net.transport import PeerId, Stream, StreamClosed
 from atoll.peer.links import Links, hear, say
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
 from atoll.sim.loop import VirtualLoop

@@ -1,0 +1,160 @@
+"""The checks themselves: a sound run passes, and each kind of broken promise is found and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.errors import LocalError
+from atoll.journal import Line
+from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
+from atoll.sim.check import counted_once, durable, durable_at_crashes, one_history, settled, violations
+from atoll.sim.compute import UNIT
+from atoll.sim.faults import Crash
+from atoll.sim.loop import VirtualLoop
+from atoll.sim.scenario import Outcome, Remains, World
+from atoll.spec.run import Run
+from atoll.swarm.lease import Range
+from atoll.swarm.log import Entry, Key, RoundAnnounced, RoundCommitted, from_bytes, to_bytes
+from atoll.sync.merge import Anchor
+from tests.peer.world import counting_run, log_of, play
+
+PEERS = 3
+
+
+@pytest.fixture
+def run() -> Run:
+    return counting_run(rounds=3, start_with=PEERS)
+
+
+@pytest.fixture
+def outcome(run: Run) -> Outcome:
+    return play(run, PEERS)
+
+
+def rewrite(outcome: Outcome, peer: int, path: str, data: bytes) -> None:
+    """Put other bytes on a peer's disk after the play."""
+
+    async def main() -> None:
+        await outcome.hosts[peer].disk.write(path, data)
+
+    loop = VirtualLoop()
+    outcome.hosts[peer].disk._free_s = 0.0
+    loop.run(main())
+
+
+def tampered(outcome: Outcome, peer: int, weights: Any) -> None:
+    """Change the newest checkpoint of a peer so that it fits its own digest again."""
+    path = "checkpoint/3.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[peer].disk.files()[path], path)
+    rewrite(outcome, peer, path, anchor_to_bytes(Anchor(anchor.version, weights(anchor.weights), anchor.outer)))
+
+
+@pytest.mark.parametrize("recipe", ["diloco", "ddp", "fedavg"])
+def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
+    run = counting_run(recipe, rounds=5, start_with=PEERS)
+    outcome = play(run, PEERS)
+    assert violations(run, outcome) == []
+    assert settled(outcome) == []
+
+
+def test_two_anchors_of_one_version_are_found(run: Run, outcome: Outcome) -> None:
+    at = next(i for i, line in enumerate(outcome.lines) if isinstance(line.event, journal.RoundApplied))
+    line = outcome.lines[at]
+    assert isinstance(line.event, journal.RoundApplied)
+    outcome.lines[at] = Line(line.at_s, line.peer, replace(line.event, anchor="0" * 64))
+    assert len(list(one_history(outcome.lines))) == PEERS - 1
+    assert any(what.startswith("version 1: ") for what in violations(run, outcome))
+
+
+def test_a_commit_that_is_not_in_the_log_is_found(run: Run, outcome: Outcome) -> None:
+    entries = log_of(outcome)
+    last = max(i for i, entry in enumerate(entries) if isinstance(entry.record, RoundCommitted))
+    rewrite(outcome, 0, "log", b"".join(to_bytes(entry) for entry in entries[:last]))
+    found = violations(run, outcome)
+    assert "version 3 was called committed but is not in the log" in found
+    assert any("which the log does not have" in what for what in found)
+
+
+def test_a_commit_with_another_result_is_found(outcome: Outcome) -> None:
+    entries = [
+        Entry(entry.index, replace(entry.record, result="f" * 64))
+        if isinstance(entry.record, RoundCommitted) and entry.record.key.version == 2
+        else entry
+        for entry in log_of(outcome)
+    ]
+    assert list(durable(outcome.lines, entries)) == ["version 2 was called committed but is not in the log"]
+
+
+def test_a_commit_that_a_crash_takes_back_is_found_even_when_it_is_made_again() -> None:
+    run = counting_run(rounds=6, start_with=PEERS)
+    outcome = play(run, PEERS, faults=[Crash(at_s=1.2, peer=0, restart_after_s=2.0)])
+    assert list(durable_at_crashes(outcome)) == []
+    (left,) = outcome.remains
+    entries, _ = from_bytes(left.log, "log")
+    last = max(i for i, entry in enumerate(entries) if isinstance(entry.record, RoundCommitted))
+    cut = b"".join(to_bytes(entry) for entry in entries[:last])
+    forgetful = replace(outcome, remains=[Remains(left.place, left.lines, cut)])
+    (what,) = durable_at_crashes(forgetful)
+    assert what.startswith("after a crash, version ")
+    assert list(durable(outcome.lines, log_of(outcome))) == [], "at the end nothing shows"
+
+
+def test_what_a_member_forgets_in_a_crash_is_no_broken_promise(outcome: Outcome) -> None:
+    assert list(durable_at_crashes(replace(outcome, remains=[Remains(1, len(outcome.lines), b"")]))) == []
+
+
+def test_a_sample_in_two_committed_contributions_is_found() -> None:
+    a, b = b"a" * 32, b"b" * 32
+    entries = [
+        Entry(0, RoundAnnounced(Key("outer", 1), (a, b), ((Range(0, 4),), (Range(4, 4),)), "", 1)),
+        Entry(1, RoundCommitted(Key("outer", 1), (a,), "")),
+        Entry(2, RoundAnnounced(Key("outer", 2), (a, b), ((Range(4, 4),), (Range(3, 1), Range(8, 3))), "", 1)),
+        Entry(3, RoundCommitted(Key("outer", 2), (a, b), "")),
+    ]
+    assert list(counted_once(entries)) == ["sample 3 is in versions 1 and 2"]
+    assert list(counted_once(entries[:3])) == []
+    assert list(counted_once([*entries[:3], Entry(3, RoundCommitted(Key("outer", 2), (a,), ""))])) == []
+
+
+def test_one_sample_more_or_less_in_an_anchor_is_found(run: Run, outcome: Outcome) -> None:
+    def one_sample_more(weights: Any) -> Any:
+        changed = weights.copy()
+        changed[1:] += np.float32(8 * UNIT / PEERS)
+        return changed
+
+    tampered(outcome, 1, one_sample_more)
+    (what,) = violations(run, outcome)
+    assert what.startswith("peer 1, version 3: ")
+
+
+def test_rounding_is_not_taken_for_a_broken_promise(run: Run, outcome: Outcome) -> None:
+    tampered(outcome, 1, lambda weights: np.nextafter(weights, np.float32(9)))
+    assert violations(run, outcome) == []
+
+
+def test_a_peer_that_failed_in_an_earlier_life_is_found(run: Run, outcome: Outcome) -> None:
+    outcome.hosts[2].failures.append(LocalError("no memory"))
+    assert violations(run, outcome) == ["peer 2 failed: no memory"]
+
+
+def test_peers_that_are_not_at_peace_are_named(run: Run) -> None:
+    said: list[list[str]] = []
+
+    def enough(world: World) -> bool:
+        if any(host.version < 2 for host in world.hosts) or said:
+            return bool(said)
+        now = Outcome("", 0.0, 0, [], world.hosts, [])
+        said.append(settled(now))
+        world.hosts[1].version, before = 1, world.hosts[1].version
+        said.append(settled(now))
+        world.hosts[1].version, world.hosts[2].anchor = before, "other"
+        said.append(settled(now))
+        return True
+
+    play(run, PEERS, enough=enough)
+    assert said == [[], ["peers [1] are behind version 2"], ["2 anchors of version 2"]]
