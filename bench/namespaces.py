@@ -53,9 +53,9 @@ def take_part(folder: Path) -> int:
     here = ("--home", str(own / "run"), "--host", address, "--threads", "1", "--device", "cpu", "--json")
     env = {**os.environ, "HOME": str(own), "ATOLL_HOME": str(own / "cache"), "OMP_NUM_THREADS": "1"}
     words = ("train", str(folder / "run.toml")) if index == 0 else ("join", _await(ticket))
-    process = subprocess.Popen([sys.executable, "-m", "atoll.cli.main", *words, *here], env=env, cwd=own)
+    process = subprocess.Popen([sys.executable, "-m", "atoll.cli.main", *words, *here], env=env)
     if index == 0:
-        _publish(own / "run" / "peers" / "0" / "journal.jsonl", ticket)
+        _publish(process, own / "run" / "peers" / "0" / "journal.jsonl", ticket)
     return process.wait()
 
 
@@ -68,17 +68,16 @@ def _await(ticket: Path) -> str:
     return ticket.read_text()
 
 
-def _publish(path: Path, ticket: Path) -> None:
-    """Pass the organiser's ticket on, whole or not at all."""
-    deadline_s = time.monotonic() + WAIT_S_MAX
-    while time.monotonic() < deadline_s:
-        for line in journal.read(path) if path.is_file() else ():
-            if isinstance(line.event, journal.TicketPrinted):
-                draft = ticket.with_suffix(".new")
-                draft.write_text(line.event.ticket)
-                draft.rename(ticket)
-                return
+def _publish(organiser: subprocess.Popen[bytes], path: Path, ticket: Path) -> None:
+    """Pass the organiser's ticket on, whole or not at all; an empty one when it has ended without."""
+    word = ""
+    while not word and organiser.poll() is None:
         time.sleep(0.1)
+        lines = list(journal.read(path)) if path.is_file() else []
+        word = next((line.event.ticket for line in lines if isinstance(line.event, journal.TicketPrinted)), "")
+    draft = ticket.with_suffix(".new")
+    draft.write_text(word)
+    draft.rename(ticket)
 
 
 # from outside

@@ -82,8 +82,8 @@ def test_a_run_outlives_who_started_it_and_others_can_still_join(shore: Shore) -
     assert [process.children() for process in alone] == [[], []]
     late = shore.start("join", peers[1].ticket(), "--home", str(shore.folder / "late"), *HERE)
     [joiner] = seats(shore.folder / "late", 1)
-    name = wait_for(lambda: joiner.saw(journal.ContributionSent) and joiner.name(), "the joiner's work", by=late)
-    with_it = wait_for(lambda: counted(peers[0], name, version), "a round that counts the joiner", by=late)[0]
+    wait_for(lambda: joiner.saw(journal.ContributionSent), "the joiner's work", by=late)
+    with_it = wait_for(lambda: counted(peers[0], joiner.name(), version), "a round that counts it", by=late)[0]
     assert len(with_it.contributors) == 3
     wait_for(lambda: all(p.version() >= with_it.version for p in (*peers, joiner)), "everybody's end of that round")
     _end(*peers, joiner)
@@ -174,7 +174,7 @@ def _batch_of(run: Run, step_s: float) -> int:
 
 def _command(process: psutil.Process) -> str:
     """Return which `atoll` command a process is."""
-    words = process.cmdline()
+    words: list[str] = process.cmdline()
     return words[words.index("atoll.cli.main") + 1]
 
 

@@ -46,8 +46,7 @@ def test_so_does_a_run_that_a_peer_joins_in_the_middle(shore: Shore) -> None:
     assert logs[0] == logs[1]
     assert _anchors(outcome.lines) == real
     assert sorted(real) == list(range(1, ROUNDS + 1))
-    saved = {_saved(peer) for peer in (*peers, *outcome.hosts)}
-    assert saved == {real[ROUNDS]}
+    assert {_saved(peer) for peer in peers} == {_saved(host) for host in outcome.hosts} == {real[ROUNDS]}
 
 
 def _join_in_the_middle(shore: Shore, path: Path) -> list[Peer]:
@@ -115,9 +114,9 @@ def _anchors(lines: list[journal.Line]) -> dict[int, str]:
     return anchors
 
 
-def _losses(lines: list[journal.Line]) -> dict[str, list[float]]:
+def _losses(lines: list[journal.Line]) -> dict[str, list[float | None]]:
     """Return each peer's losses, step by step."""
-    losses: dict[str, list[float]] = {}
+    losses: dict[str, list[float | None]] = {}
     for line in lines:
         if isinstance(line.event, journal.WorkProgressed):
             losses.setdefault(line.peer, []).append(line.event.loss)

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atoll.errors import AtollError, SpecError
+from atoll.units import say_time
 
 if TYPE_CHECKING:
     from atoll.journal import Line
+    from atoll.observe.progress import Progress
     from atoll.sim.scenario import Scenario
     from atoll.sim.storm import Verdict
     from atoll.spec.run import Run
@@ -50,10 +52,11 @@ def command(
 
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
-    from atoll.sim.scenario import Scenario, on_fleet, stand_in
+    from atoll.sim.scenario import Scenario, losses_of, on_fleet, stand_in
     from atoll.spec.fleet import load_fleet
 
-    machines, delays_s = on_fleet(load_fleet(fleet))
+    imagined = load_fleet(fleet)
+    machines, delays_s = on_fleet(imagined)
     machines = machines[: peers or None]
     if device:
         from atoll.cli.machine import Machine, build_torch, pinned
@@ -66,6 +69,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         run=run,
         machines=machines,
         delays_s=delays_s,
+        losses=losses_of(imagined),
         seed=seed,
         faults=_faults(faults, seed, len(machines)),
         build=build,
@@ -113,7 +117,7 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
         progress.add(line)
         if not as_json and progress.version > said[1] and time.monotonic() - said[0] > SAY_EVERY_S:
             said[:] = [time.monotonic(), progress.version]
-            print(round_line(progress, scenario.run), file=sys.stderr)
+            print(_pace(progress) if modelled else round_line(progress, scenario.run), file=sys.stderr)
 
     outcome = simulate(dataclasses.replace(scenario, sees=see))
     if journal is not None:
@@ -136,6 +140,11 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
     }
 
 
+def _pace(progress: Progress) -> str:
+    """Return where a run with modelled compute stands: no loss, since nothing is trained."""
+    return f"round {progress.version}  {say_time(progress.last_s)} of virtual time"
+
+
 def _without_decoration(summary: dict[str, Any], scale: float) -> dict[str, Any]:
     """Return a summary of modelled compute: no losses, since nothing was trained, and bytes of the real model."""
     scaled = {name: int(summary[name] * scale) for name in ("sent_bytes",)}
@@ -149,7 +158,6 @@ def _without_decoration(summary: dict[str, Any], scale: float) -> dict[str, Any]
 
 def _text(outcome: dict[str, Any]) -> str:
     from atoll.observe.report import text
-    from atoll.units import say_time
 
     rows = [
         text(outcome["report"]),

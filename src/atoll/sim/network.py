@@ -71,6 +71,8 @@ class Links(Struct, frozen=True, kw_only=True):
     """One way, between regions that `delays_s` does not name."""
     delays_s: dict[tuple[str, str], float] = {}
     """One way, between two regions (or within one), in either order."""
+    losses: dict[tuple[str, str], float] = {}
+    """Part of the packets lost between two regions (or within one), in either order."""
 
     def of(self, peer: PeerId) -> Link:
         """Return a peer's link."""
@@ -78,8 +80,15 @@ class Links(Struct, frozen=True, kw_only=True):
 
     def between_s(self, one: PeerId, other: PeerId) -> float:
         """Return the one-way delay between two peers."""
+        return self._between(self.delays_s, one, other, self.delay_s)
+
+    def loss_between(self, one: PeerId, other: PeerId) -> float:
+        """Return the part of the packets lost on the way between two peers' own links."""
+        return self._between(self.losses, one, other, 0.0)
+
+    def _between(self, table: dict[tuple[str, str], float], one: PeerId, other: PeerId, default: float) -> float:
         pair = (self.of(one).region, self.of(other).region)
-        return self.delays_s.get(pair, self.delays_s.get((pair[1], pair[0]), self.delay_s))
+        return table.get(pair, table.get((pair[1], pair[0]), default))
 
 
 class Bell:
@@ -435,7 +444,8 @@ class SimConn:
         return flow
 
     def _loss(self) -> float:
-        return 1 - (1 - self.door.host.loss) * (1 - self._remote.host.loss)
+        way = self.network.links.loss_between(self.door.id, self._remote.id)
+        return 1 - (1 - self.door.host.loss) * (1 - self._remote.host.loss) * (1 - way)
 
     def _lossy_link(self) -> int:
         """Return the link that stands for what congestion control leaves of this connection under loss."""

@@ -35,7 +35,7 @@ from atoll.sim.faults import Fault, stream
 from atoll.sim.loop import Incarnation, SimulationFailed, VirtualLoop
 from atoll.sim.network import Link, Links, SimNetwork
 from atoll.sim.trace import Trace
-from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s
+from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s, link
 from atoll.spec.run import Folder, Run, identity
 
 Build = Callable[[Run], Engine]
@@ -51,7 +51,9 @@ class PeerBroke(SimulationFailed):
 
 TRY_AGAIN_S = 5.0
 COUNTING_SIZE = 256
-"""Elements of a counting model's vector."""
+"""Elements of a counting model's vector in a search for faults: a few chunks, so that not everybody owns one."""
+STAND_IN_SIZE = 16384
+"""Elements where it stands for a real model: as many chunks as a group may have members."""
 
 
 class Entrance(Struct, frozen=True):
@@ -68,6 +70,8 @@ class Scenario:
     run: Run
     machines: Sequence[Machine]
     delays_s: dict[tuple[str, str], float]
+    losses: dict[tuple[str, str], float] = field(default_factory=dict)
+    """Part of the packets lost between regions."""
     seed: int = 0
     faults: Sequence[Fault] = ()
     entrances: Sequence[Entrance] = ()
@@ -169,6 +173,12 @@ def on_fleet(fleet: Fleet) -> tuple[list[Machine], dict[tuple[str, str], float]]
     return machines, {(a, b): latency_s(fleet, a, b) for a in regions for b in regions}
 
 
+def losses_of(fleet: Fleet) -> dict[tuple[str, str], float]:
+    """Return the packet loss between a fleet's regions."""
+    regions = sorted({machine.region for machine in expand(fleet)})
+    return {(a, b): link(fleet, a, b).loss for a in regions for b in regions}
+
+
 def simulate(scenario: Scenario) -> Outcome:
     """Play a scenario to its end; raises `SimulationFailed` on deadlock, livelock, stall or a broken peer."""
     loop = VirtualLoop()
@@ -193,6 +203,7 @@ def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
             for host in hosts
         },
         delays_s=dict(scenario.delays_s),
+        losses=dict(scenario.losses),
     )
     network = SimNetwork(loop, links, stream(scenario.seed, "network"), scale=scenario.scale)
     for host in hosts:
@@ -285,12 +296,12 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
     def build(run: Run) -> Engine:
         return CountingEngine(
             seed=run.seeds.data,
-            size=COUNTING_SIZE,
+            size=STAND_IN_SIZE,
             tokens_per_sample=run.data.context,
             sample_cost=train_cost(shape, 1, run.model.adapter if isinstance(run.model, Folder) else None),
         )
 
-    return build, max(1.0, trained / COUNTING_SIZE)
+    return build, max(1.0, trained / STAND_IN_SIZE)
 
 
 def _record(world: World, host: Host, line: bytes) -> None:
