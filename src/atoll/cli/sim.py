@@ -146,14 +146,18 @@ def _pace(progress: Progress) -> str:
 
 
 def _without_decoration(summary: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Return a summary of modelled compute: no losses, since nothing was trained, and bytes of the real model."""
-    scaled = {name: int(summary[name] * scale) for name in ("sent_bytes",)}
+    """Return a summary of modelled compute: no losses, since nothing was trained, and round bytes of the real model."""
     peers = [
-        peer | {name: int(peer[name] * scale) for name in ("sent_bytes", "received_bytes", "round_sent_bytes")}
+        peer
+        | {
+            "round_sent_bytes": int(peer["round_sent_bytes"] * scale),
+            "sent_bytes": int(peer["sent_bytes"] + peer["round_sent_bytes"] * (scale - 1)),
+            "received_bytes": None,
+        }
         for peer in summary["peers"]
     ]
     nothing: dict[str, Any] = {"loss_first": None, "loss_last": None, "held_out": None, "held_out_by_round": {}}
-    return summary | scaled | nothing | {"peers": peers}
+    return summary | nothing | {"peers": peers, "sent_bytes": sum(peer["sent_bytes"] for peer in peers)}
 
 
 def _text(outcome: dict[str, Any]) -> str:

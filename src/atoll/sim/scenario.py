@@ -52,7 +52,7 @@ class PeerBroke(SimulationFailed):
 TRY_AGAIN_S = 5.0
 COUNTING_SIZE = 256
 """Elements of a counting model's vector in a search for faults: a few chunks, so that not everybody owns one."""
-STAND_IN_SIZE = 16384
+STAND_IN_SIZE = 8192
 """Elements where it stands for a real model: as many chunks as a group may have members."""
 
 
