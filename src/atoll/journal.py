@@ -42,6 +42,8 @@ class PeerStarted(_Event):
 class PeerStopped(_Event):
     why: str
     version: int = 0
+    finished: bool = False
+    """The run is over, not only this peer's part in it."""
 
 
 class TicketPrinted(_Event):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +223,18 @@ def test_a_full_disk_ends_the_peer_and_harms_nothing(
     assert unharmed(before, home)
     filler.unlink()
     assert resume(shore, home).returncode == 0
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no such limit")
+def test_a_file_that_must_not_grow_ends_the_peer_and_harms_nothing(shore: Shore, trained: Path) -> None:
+    """What a full disk or a quota does, as anybody can make it."""
+    home = Path(shutil.copytree(trained, shore.folder / "home"))
+    before = contents(home)
+    words = shore.train(shore.run_file(rounds=newest(home) + 2, start_with=1), home, 1)
+    command = ["sh", "-c", 'ulimit -f 40 && exec "$@"', "sh", sys.executable, *shore.launcher, *words]
+    done = subprocess.run(command, capture_output=True, text=True, env=shore.env, timeout=90, check=False)
+    assert "free some space" in told(done, 3, str(home))
+    assert unharmed(before, home)
 
 
 def fill(path: Path, left_bytes: int) -> None:

@@ -21,7 +21,7 @@ from tests.observe.story import PEERS, tell
 
 def drawn(progress: Progress, *, width: int = 100, late_s: float = 0.0) -> str:
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
-    console.print(render(progress, demo_run(), progress.last_s + late_s, width=width))
+    console.print(render(progress, demo_run(overrides=["budget.rounds=12"]), progress.last_s + late_s, width=width))
     return console.export_text()
 
 
@@ -81,7 +81,7 @@ def test_without_a_terminal_each_round_is_one_plain_line(tmp_path: Path) -> None
     lost = Line(1015.0, PEERS[0], journal.PeerLost(who="deadbeef", why="silent"))
     write(tmp_path, [*tell(3, finish=True), lost])
     out = io.StringIO()
-    progress = follow(tmp_path, run=demo_run(), console=Console(file=out, width=40))
+    progress = follow(tmp_path, run=demo_run(overrides=["budget.rounds=12"]), console=Console(file=out, width=40))
     said = out.getvalue().splitlines()
     assert [line.split("  ")[0] for line in said if line.startswith("round")] == [f"round {i} of 12" for i in (1, 2, 3)]
     assert "lost deadbeef: silent" in said
@@ -92,7 +92,7 @@ def test_without_a_terminal_each_round_is_one_plain_line(tmp_path: Path) -> None
 def test_on_a_terminal_the_view_ends_with_the_run_and_leaves_the_last_screen(tmp_path: Path) -> None:
     write(tmp_path, tell(3, finish=True))
     out = io.StringIO()
-    follow(tmp_path, run=demo_run(), console=Console(file=out, width=100, force_terminal=True))
+    follow(tmp_path, run=demo_run(overrides=["budget.rounds=12"]), console=Console(file=out, width=100, force_terminal=True))
     assert "finished" in out.getvalue()
 
 

@@ -25,6 +25,7 @@ from tests.peer.world import (
     log_of,
     name,
     play,
+    sized,
 )
 
 
@@ -209,6 +210,14 @@ def test_a_slow_member_misses_its_round_gives_its_lease_back_and_is_told() -> No
     assert_sound(run, outcome, version=14)
     dropped = [event for event in events(outcome, journal.RoundSettled) if len(event.contributors) == 2]
     assert dropped and "median" in dropped[0].why
+
+
+def test_a_round_whose_exchange_takes_minutes_commits_without_a_new_plan() -> None:
+    run = counting_run(rounds=2, start_with=3)
+    outcome = play(run, 3, build=sized(20_000), rate_bytes_s=500.0)
+    assert_sound(run, outcome, version=2)
+    assert events(outcome, journal.RoundReplanned) == []
+    assert events(outcome, journal.RoundCommitted)[0].round_s > 100
 
 
 # what others may rely on

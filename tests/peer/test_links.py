@@ -57,8 +57,8 @@ def test_a_stream_to_ourselves_is_a_stream_like_any_other(to: PeerId) -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.a.serve("part", echo)
-        pair.b.serve("part", echo)
+        pair.a.serve({"part": echo})
+        pair.b.serve({"part": echo})
         async with pair.a.talk(to, "part") as stream:
             await stream.send(b"hello")
             assert await stream.recv() == A + b"hello"
@@ -72,12 +72,12 @@ def test_talking_to_ourselves_is_no_traffic() -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.a.serve("part", echo)
+        pair.a.serve({"part": echo})
         async with pair.a.talk(A, "part") as stream:
             await stream.send(b"x" * 1000)
             await stream.recv()
         assert sum(pair.a.counts.sent.values()) == sum(pair.a.counts.received.values()) == 0
-        pair.b.serve("part", echo)
+        pair.b.serve({"part": echo})
         async with pair.a.talk(B, "part") as stream:
             await stream.send(b"x" * 1000)
             await stream.recv()
@@ -97,8 +97,8 @@ def test_what_a_handler_refuses_is_written_down_and_the_stream_ends(to: PeerId) 
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.a.serve("part", refuse)
-        pair.b.serve("part", refuse)
+        pair.a.serve({"part": refuse})
+        pair.b.serve({"part": refuse})
         async with pair.a.talk(to, "part") as stream:
             await stream.send(b"hello")
             with pytest.raises(PeerLost):
@@ -124,7 +124,7 @@ def test_more_messages_than_a_queue_holds_wait_for_the_reader() -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.a.serve("part", count)
+        pair.a.serve({"part": count})
         async with pair.a.talk(A, "part") as stream:
             for _ in range(300):
                 await stream.send(b"x")
@@ -140,7 +140,7 @@ def test_two_that_dial_at_once_need_one_connection() -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.b.serve("part", echo)
+        pair.b.serve({"part": echo})
 
         async def once() -> bytes:
             async with pair.a.talk(B, "part") as stream:
@@ -157,7 +157,7 @@ def test_a_dead_link_is_dialled_again() -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.b.serve("part", echo)
+        pair.b.serve({"part": echo})
         async with pair.a.talk(B, "part") as stream:
             await stream.send(b"x")
             await stream.recv()
@@ -192,7 +192,7 @@ def test_messages_are_said_and_heard_whole() -> None:
     async def main() -> None:
         pair = Pair()
         await asyncio.sleep(0)
-        pair.a.serve("ask", answer)
+        pair.a.serve({"ask": answer})
         async with pair.a.talk(A, "ask") as stream:
             await say(stream, AskRun("run", 1))
             assert await hear(stream, PartTalk) == Declined("no")

@@ -44,6 +44,7 @@ def counting_run(
     start_with: int = 1,
     codec: Codec | None = None,
     checkpoint_every: int = 1,
+    patience_s_max: float = 3600.0,
     **membership: Any,
 ) -> Run:
     """Return a run of a shipped recipe, cut down to a few samples a round."""
@@ -58,7 +59,7 @@ def counting_run(
         budget=Budget(rounds=rounds),
         data=Data(context=16),
         membership=Membership(start_with=start_with, **membership),
-        upkeep=Upkeep(checkpoint_every=checkpoint_every),
+        upkeep=Upkeep(checkpoint_every=checkpoint_every, patience_s_max=patience_s_max),
     )
 
 

@@ -397,6 +397,26 @@ def test_a_settled_round_that_nothing_moves_is_planned_anew_around_the_broker() 
     assert (table.round.attempt, table.round.owners) == (1, (A,))
 
 
+def test_where_contributions_took_long_results_may_too() -> None:
+    table = three()
+    table.tick(100.0)
+    table.contribute(A, B, C)
+    table.tick(4 * 100.0 + 10)
+    assert table.round.attempt == 0
+    table.tick(1.0)
+    assert table.round.attempt == 1
+
+
+def test_every_plan_that_is_given_up_is_followed_by_one_with_twice_the_time() -> None:
+    table = three()
+    for attempt in range(4):
+        table.contribute(A, B, C)
+        table.tick(STALL_S * 2**attempt)
+        assert table.round.attempt == attempt
+        table.tick(1.0)
+        assert table.round.attempt == attempt + 1
+
+
 # patience
 
 

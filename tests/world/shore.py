@@ -32,8 +32,8 @@ from atoll.swarm.log import Entry, RoundAnnounced, from_bytes
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
-WAIT_S_MAX = 90.0
-LOOK_S = 0.03
+WAIT_S_MAX = 150.0
+LOOK_S = 0.1
 HERE = ("--threads", "1", "--host", "127.0.0.1", "--device", "cpu")
 """Flags of a peer on a small machine that others share."""
 
@@ -284,7 +284,7 @@ class Shore:
 
     def organise(self, run: Path, folder: Path) -> Peer:
         """Start the organiser of a run, without anybody looking on."""
-        canonical = save_run(self.folder, pinned(load_run(run), Machine()))
+        canonical = save_run(self.folder / run.stem, pinned(load_run(run), Machine()))
         return self._peer(folder, "--run", str(canonical))
 
     def join(self, ticket: str, folder: Path) -> Peer:

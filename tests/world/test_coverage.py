@@ -75,7 +75,7 @@ def _come_and_go(shore: Shore) -> None:
 
 def _to_the_end(shore: Shore) -> None:
     """Train with gradients at every step, to the end of the budget."""
-    run = shore.run_file(rounds=4, recipe="ddp", steps=1)
+    run = shore.run_file(rounds=4, recipe="ddp", steps=1, name="ddp.toml")
     first = shore.organise(run, shore.folder / "b0")
     second = shore.join(first.ticket(), shore.folder / "b1")
     assert [peer.ended() for peer in (first, second)] == [0, 0]

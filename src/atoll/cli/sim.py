@@ -52,12 +52,14 @@ def command(
 
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
+    from atoll.cli.local import with_peers
     from atoll.sim.scenario import Scenario, losses_of, on_fleet, stand_in
     from atoll.spec.fleet import load_fleet
 
     imagined = load_fleet(fleet)
     machines, delays_s = on_fleet(imagined)
     machines = machines[: peers or None]
+    run = with_peers(run, len(machines))
     if device:
         from atoll.cli.machine import Machine, build_torch, pinned
 

@@ -44,6 +44,8 @@ class PeerProgress:
     """Contributions of its own that missed their round."""
     heard_s: float = 0.0
     over: bool = False
+    complete: bool = False
+    """It stayed until the run was finished."""
     _before_bytes: tuple[int, int, int] = (0, 0, 0)
     """Traffic of earlier lives: counters begin at zero after a restart."""
 
@@ -89,13 +91,15 @@ class Progress:
 
     @property
     def version(self) -> int:
-        """The highest round that is committed."""
-        return max((v for v, each in self.rounds.items() if each.committed_s is not None), default=0)
+        """The highest round that is committed; who reads only a member's journal knows it from what was applied."""
+        committed = [version for version, each in self.rounds.items() if each.committed_s is not None]
+        return max([*committed, *(peer.version for peer in self.peers.values())], default=0)
 
     @property
     def tokens(self) -> int:
-        """Tokens in committed rounds."""
-        return sum(each.tokens for each in self.rounds.values() if each.committed_s is not None)
+        """Tokens in committed rounds; without the broker's journal, those that the peers at hand worked on."""
+        committed = sum(each.tokens for each in self.rounds.values() if each.committed_s is not None)
+        return committed or sum(peer.tokens for peer in self.peers.values())
 
     @property
     def tokens_s(self) -> float:
@@ -124,7 +128,7 @@ class Progress:
         if not self.peers:
             return "waiting for peers"
         if all(peer.over for peer in self.peers.values()):
-            return "stopped"
+            return "finished" if all(peer.complete for peer in self.peers.values()) else "stopped"
         return "training" if self.rounds else "gathering"
 
     @property
@@ -201,8 +205,8 @@ class Progress:
                 peer.round_sent_bytes = round_sent + traffic.round_sent_bytes
             case journal.CheckpointSaved(path=path):
                 self.checkpoint = path
-            case journal.PeerStopped():
-                peer.over, peer.state = True, "stopped"
+            case journal.PeerStopped(finished=finished):
+                peer.over, peer.complete, peer.state = True, finished, "stopped"
             case _:
                 pass
 

@@ -21,7 +21,7 @@ from atoll import journal as events
 from atoll.errors import PeerError
 from atoll.net.identity import short
 from atoll.net.transport import PeerId, Stream
-from atoll.peer.links import hear, say
+from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member, Own, plan_id, unless
 from atoll.peer.messages import Accepted, Chunk, Declined, Missing, PartHead, PartTalk, ResultHead, ResultTalk
 from atoll.peer.store import Result
@@ -97,12 +97,12 @@ async def _bring(member: Member, plan: Plan, own: Own, shard: Shard) -> int | No
     try:
         async with member.links.talk(owner, "part") as stream:
             await say(stream, PartHead(own.key, own.serial, shard.first, shard.count))
-            answer = await hear(stream, PartTalk)
+            answer = await within(member.silence_s_max, hear(stream, PartTalk))
             if not isinstance(answer, Missing) or any(index not in shard.chunks for index in answer.chunks):
                 raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
             for index in answer.chunks:
-                await say(stream, Chunk(index, own.chunks[index]))
-            accepted = await hear(stream, PartTalk)
+                await within(member.silence_s_max, say(stream, Chunk(index, own.chunks[index])))
+            accepted = await within(member.silence_s_max, hear(stream, PartTalk))
             if not isinstance(accepted, Accepted):
                 raise PeerError("the owner did not accept it")
         return 0 if owner == member.me else sum(len(own.chunks[index]) for index in answer.chunks)

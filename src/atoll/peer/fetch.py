@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 
 from blake3 import blake3
 
-from atoll.errors import LocalError, PeerError, PeerLost
+from atoll import journal as events
+from atoll.errors import LocalError, PeerError, PeerLost, PeerRefused
 from atoll.net.identity import short
 from atoll.net.transport import PeerId, Stream
-from atoll.peer.links import hear, say
+from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.messages import Chunk, Declined, FetchResult, FetchState, FetchTalk, Offer
 from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
@@ -59,13 +60,13 @@ async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
         try:
             async with member.links.talk(donor, "fetch") as stream:
                 await say(stream, FetchResult(committed.key, len(got)))
-                offer = await _offer(stream)
+                offer = await _offer(stream, member.silence_s_max)
                 if result_root(offer.digests) != committed.result:
                     raise PeerError("the offered result is not the committed one")
-                await _receive(stream, offer, got)
+                await _receive(stream, offer, got, member.silence_s_max)
             return Result(offer.digests, tuple(got))
         except PeerError as error:
-            problems.append(f"{short(donor)}: {error}")
+            problems.append(_blame(member, donor, error))
     raise PeerLost("; ".join(problems) or "there is nobody else")
 
 
@@ -79,7 +80,7 @@ async def fetch_state(member: Member) -> tuple[Anchor, int, list[str]]:
             data = b"".join(partial.pieces)
             return await _checked(member, data), len(data), partial.donors
         except PeerError as error:
-            problems.append(f"{short(donor)}: {error}")
+            problems.append(_blame(member, donor, error))
     raise PeerLost("; ".join(problems) or "there is nobody else")
 
 
@@ -97,13 +98,13 @@ async def _fetch_pieces(member: Member, donor: PeerId, partial: _Partial) -> Non
     while True:
         async with member.links.talk(donor, "fetch") as stream:
             await say(stream, FetchState(member.history.version, len(partial.pieces)))
-            offer = await _offer(stream)
+            offer = await _offer(stream, member.silence_s_max)
             if len(offer.digests) > _pieces_max(member):
                 raise PeerError(f"an offer of {len(offer.digests)} pieces is larger than the state")
             if partial.offer is None or offer == partial.offer:
                 partial.offer = offer
                 partial.donors.append(short(donor))
-                await _receive(stream, offer, partial.pieces)
+                await _receive(stream, offer, partial.pieces, member.silence_s_max)
                 return
         partial.offer, partial.pieces = None, []
 
@@ -129,20 +130,27 @@ async def _checked(member: Member, data: bytes) -> Anchor:
     return anchor
 
 
-async def _offer(stream: Stream) -> Offer:
-    match await hear(stream, FetchTalk):
+def _blame(member: Member, donor: PeerId, error: PeerError) -> str:
+    """Lay what a donor did wrong at its door; that it is gone, or does not have it, is no wrong. Return it in words."""
+    if not isinstance(error, PeerLost | PeerRefused):
+        member.box.journal.write(events.MessageRefused(who=short(donor), why=f"fetch: {error}"))
+    return f"{short(donor)}: {error}"
+
+
+async def _offer(stream: Stream, limit_s: float) -> Offer:
+    match await within(limit_s, hear(stream, FetchTalk)):
         case Offer() as offer:
             return offer
         case Declined(why=why):
-            raise PeerError(why)
+            raise PeerRefused(why)
         case _:
             raise PeerError("an offer was expected")
 
 
-async def _receive(stream: Stream, offer: Offer, got: list[bytes]) -> None:
+async def _receive(stream: Stream, offer: Offer, got: list[bytes], limit_s: float) -> None:
     """Add the missing chunks to `got`, each checked."""
     while len(got) < len(offer.digests):
-        chunk = await hear(stream, FetchTalk)
+        chunk = await within(limit_s, hear(stream, FetchTalk))
         if not isinstance(chunk, Chunk) or chunk.index != len(got):
             raise PeerError(f"chunk {len(got)} was expected")
         if blake3(chunk.data).digest() != offer.digests[chunk.index]:

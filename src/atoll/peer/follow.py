@@ -15,7 +15,8 @@ from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
 from atoll.peer.links import hear, say
 from atoll.peer.member import Member
-from atoll.spec.run import PROTOCOL
+from atoll.spec.load import decode_run
+from atoll.spec.run import PROTOCOL, canonical, identity
 from atoll.swarm.messages import (
     Append,
     Farewell,
@@ -80,7 +81,8 @@ async def _greet(member: Member, stream: Stream) -> bool:
     addresses = tuple(member.links.transport.addresses())
     await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, addresses, member.name))
     match await hear(stream, BrokerTalk):
-        case Welcome():
+        case Welcome(run=told):
+            await _take_settings(member, told)
             return True
         case Redirect(broker=broker, addresses=there):
             member.broker = PeerId(broker)
@@ -90,6 +92,17 @@ async def _greet(member: Member, stream: Stream) -> bool:
             raise PeerRefused(f"the broker refused us: {why}", hint=hint)
         case _:
             raise PeerError("the broker answered our greeting with something else")
+
+
+async def _take_settings(member: Member, told: bytes) -> None:
+    """Follow the organiser where it changed what may change: budget, membership, upkeep."""
+    if told == canonical(member.run):
+        return
+    run = decode_run(told)
+    if identity(run) != member.run_id:
+        raise PeerError("the broker described another run than the one we joined")
+    member.run = run
+    await member.store.keep_run(told)
 
 
 async def _listen(member: Member, stream: Stream) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from atoll import journal as events
 from atoll.errors import AtollError, PeerError, PeerLost, PeerRefused, SpecError
@@ -122,7 +123,7 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
         for task in (*helpers, leaving):
             task.cancel()
     why = stop.why or "the run is finished"
-    box.journal.write(events.PeerStopped(why=why, version=member.anchor.version))
+    box.journal.write(events.PeerStopped(why=why, version=member.anchor.version, finished=member.history.finished))
 
 
 async def _leave(member: Member, stop: Stop, duties: list[asyncio.Task[None]]) -> None:
@@ -273,9 +274,12 @@ def _open_doors(member: Member, office: Office | None) -> None:
         known = member.links.contacts.get(member.broker, ())
         await say(stream, Redirect(member.broker, known))
 
-    links = member.links
-    links.serve("ask", _tell_run(member))
-    links.serve("control", office.attend if office is not None else redirect)
-    links.serve("part", lambda peer, stream: exchange.take_part(member, peer, stream))
-    links.serve("result", lambda peer, stream: exchange.take_result(member, peer, stream))
-    links.serve("fetch", lambda peer, stream: serve_fetch(member, peer, stream))
+    member.links.serve(
+        {
+            "ask": _tell_run(member),
+            "control": office.attend if office is not None else redirect,
+            "part": partial(exchange.take_part, member),
+            "result": partial(exchange.take_result, member),
+            "fetch": partial(serve_fetch, member),
+        }
+    )

@@ -24,6 +24,7 @@ from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, ConnLost, PeerId, Strea
 from atoll.net.wire import Wire, encode
 
 M = TypeVar("M")
+T = TypeVar("T")
 Handler = Callable[[PeerId, Stream], Awaitable[None]]
 
 TRAFFIC = {
@@ -54,6 +55,7 @@ class Links:
         self.contacts: dict[PeerId, tuple[str, ...]] = {}
         self._journal = journal
         self._handlers: dict[str, Handler] = {}
+        self._doors = asyncio.Event()
         self._conns: dict[PeerId, list[Conn]] = {}
         self._dialling: dict[PeerId, asyncio.Lock] = {}
         self._tasks: asyncio.TaskGroup | None = None
@@ -62,9 +64,10 @@ class Links:
     def me(self) -> PeerId:
         return self.transport.id
 
-    def serve(self, tag: str, handler: Handler) -> None:
-        """Let `handler` answer streams that others open with `tag`."""
-        self._handlers[tag] = handler
+    def serve(self, handlers: dict[str, Handler]) -> None:
+        """Let these handlers answer streams by their tag; streams that came earlier were waiting for this."""
+        self._handlers = handlers
+        self._doors.set()
 
     async def run(self) -> None:
         """Accept connections until cancelled."""
@@ -121,6 +124,7 @@ class Links:
 
     async def _answer(self, peer: PeerId, tag: str, stream: Stream) -> None:
         """Run a handler; whatever the other side did wrong stays on this stream."""
+        await self._doors.wait()
         handler = self._handlers.get(tag)
         if handler is None:
             self._journal.write(events.MessageRefused(who=short(peer), why=f"no such protocol: {tag[:40]!r}"))
@@ -198,3 +202,12 @@ async def say(stream: Stream, message: object) -> None:
 async def hear(stream: Stream, wire: Wire[M]) -> M:
     """Return the next wire message; raises `PeerError` for bytes that are none."""
     return wire.decode(await stream.recv())
+
+
+async def within(limit_s: float, turn: Awaitable[T]) -> T:
+    """Return what the other side's turn in a conversation brings; raises `PeerLost` when it takes too long."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await turn
+    except TimeoutError:
+        raise PeerLost(f"nothing moved for {limit_s:.0f} s") from None

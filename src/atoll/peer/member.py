@@ -109,6 +109,11 @@ class Member:
     def channel(self) -> Channel:
         return next(iter(self.run.recipe.channel.values()))
 
+    @property
+    def silence_s_max(self) -> float:
+        """Return how long a peer may take over one message of a bulk transfer before it is given up."""
+        return self.run.upkeep.patience_s_max
+
     def standing(self) -> list[FromMember]:
         """Return what the broker must hear about our state."""
         return [Standing(self.anchor.version, self.digest)] if self.ready else []

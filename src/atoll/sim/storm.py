@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.sim.check import settled, violations
 from atoll.sim.faults import Fault, Weather, storm
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Machine
-from atoll.spec.run import Run
+from atoll.spec.run import Budget, Run
 
+ENDLESS = Budget(rounds=10**9)
+"""A search never runs out of work: what it looks for is in the middle."""
 CALM_ROUNDS = 2
 """Rounds that must commit after the storm."""
 CALM_S_MAX = 900.0
@@ -48,6 +51,7 @@ def weather(
     sky: Weather | None = None,
 ) -> Verdict:
     """Play one seed's storm and return the verdict; `faults` replays a stored list instead."""
+    run = replace(run, budget=ENDLESS)
     drawn = storm(seed, len(machines), until_s, sky) if faults is None else faults
     at_calm: list[int] = []
 

@@ -2,7 +2,7 @@
 
 A member opens the stream with `Hello`; the broker answers `Welcome` or `Refused`, then sends the log as it
 grows (`Append`) and the present plan of the open round (`Plan`). A plan is void when one with a larger
-(epoch, attempt) is known. Nothing here is decisive by itself: only the log is.
+(epoch, version, attempt) is known. Nothing here is decisive by itself: only the log is.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduc
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Write, expected, short
 
 STALL_S = 30.0
-"""A settled round that nothing moves for this long is planned anew, around the broker."""
+"""A settled round that nothing moves for this long, or for as long as patience, is planned anew around the broker."""
+STALLS_MAX = 6
+"""Each new plan may take twice as long as the one before, so many times."""
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
 
@@ -104,9 +106,21 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return replan(broker, round_, owners, f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
         return _settle(broker, round_, live, waited, now_s)
-    if now_s - round_.moved_s > STALL_S:
-        return replan(broker, round_, (broker.me,), f"nothing moved for {STALL_S:.0f} s", now_s)
+    limit_s = stall_s(broker, round_)
+    if now_s - round_.moved_s > limit_s:
+        return replan(broker, round_, (broker.me,), f"nothing moved for {limit_s:.0f} s", now_s)
     return broker, []
+
+
+def stall_s(broker: Broker, round_: Round) -> float:
+    """Return how long a settled round may stand still.
+
+    Results take as long to return as contributions took to send, and that is not known apart from the work; so
+    what is patient with contributors is patient here. A plan that was given up is followed by one with more time:
+    however slow the links, some plan has enough.
+    """
+    patience_s, _ = patience(broker, round_)
+    return max(STALL_S, patience_s) * 2.0 ** min(round_.attempt, STALLS_MAX)
 
 
 def _root(round_: Round) -> str | None:
