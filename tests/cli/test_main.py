@@ -121,7 +121,7 @@ def test_version_is_told_to_people_and_programs() -> None:
 
 
 def test_watch_tells_how_a_finished_run_ended(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_bytes(canonical(demo_run()))
+    (tmp_path / "run.json").write_bytes(canonical(demo_run(overrides=["budget.rounds=12"])))
     (tmp_path / "journal.jsonl").write_bytes(
         b"".join(msgspec.json.encode(line) + b"\n" for line in tell(3, finish=True))
     )
