@@ -74,15 +74,14 @@ class Spy(Stranger):
     log: list[Entry]
     plan: Plan | None
 
-    async def join(self, anchor: str, *, addresses: tuple[str, ...] | None = None) -> None:
-        """Get on the roster; `anchor` is the digest we claim to hold of version 0."""
+    async def join(self, anchor: str, *, version: int = 0) -> None:
+        """Get on the roster; `anchor` is the digest we claim to hold of `version`."""
         self.log, self.plan = [], None
         self.control = await self.open("control")
-        where = tuple(self.door.addresses()) if addresses is None else addresses
-        await self.say(Hello(self.run_id, PROTOCOL, 0, where, "spy"))
+        await self.say(Hello(self.run_id, PROTOCOL, 0, tuple(self.door.addresses()), "spy"))
         welcome = BrokerTalk.decode(await self.control.recv())
         assert isinstance(welcome, Welcome)
-        await self.say(Standing(0, anchor))
+        await self.say(Standing(version, anchor))
 
     async def say(self, message: Struct) -> None:
         await self.control.send(encode(message))

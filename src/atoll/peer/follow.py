@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from atoll import journal as events
-from atoll.errors import PeerError, PeerLost, PeerRefused
+from atoll.errors import PeerError, PeerLost, PeerRefused, SpecError
 from atoll.net.identity import short
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
-from atoll.peer.links import hear, say
+from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, canonical, identity
@@ -33,6 +33,7 @@ from atoll.swarm.messages import (
 BrokerTalk: Wire[FromBroker] = Wire(FromBroker)
 RETRY_S = 1.0
 RETRY_S_MAX = 15.0
+GREETING_S_MAX = 30.0
 SAID_MAX = 32
 """Reports remembered as said; more than one plan can ask for."""
 
@@ -50,12 +51,21 @@ async def follow(member: Member) -> None:
             if member.farewell or member.leaving or _complete(member):
                 break
             member.box.journal.write(events.PeerLost(who=short(member.broker), why=f"broker: {lost}"))
+            member.broker = _next_door(member)
             await asyncio.sleep(wait_s * (0.5 + member.box.random.random()))
             wait_s = min(2 * wait_s, RETRY_S_MAX)
         if member.leaving:
             break
     member.farewell = True
     member.changes.notify()
+
+
+def _next_door(member: Member) -> PeerId:
+    """Return whom to try next: the broker that the log names; before we know any of it, our contacts in turn."""
+    if member.history.broker:
+        return PeerId(member.history.broker)
+    doors = [peer for peer in member.links.contacts if peer != member.me] or [member.broker]
+    return doors[(doors.index(member.broker) + 1) % len(doors)] if member.broker in doors else doors[0]
 
 
 def _complete(member: Member) -> bool:
@@ -80,7 +90,7 @@ async def _greet(member: Member, stream: Stream) -> bool:
     """Return whether we were let in; False: we were sent to another broker."""
     addresses = tuple(member.links.transport.addresses())
     await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, addresses, member.name))
-    match await hear(stream, BrokerTalk):
+    match await within(GREETING_S_MAX, hear(stream, BrokerTalk)):
         case Welcome(run=told):
             await _take_settings(member, told)
             return True
@@ -98,7 +108,10 @@ async def _take_settings(member: Member, told: bytes) -> None:
     """Follow the organiser where it changed what may change: budget, membership, upkeep."""
     if told == canonical(member.run):
         return
-    run = decode_run(told)
+    try:
+        run = decode_run(told)
+    except SpecError as error:
+        raise PeerError(f"the broker described no run: {error}") from error
     if identity(run) != member.run_id:
         raise PeerError("the broker described another run than the one we joined")
     member.run = run
