@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from atoll.net.transport import Conn, PeerId, Stream, Traffic
 from atoll.net.wire import Wire, encode
 from atoll.peer.follow import BrokerTalk
 from atoll.peer.links import TRAFFIC
+from atoll.peer.messages import Accepted, Missing, PartHead, PartTalk
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import World
 from atoll.spec.run import PROTOCOL, identity
@@ -37,7 +39,11 @@ class Stranger:
         peer = PeerId(to) if to is not None else self.victim
         if peer not in self._conns:
             self._conns[peer] = await self.door.connect(peer, [self.world.network.address(peer)])
+            self.connected(self._conns[peer])
         return await self._conns[peer].open(tag, TRAFFIC.get(tag, Traffic.CONTROL))
+
+    def connected(self, conn: Conn) -> None:
+        """Hear of a connection that we made."""
 
     async def send(self, tag: str, *messages: bytes | Struct, to: bytes | None = None) -> bool:
         """Say some messages on a new stream; return whether the victim then gave the stream up."""
@@ -68,11 +74,15 @@ class Stranger:
 
 
 class Spy(Stranger):
-    """A stranger that joins as a member would, and then follows the log and the plans."""
+    """A stranger that joins as a member would, and then follows the log and the plans.
+
+    As an owner it takes parts (and forgets them), so that rounds get as far as they would with an honest member.
+    """
 
     control: Stream
     log: list[Entry]
     plan: Plan | None
+    _taking: Sequence[asyncio.Task[None]] = ()
 
     async def join(self, anchor: str, *, version: int = 0) -> None:
         """Get on the roster; `anchor` is the digest we claim to hold of `version`."""
@@ -82,6 +92,43 @@ class Spy(Stranger):
         welcome = BrokerTalk.decode(await self.control.recv())
         assert isinstance(welcome, Welcome)
         await self.say(Standing(version, anchor))
+
+    def take_parts(self) -> None:
+        """Accept whatever parts others bring, on their connections and on ours, from now on."""
+        taking = [self._take_parts(), *(self._take_from(conn) for conn in self._conns.values())]
+        self._taking = [asyncio.ensure_future(each) for each in taking]
+
+    def connected(self, conn: Conn) -> None:
+        if self._taking:
+            self._taking = [*self._taking, asyncio.ensure_future(self._take_from(conn))]
+
+    async def _take_parts(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                tasks.create_task(self._take_from(await self.door.accept()))
+
+    async def _take_from(self, conn: Conn) -> None:
+        try:
+            while True:
+                tag, stream = await conn.accept()
+                if tag == "part":
+                    await self._take_part(stream)
+        except PeerLost:
+            return
+
+    async def _take_part(self, stream: Stream) -> None:
+        head = PartTalk.decode(await stream.recv())
+        assert isinstance(head, PartHead)
+        await stream.send(encode(Missing(tuple(range(head.first, head.first + head.count)))))
+        for _ in range(head.count):
+            await stream.recv()
+        await stream.send(encode(Accepted()))
+
+    async def leave(self) -> None:
+        for task in self._taking:
+            task.cancel()
+        self._taking = []
+        await super().leave()
 
     async def say(self, message: Struct) -> None:
         await self.control.send(encode(message))

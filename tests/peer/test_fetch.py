@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 
 import numpy as np
@@ -37,8 +37,8 @@ from tests.peer.world import Visit, anchor_of, assert_sound, counting_run, event
 SIZE = 256
 JOINERS = (2, 3, 4)
 ROUNDS = 16
-SEED = 3
-"""With this one the joiners happen to ask the liar before others."""
+SEEDS = range(4, 12)
+"""Whom a joiner asks first is chance: seeds are tried until one asks the liar."""
 Reply = Callable[[FetchResult | FetchState, Stream], Awaitable[None]]
 
 
@@ -138,6 +138,14 @@ class Liar(Spy):
 
 def lied_to(reply: Reply, *, patience_s_max: float = 3600.0) -> tuple[Outcome, int]:
     """Play a run that three peers join while one of its members lies about the state; return how often it could."""
+    for seed in SEEDS:
+        outcome, asked = _lied_to(reply, patience_s_max, seed)
+        if asked:
+            return outcome, asked
+    raise AssertionError("nobody ever asked the liar")
+
+
+def _lied_to(reply: Reply, patience_s_max: float, seed: int) -> tuple[Outcome, int]:
     run = counting_run(rounds=ROUNDS, steps=4, start_with=2, patience_s_max=patience_s_max)
     liars: list[Liar] = []
 
@@ -153,7 +161,7 @@ def lied_to(reply: Reply, *, patience_s_max: float = 3600.0) -> tuple[Outcome, i
 
     visit = Visit(STRANGER, enter)
     entrances = [Entrance(peer, round=6) for peer in JOINERS]
-    outcome = play(run, 2 + len(JOINERS), entrances=entrances, enough=visit, seed=SEED)
+    outcome = play(run, 2 + len(JOINERS), entrances=entrances, enough=visit, seed=seed)
     visit.check()
     assert_sound(run, outcome, version=ROUNDS)
     return outcome, liars[0].asked
@@ -162,7 +170,6 @@ def lied_to(reply: Reply, *, patience_s_max: float = 3600.0) -> tuple[Outcome, i
 @pytest.mark.parametrize("what", LIES)
 def test_a_donor_that_lies_is_named_and_the_state_comes_from_another(what: str) -> None:
     outcome, asked = lied_to(LIES[what])
-    assert asked, "the test is void: nobody asked the liar"
     refused = [event for event in events(outcome, journal.MessageRefused) if event.who == WHO]
     assert len(refused) == asked
     assert all(event.why.startswith("fetch: ") for event in refused)
@@ -174,8 +181,7 @@ def test_a_donor_that_does_not_have_it_is_not_blamed() -> None:
     async def decline(asked: FetchResult | FetchState, stream: Stream) -> None:
         await stream.send(encode(Declined("I am at version 0")))
 
-    outcome, asked = lied_to(decline)
-    assert asked
+    outcome, _ = lied_to(decline)
     assert events(outcome, journal.MessageRefused) == []
 
 
@@ -183,8 +189,7 @@ def test_a_donor_that_falls_silent_is_given_up() -> None:
     async def say_nothing(asked: FetchResult | FetchState, stream: Stream) -> None:
         pass
 
-    outcome, asked = lied_to(say_nothing, patience_s_max=5.0)
-    assert asked
+    outcome, _ = lied_to(say_nothing, patience_s_max=5.0)
     assert events(outcome, journal.MessageRefused) == []
 
 
@@ -264,7 +269,7 @@ class Clock:
         return 0.0
 
 
-async def guest(world: World, door: SimTransport, contacts: dict[PeerId, tuple[str, ...]]) -> list[journal.Event]:
+async def guest(world: World, door: SimTransport, contacts: Mapping[PeerId, tuple[str, ...]]) -> list[journal.Event]:
     """Live as one more peer that knows only these contacts; return what it wrote."""
     written: list[journal.Event] = []
     run = world.scenario.run

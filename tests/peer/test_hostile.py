@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
@@ -301,14 +302,21 @@ def first_digest(run: Run) -> str:
 
 
 def lied_to(
-    mischief: Callable[[Spy], Coroutine[Any, Any, None]], *, rounds: int = 6, recipe: str = "diloco"
+    mischief: Callable[[Spy], Coroutine[Any, Any, None]],
+    *,
+    rounds: int = 6,
+    recipe: str = "diloco",
+    patience_s_max: float = 3600.0,
+    takes_parts: bool = True,
 ) -> Outcome:
     """Play a run of two with a third member that does what `mischief` says and then hangs up."""
-    run = counting_run(recipe, rounds=rounds, start_with=3)
+    run = counting_run(recipe, rounds=rounds, start_with=3, patience_s_max=patience_s_max)
 
     async def enter(world: World, door: SimTransport) -> None:
         spy = Spy(world, door)
         await spy.join(first_digest(run))
+        if takes_parts:
+            spy.take_parts()
         await mischief(spy)
         await spy.leave()
 
@@ -443,6 +451,18 @@ def test_an_owner_that_returns_a_bad_result_is_refused_and_replaced(lie: str) ->
         why = refusals(outcome, peer)
         assert len(why) == 1
         assert why[0].startswith("result: ")
+
+
+def test_an_owner_that_stays_but_takes_nothing_is_replaced_when_patience_ends() -> None:
+    async def mischief(spy: Spy) -> None:
+        await spy.counted_in()
+        while spy.world.committed < 3:
+            await asyncio.sleep(1.0)
+
+    outcome = lied_to(mischief, patience_s_max=8.0, takes_parts=False)
+    assert WHO in events(outcome, journal.RoundAnnounced)[0].members
+    assert any("cannot reach" in event.why for event in events(outcome, journal.RoundReplanned))
+    assert events(outcome, journal.RoundCommitted)[0].round_s < 30
 
 
 def test_a_member_that_says_nonsense_about_the_round_changes_nothing() -> None:

@@ -130,6 +130,20 @@ def test_a_killed_organiser_takes_the_run_up_again_and_to_its_end(shore: Shore) 
     assert {len(event.contributors) for event in first.saw(journal.RoundCommitted)} == {2}
 
 
+def test_whoever_looks_on_is_told_when_the_organiser_dies_and_nothing_is_left_behind(shore: Shore) -> None:
+    home = shore.folder / "home"
+    watched = shore.start(*shore.train(shore.run_file(rounds=ENDLESS), home, 2), output="said.log")
+    first, second = seats(home, 2)
+    wait_for(lambda: second.version() >= 1, "the first round", by=watched)
+    first.kill()
+    assert watched.wait(60) == 1
+    said = (shore.folder / "said.log").read_text()
+    assert "error: peer 0 ended unexpectedly" in said
+    assert str(first.folder / "output.log") in said.rpartition("hint: ")[2]
+    assert second.saw(journal.PeerStopped)
+    assert processes_below(home) == []
+
+
 def test_a_peer_that_computes_for_long_is_not_taken_for_dead(shore: Shore) -> None:
     _compute_for(shore, 12.0)
 
