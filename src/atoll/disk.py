@@ -108,8 +108,12 @@ class FileDisk:
             self._ready.add(folder)
 
     async def _off_loop(self, call: Callable[[], T]) -> T:
+        work = asyncio.ensure_future(asyncio.to_thread(call))
         try:
-            return await asyncio.to_thread(call)
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # a thread cannot be stopped: leave no write behind that goes on by itself
+            raise
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
                 raise LocalError(

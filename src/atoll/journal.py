@@ -129,6 +129,13 @@ class RoundSettled(_Event):
     why: str
 
 
+class RoundVoided(_Event):
+    """The broker gave a round up: too few of its members were left."""
+
+    channel: str
+    version: int
+
+
 class RoundCommitted(_Event):
     """The broker made a round durable."""
 
@@ -221,9 +228,9 @@ class RunFinished(_Event):
 
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
-    | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundCommitted | RoundApplied
-    | ContributionDropped | StateFetched | CatchUpFailed | StateHealed | PrivateStateReset | CheckpointSaved | Evaluated
-    | TrafficCounted | RunFinished
+    | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided | RoundCommitted
+    | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | StateHealed | PrivateStateReset
+    | CheckpointSaved | Evaluated | TrafficCounted | RunFinished
 )  # fmt: skip
 
 

@@ -92,7 +92,11 @@ def test_without_a_terminal_each_round_is_one_plain_line(tmp_path: Path) -> None
 def test_on_a_terminal_the_view_ends_with_the_run_and_leaves_the_last_screen(tmp_path: Path) -> None:
     write(tmp_path, tell(3, finish=True))
     out = io.StringIO()
-    follow(tmp_path, run=demo_run(overrides=["budget.rounds=12"]), console=Console(file=out, width=100, force_terminal=True))
+    follow(
+        tmp_path,
+        run=demo_run(overrides=["budget.rounds=12"]),
+        console=Console(file=out, width=100, force_terminal=True),
+    )
     assert "finished" in out.getvalue()
 
 

@@ -55,7 +55,7 @@ class Table:
         self.now_s = now_s
         self.log: list[Entry] = []
         self.did: list[Action] = []
-        self.broker: Broker = take_office(A, run or small_run(), "run", 10, History(), now_s)
+        self.broker: Broker = take_office(A, run or small_run(), 10, History(), now_s)
         if log:
             self._remember(log)
         self.tick(1.0)
@@ -65,7 +65,7 @@ class Table:
         for entry in log:
             history = apply(history, entry)
         self.log = list(log)
-        self.broker = take_office(A, self.broker.run, "run", 10, history, self.now_s)
+        self.broker = take_office(A, self.broker.run, 10, history, self.now_s)
 
     def restarted(self, after_s: float = 1.0) -> Table:
         """Return the table of a broker that died and came back with this one's log."""

@@ -9,7 +9,7 @@ from atoll import journal
 from atoll.spec.run import AllowList, Membership, canonical
 from atoll.swarm.broker import GONE_S_MAX, step
 from atoll.swarm.lease import Range
-from atoll.swarm.log import Entry, EpochStarted, Key, Member, RosterChanged, RunFinished
+from atoll.swarm.log import Entry, EpochStarted, Key, Member, RosterChanged, RoundVoided, RunFinished
 from atoll.swarm.messages import (
     Append,
     Contributed,
@@ -176,6 +176,8 @@ def test_nothing_is_announced_while_nobody_holds_the_newest_anchor() -> None:
     table.tick(100.0)
     assert len(table.announced()) == 1
     table.stand(B)
+    assert len(table.announced()) == 1, "one report is no majority"
+    table.stand(C)
     assert len(table.announced()) == 2
 
 
@@ -484,6 +486,7 @@ def test_a_member_that_missed_a_round_and_stands_in_time_is_in_the_next_one() ->
     table.reduce(A, B, C)
     table.hold(A, B)
     table.stand(C)
+    table.stand(A)
     assert table.announced()[1].members == (A, B, C)
 
 
@@ -727,3 +730,71 @@ def test_every_record_is_passed_on_to_everybody_present_once_it_is_durable() -> 
         entries = [entry for append in table.told(peer, Append) for entry in append.entries]
         assert entries == table.log[entries[0].index :]
     assert table.log == [Entry(index, entry.record) for index, entry in enumerate(table.log)]
+
+
+# what a critical reader found
+
+
+def test_a_broker_that_is_not_in_the_round_can_own_it() -> None:
+    table = Table(small_run(start_with=3, patience_s_max=20.0))
+    table.join(A, B, C)
+    table.contribute(B, C)
+    table.tick(20.0)
+    table.reduce(A, B, C)
+    table.hold(B, C)
+    table.stand(B, C)
+    assert table.announced()[1].members == (B, C), "the broker missed the round before"
+    table.contribute(B, C)
+    table.tick(4000.0)
+    assert table.round.owners == (A,)
+    assert table.told(A, Plan)[-1].attempt == table.round.attempt
+    table.contribute(B, C)
+    table.reduce(A)
+    table.hold(B, C)
+    assert table.committed()[-1].key.version == 2
+
+
+def test_nobody_can_stand_at_a_version_that_is_not_committed() -> None:
+    table = three()
+    table.contribute(A, B, C)
+    table.reduce(A, B, C)
+    table.stand(C, version=1, anchor="garbage")
+    table.hold(A, B)
+    assert len(table.announced()) == 1, "one early report is no base for a round"
+    table.stand(C, anchor="garbage")
+    table.stand(A)
+    assert table.announced()[1].base == "anchor-1"
+
+
+def test_a_round_that_too_few_are_left_for_is_given_up_and_its_leases_go_back() -> None:
+    table = Table(small_run(start_with=2, contributors_min=2))
+    table.join(A, B)
+    table.contribute(A)
+    table.leave(B)
+    table.join(C)
+    table.tick(1.0)
+    assert [type(entry.record) for entry in table.log].count(RoundVoided) == 1
+    assert table.announced()[1].members == (A, C)
+    assert table.announced()[1].leases == table.announced()[0].leases, "the same samples are handed out again"
+
+
+def test_a_member_that_is_away_for_a_moment_does_not_void_the_round() -> None:
+    table = Table(small_run(start_with=2, contributors_min=2))
+    table.join(A, B)
+    table.contribute(A)
+    table.go(B)
+    table.tick(STALL_S / 2)
+    table.arrive(B)
+    table.contribute(A, B)
+    assert table.round.settled is not None
+
+
+def test_a_report_of_a_voided_round_does_not_count_in_the_next() -> None:
+    table = Table(small_run(start_with=2, contributors_min=2))
+    table.join(A, B)
+    late = Contributed(*table.plan_id(), 1)
+    table.leave(B)
+    table.join(C)
+    table.tick(1.0)
+    table.say(A, late)
+    assert table.round.serials == {}

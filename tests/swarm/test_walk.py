@@ -30,7 +30,7 @@ class Walk:
         self.now_s = 0.0
         self.log: list[Entry] = []
         self.waiting: list[Entry] = []
-        self.broker = take_office(A, self.run, "run", 10, History(), 0.0)
+        self.broker = take_office(A, self.run, 10, History(), 0.0)
 
     def go(self) -> None:
         rng = self.rng
@@ -53,7 +53,7 @@ class Walk:
         history = History()
         for entry in self.log:
             history = apply(history, entry)
-        self.broker = take_office(A, self.run, "run", 10, history, self.now_s)
+        self.broker = take_office(A, self.run, 10, history, self.now_s)
 
     def hear(self, heard: Heard) -> None:
         self.broker, actions = step(self.broker, heard, self.now_s)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import struct
 from dataclasses import dataclass
 from typing import Annotated
@@ -29,12 +30,23 @@ _CHECK_BYTES = 4
 _BODY_BYTES_MAX = 2047  # so that the length takes four letters of which the first is always "a"
 _WHOLE = "copy the whole ticket, from 'atoll1' to its last letter, and paste it again"
 
-_Address = Annotated[str, Meta(max_length=260, pattern=r"^[^\s]+:[0-9]{1,5}$")]
+_ADDRESS_CHARS_MAX = 260
+_ADDRESS = r"^[^\s]+:[0-9]{1,5}$"
+_Address = Annotated[str, Meta(max_length=_ADDRESS_CHARS_MAX, pattern=_ADDRESS)]
 _Contact = tuple[Annotated[bytes, Meta(min_length=32, max_length=32)], Annotated[list[_Address], Meta(max_length=16)]]
 _Body = tuple[
     Annotated[bytes, Meta(min_length=16, max_length=16)], Annotated[list[_Contact], Meta(min_length=1, max_length=8)]
 ]
 _decoder = msgspec.msgpack.Decoder(_Body)
+
+
+ADDRESSES_MAX = 16
+"""Addresses of one peer."""
+
+
+def is_address(text: str) -> bool:
+    """Return whether this can stand in a ticket: "host:port"."""
+    return len(text) <= _ADDRESS_CHARS_MAX and re.fullmatch(_ADDRESS, text) is not None
 
 
 @dataclass(frozen=True)

@@ -285,6 +285,8 @@ def _say_state(line: Line) -> str | None:
     match line.event:
         case journal.StateFetched(version=version, size_bytes=size, took_s=took_s):
             return f"fetched the state of round {version} ({say_bytes(size)} in {say_time(took_s)})"
+        case journal.RoundVoided(version=version):
+            return f"round {version} was given up: too few of its members are left"
         case journal.CatchUpFailed(version=version, why=why):
             return f"could not get round {version} from anybody: {why}"
         case journal.StateHealed(version=version):

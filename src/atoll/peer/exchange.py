@@ -156,9 +156,11 @@ async def _round_of(member: Member, key: Key) -> RoundAnnounced | None:
 
 def _held_parts(member: Member, key: Key, contribution: Contribution) -> dict[int, bytes]:
     """Return the chunks held of a contribution, making room by forgetting the peer's oldest."""
-    serials = sorted(c.serial for k, c in member.parts if k == key and c.peer == contribution.peer)
-    if contribution.serial not in serials and len(serials) >= SERIALS_MAX:
-        del member.parts[key, Contribution(contribution.peer, serials[0])]
+    known = [c for k, c in member.parts if k == key and c.peer == contribution.peer]
+    settled = (member.plan.settled if member.plan is not None else None) or ()
+    if contribution not in known and len(known) >= SERIALS_MAX:
+        oldest = min((c for c in known if c not in settled), key=lambda c: c.serial)
+        del member.parts[key, oldest]
     return member.parts.setdefault((key, contribution), {})
 
 
@@ -186,12 +188,12 @@ async def own_shard(member: Member) -> None:
         if shard is None:  # fewer chunks than owners: nothing fell to us
             member.report(Reduced(*plan_id(plan), ()))
             return
-        assert plan.settled is not None
-        await member.changes.until(lambda: _all_here(member, plan, shard))
+        if not await _all_arrive(member, plan, shard):
+            return
         reduced = await _reduce(member, plan, announced, shard)
         if reduced is None:
             return
-        digests = tuple(blake3(data).digest() for data in reduced)
+        digests = await member.job(lambda: tuple([blake3(data).digest() for data in reduced]))
         _keep_chunks(member, shard.first, digests, reduced)
         member.report(Reduced(*plan_id(plan), digests))
         others = [PeerId(p) for p in announced.members if p != member.me]
@@ -200,10 +202,22 @@ async def own_shard(member: Member) -> None:
     await for_each_plan(member, ready, work)
 
 
-def _all_here(member: Member, plan: Plan, shard: Shard) -> bool:
-    assert plan.settled is not None
-    held = [member.parts.get((plan.key, c), {}) for c in plan.settled]
-    return all(index in chunks for chunks in held for index in shard.chunks)
+async def _all_arrive(member: Member, plan: Plan, shard: Shard) -> bool:
+    """Return whether every settled part is here; one that was claimed to be and is not is reported."""
+    try:
+        async with asyncio.timeout(EARLY_S_MAX):
+            await member.changes.until(lambda: not _lacking(member, plan, shard))
+    except TimeoutError:
+        for contribution in _lacking(member, plan, shard):
+            member.report(Spoiled(plan.key, contribution.peer, "it never arrived"))
+        return False
+    return True
+
+
+def _lacking(member: Member, plan: Plan, shard: Shard) -> list[Contribution]:
+    """Return the settled contributions of which we do not have all our chunks."""
+    held = {c: member.parts.get((plan.key, c), {}) for c in plan.settled or ()}
+    return [c for c, chunks in held.items() if any(index not in chunks for index in shard.chunks)]
 
 
 async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: Shard) -> list[bytes] | None:
@@ -211,6 +225,8 @@ async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: 
     assert plan.settled is not None
     settled, codec = plan.settled, member.channel.what.codec
     weights = _weights(member, plan, announced)
+    # Taken now: while the job runs on its own thread, the desk may change.
+    held = {c: dict(member.parts[plan.key, c]) for c in settled}
 
     def job() -> list[bytes] | Spoiled:
         reduced = []
@@ -219,7 +235,7 @@ async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: 
             parts = []
             for contribution in settled:
                 try:
-                    parts.append(decode(codec, member.parts[plan.key, contribution][index], end - first))
+                    parts.append(decode(codec, held[contribution][index], end - first))
                 except BadChunk as error:
                     return Spoiled(plan.key, contribution.peer, str(error))
             merged = combine(parts, weights)

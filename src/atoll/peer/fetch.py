@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
 from blake3 import blake3
 
 from atoll import journal as events
@@ -19,6 +20,8 @@ from atoll.peer.member import Member
 from atoll.peer.messages import Chunk, Declined, FetchResult, FetchState, FetchTalk, Offer
 from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
 from atoll.swarm.log import RoundCommitted, result_root
+from atoll.swarm.state import admits
+from atoll.sync.codec import element_bytes
 from atoll.sync.merge import Anchor
 
 PIECE_BYTES = 2**20
@@ -26,30 +29,39 @@ PIECE_BYTES = 2**20
 
 async def serve_fetch(member: Member, peer: PeerId, stream: Stream) -> None:
     """Answer one request for a result or for the state."""
-    match await hear(stream, FetchTalk):
+    asked = await hear(stream, FetchTalk)
+    if not admits(member.run, peer, member.broker):
+        await say(stream, Declined("this run is for listed peers only"))
+        return
+    match asked:
         case FetchResult(key=key, start=start):
             result = await member.store.result(key.version)
             if result is None:
                 await say(stream, Declined("I do not keep that result"))
                 return
-            await _send(stream, Offer(key.version, result.digests), list(result.chunks), start)
+            await _send(member, stream, Offer(key.version, result.digests), list(result.chunks), start)
         case FetchState(version=version, start=start):
             if member.anchor.version < version or not member.ready:
                 await say(stream, Declined(f"I am at version {member.anchor.version}"))
                 return
             anchor = member.anchor
-            data = await member.job(lambda: anchor_to_bytes(anchor), vectors=3)
-            pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
-            digests = tuple([blake3(piece).digest() for piece in pieces])
-            await _send(stream, Offer(anchor.version, digests), pieces, start)
+            pieces, digests = await member.job(lambda: _pieces(anchor), vectors=4)
+            await _send(member, stream, Offer(anchor.version, digests), pieces, start)
         case _:
             raise PeerError("a fetch must begin with what is wanted")
 
 
-async def _send(stream: Stream, offer: Offer, chunks: list[bytes], start: int) -> None:
+def _pieces(anchor: Anchor) -> tuple[list[bytes], tuple[bytes, ...]]:
+    """Return an anchor in pieces, and their digests."""
+    data = anchor_to_bytes(anchor)
+    pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
+    return pieces, tuple([blake3(piece).digest() for piece in pieces])
+
+
+async def _send(member: Member, stream: Stream, offer: Offer, chunks: list[bytes], start: int) -> None:
     await say(stream, offer)
     for index in range(max(0, start), len(chunks)):
-        await say(stream, Chunk(index, chunks[index]))
+        await within(member.silence_s_max, say(stream, Chunk(index, chunks[index])))
 
 
 async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
@@ -64,10 +76,19 @@ async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
                 if result_root(offer.digests) != committed.result:
                     raise PeerError("the offered result is not the committed one")
                 await _receive(stream, offer, got, member.silence_s_max)
-            return Result(offer.digests, tuple(got))
+            return _fitting(member, Result(offer.digests, tuple(got)))
         except PeerError as error:
             problems.append(_blame(member, donor, error))
     raise PeerLost("; ".join(problems) or "there is nobody else")
+
+
+def _fitting(member: Member, result: Result) -> Result:
+    """Return the result if its chunks are those of our grid."""
+    grid, codec = member.grid, member.channel.what.codec
+    spans = [grid.bounds(i) for i in range(grid.chunks)]
+    if [len(c) for c in result.chunks] != [(end - first) * element_bytes(codec) for first, end in spans]:
+        raise PeerError("the committed result does not fit this model")
+    return result
 
 
 async def fetch_state(member: Member) -> tuple[Anchor, int, list[str]]:
@@ -106,7 +127,7 @@ async def _fetch_pieces(member: Member, donor: PeerId, partial: _Partial) -> Non
                 partial.donors.append(short(donor))
                 await _receive(stream, offer, partial.pieces, member.silence_s_max)
                 return
-        partial.offer, partial.pieces = None, []
+        partial.offer, partial.pieces, partial.donors = None, [], []
 
 
 def _pieces_max(member: Member) -> int:
@@ -121,13 +142,20 @@ async def _checked(member: Member, data: bytes) -> Anchor:
         anchor = await member.job(lambda: anchor_from_bytes(data, "downloaded state"), vectors=3)
     except LocalError as error:
         raise PeerError(error.what) from error
-    shapes = {name: v.shape for name, v in anchor.vectors().items()}
-    if shapes != {name: v.shape for name, v in member.anchor.vectors().items()}:
+    if _form(anchor) != _form(member.anchor):
         raise PeerError("the downloaded state does not fit this model")
+    if anchor.version > member.history.version:
+        raise PeerLost(f"the downloaded state is of version {anchor.version}, which our log does not have yet")
+    if not await member.job(lambda: all(np.isfinite(v).all() for v in anchor.vectors().values())):
+        raise PeerError("the downloaded state holds values that are not finite")
     following = member.past.get(anchor.version + 1)
-    if following is not None and following.base != anchor.digest():
+    if following is not None and following.base != await member.job(anchor.digest):
         raise PeerError("the downloaded state is not the one the log names")
     return anchor
+
+
+def _form(anchor: Anchor) -> dict[str, tuple[object, ...]]:
+    return {name: (vector.shape, vector.dtype) for name, vector in anchor.vectors().items()}
 
 
 def _blame(member: Member, donor: PeerId, error: PeerError) -> str:

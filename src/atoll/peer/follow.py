@@ -11,6 +11,7 @@ import asyncio
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused, SpecError
 from atoll.net.identity import short
+from atoll.net.ticket import ADDRESSES_MAX
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
 from atoll.peer.links import hear, say, within
@@ -43,8 +44,11 @@ async def follow(member: Member) -> None:
     wait_s = RETRY_S
     while not member.farewell:
         try:
-            await _session(member)
-            wait_s = RETRY_S
+            if await _session(member):
+                wait_s = RETRY_S
+            else:  # sent on to another door: no faster than after a loss, lest two doors send us to and fro
+                await asyncio.sleep(wait_s)
+                wait_s = min(2 * wait_s, RETRY_S_MAX)
         except PeerRefused:
             raise
         except PeerError as lost:
@@ -73,22 +77,23 @@ def _complete(member: Member) -> bool:
     return member.history.finished and member.anchor.version == member.history.version
 
 
-async def _session(member: Member) -> None:
-    """Introduce ourselves, then listen and report until the stream ends."""
+async def _session(member: Member) -> bool:
+    """Introduce ourselves, then listen and report until the stream ends; False: we were sent to another door."""
     async with member.links.talk(member.broker, "control") as stream:
         if not await _greet(member, stream):
-            return
+            return False
         reporting = asyncio.ensure_future(_report(member, stream))
         try:
             await _listen(member, stream)
         finally:
             reporting.cancel()
             await asyncio.wait([reporting])
+    return True
 
 
 async def _greet(member: Member, stream: Stream) -> bool:
     """Return whether we were let in; False: we were sent to another broker."""
-    addresses = tuple(member.links.transport.addresses())
+    addresses = tuple(member.links.transport.addresses())[:ADDRESSES_MAX]
     await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, addresses, member.name))
     match await within(GREETING_S_MAX, hear(stream, BrokerTalk)):
         case Welcome(run=told):
@@ -124,13 +129,12 @@ async def _listen(member: Member, stream: Stream) -> None:
         match await hear(stream, BrokerTalk):
             case Append(entries=entries):
                 fresh = [e for e in entries if e.index >= member.history.next_index]
-                if fresh and fresh[0].index != member.history.next_index:
-                    raise PeerError("the broker left out entries of the log")
+                for entry in fresh:
+                    member.learn(entry)  # refuses what does not add up, before it is kept
                 if member.keeps_log and fresh:
                     await member.store.append(fresh, durable=False)
-                for entry in fresh:
-                    member.learn(entry)
             case Plan() as plan:
+                _check_plan(member, plan)
                 member.take_plan(plan)
             case Farewell():
                 member.farewell = True
@@ -139,6 +143,17 @@ async def _listen(member: Member, stream: Stream) -> None:
             case _:
                 raise PeerError("the broker sent what only a greeting is answered with")
         member.changes.notify()
+
+
+def _check_plan(member: Member, plan: Plan) -> None:
+    """Refuse a plan that nobody could carry out."""
+    announced = member.history.open
+    if announced is None or announced.key != plan.key or not plan.owners:
+        raise PeerError("the broker plans a round that is not open, or one without owners")
+    if plan.settled is not None and not 0 < len(plan.settled) == len({c.peer for c in plan.settled}):
+        raise PeerError("the broker settled a round on nobody, or on somebody twice")
+    if any(c.peer not in announced.members for c in plan.settled or ()):
+        raise PeerError("the broker settled a round on somebody who is not in it")
 
 
 async def _report(member: Member, stream: Stream) -> None:

@@ -37,6 +37,7 @@ from atoll.peer.work import recall, work
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
 from atoll.swarm.messages import Redirect, Refused, Welcome
+from atoll.swarm.state import admits
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import first_anchor
 
@@ -44,6 +45,8 @@ ASK_S_MAX = 20.0
 """How long one peer may take to tell us the run."""
 CONTACTS_MAX = 4
 """Peers named in a ticket."""
+TICKET_ADDRESSES_MAX = 6
+"""Addresses of each: a ticket is pasted by people."""
 LAST_WORD_S = 0.5
 """Time for the last word to reach the broker."""
 
@@ -104,7 +107,7 @@ def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
 
 
 async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
-    store = Store(box.disk)
+    store = Store(box.disk, box.compute)
     run = await _find_run(links, store, start)
     engine = await box.build(run)
     member = await _remember(box, links, store, run, start, engine)
@@ -138,7 +141,7 @@ async def _leave(member: Member, stop: Stop, duties: list[asyncio.Task[None]]) -
 
 def _say_started(member: Member, start: Start) -> None:
     box = member.box
-    resumed = member.anchor.version if member.serial > 1 else None
+    resumed = member.anchor.version if member.life > 1 else None
     box.journal.write(
         events.PeerStarted(
             run=member.run_id,
@@ -154,10 +157,10 @@ def _say_started(member: Member, start: Start) -> None:
 
 def ticket_of(member: Member) -> Ticket:
     """Return a ticket that names us, the broker and a few others."""
-    peers = {member.me: tuple(member.links.transport.addresses())}
+    peers = {member.me: tuple(member.links.transport.addresses())[:TICKET_ADDRESSES_MAX]}
     others = sorted(member.links.contacts.items(), key=lambda contact: contact[0] != member.broker)
     peers |= {peer: addresses for peer, addresses in others if peer not in peers}
-    contacts = tuple(Contact(peer=p, addresses=a) for p, a in list(peers.items())[:CONTACTS_MAX])
+    contacts = tuple(Contact(p, a[:TICKET_ADDRESSES_MAX]) for p, a in list(peers.items())[:CONTACTS_MAX])
     return Ticket(run=member.run_id, peers=contacts)
 
 
@@ -224,6 +227,9 @@ def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
             raise PeerError("a newcomer must ask for a run")
         if asked.run != member.run_id:
             await say(stream, Refused(f"this is run {member.run_id}, not {asked.run}", "ask for a ticket of this run"))
+        elif not admits(member.run, peer, member.broker):
+            hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
+            await say(stream, Refused("this run is for listed peers only", hint))
         elif asked.protocol != PROTOCOL:
             why = f"you speak protocol {asked.protocol}, this run speaks {PROTOCOL}"
             await say(stream, Refused(why, "install the same version of Atoll as the organiser"))
@@ -238,7 +244,7 @@ def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
 
 async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start, engine: Engine) -> Member:
     """Return our desk as the disk knows it: the newest checkpoint, the log, our private state."""
-    serial = await store.boot()
+    life = await store.boot()
     anchor = await store.anchor()
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
@@ -253,9 +259,9 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run_id=identity(run),
         engine=engine,
         grid=grid_of(engine.size),
-        serial=serial,
+        life=life,
         anchor=anchor,
-        digest=anchor.digest(),
+        digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),
         broker=links.me if start.organiser else next(iter(start.contacts)),
         keeps_log=not start.organiser,
         name=start.name,

@@ -190,8 +190,9 @@ class _Local:
 
     def reset(self) -> None:
         for queue in (self._inbox, self._outbox):
-            if not queue.full():
-                queue.put_nowait(None)
+            if queue.full():
+                queue.get_nowait()
+            queue.put_nowait(None)
 
 
 async def say(stream: Stream, message: object) -> None:

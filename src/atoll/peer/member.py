@@ -22,13 +22,13 @@ from atoll.peer.store import Result, Store
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.swarm import log
-from atoll.swarm.log import Entry, History, Key, RoundAnnounced, RoundCommitted
+from atoll.swarm.log import Entry, History, Key, RoundAnnounced, RoundCommitted, RoundVoided
 from atoll.swarm.messages import Contribution, FromMember, Plan, Standing
 from atoll.sync.grid import Grid, Shard, shards_of
 from atoll.sync.merge import Anchor
 
 T = TypeVar("T")
-EPOCHS_KEPT = 4
+LIFE_CONTRIBUTIONS_MAX = 2**32
 
 
 class Changes:
@@ -78,7 +78,8 @@ class Member:
     run_id: str
     engine: Engine
     grid: Grid
-    serial: int
+    life: int
+    """How often this peer has started."""
     anchor: Anchor
     digest: str
     broker: PeerId
@@ -98,6 +99,7 @@ class Member:
     ready: bool = False
     """True once the anchor is worth reporting (a fresh joiner's is not)."""
     leaving: str = ""
+    _made: int = 0
     farewell: bool = False
     changes: Changes = field(default_factory=Changes)
 
@@ -135,6 +137,10 @@ class Member:
                     committed=committed,
                 )
                 self._close(key)
+            case RoundVoided(key=key):
+                del self.past[key.version]
+                self.own = None
+                self._close(key)
             case _:
                 pass
         self.links.contacts.update({PeerId(p): m.addresses for p, m in self.history.members.items()})
@@ -156,6 +162,11 @@ class Member:
             self.reports = []
             self.incoming = {}
         self.plan = plan
+
+    def next_serial(self) -> int:
+        """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""
+        self._made += 1
+        return self.life * LIFE_CONTRIBUTIONS_MAX + self._made
 
     def report(self, message: FromMember) -> None:
         """Have the broker told, now and after every reconnection while the plan lasts."""

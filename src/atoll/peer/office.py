@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost
 from atoll.net.identity import short
+from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
 from atoll.peer.box import Box
@@ -28,12 +29,13 @@ MemberTalk: Wire[FromMember] = Wire(FromMember)
 TICK_S = 1.0
 OUTBOX_MAX = 4096
 """Messages waiting for a member that does not read; one more and its session ends."""
+HEARD_MAX = 1024
+"""Messages heard and not yet decided on; beyond that members are not listened to."""
 CATCH_UP_ENTRIES = 256
-ADDRESSES_MAX = 32
-TEXT_CHARS_MAX = 256
-"""Of an address and of a name: they go into the log, and so to everybody."""
+NAME_CHARS_MAX = 256
+"""It goes into the log, and so to everybody."""
 LINGER_S = 20.0
-"""After the end of the run, how long members may take to say goodbye."""
+"""After the farewell, how long members may take to close their streams."""
 
 
 @dataclass(eq=False)
@@ -41,7 +43,7 @@ class _Session:
     """One member's open control stream."""
 
     peer: PeerId
-    outbox: asyncio.Queue[FromBroker | None] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
+    outbox: asyncio.Queue[FromBroker] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
 
 
 class Office:
@@ -54,26 +56,37 @@ class Office:
         self._log = log
         self._sessions: dict[PeerId, _Session] = {}
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
+        self._room = asyncio.Semaphore(HEARD_MAX)
+        self._finished_s: float | None = None
+        self._told_s: float | None = None
         history = History()
         for entry in log:
             history = apply(history, entry)
         now_s = asyncio.get_running_loop().time()
-        self.broker = decisions.take_office(box.transport.id, run, run_id, tokens_per_sample, history, now_s)
+        self.broker = decisions.take_office(box.transport.id, run, tokens_per_sample, history, now_s)
 
     async def run(self) -> None:
         """Hear, decide, act; until the run is over and the members have gone."""
         async with asyncio.TaskGroup() as tasks:
             ticking = tasks.create_task(self._tick())
-            finished_s: float | None = None
-            while finished_s is None or not self._may_close(finished_s):
-                await self._handle(await self._heard.get())
-                if finished_s is None and self.broker.history.finished:
-                    finished_s = asyncio.get_running_loop().time()
+            while not self._may_close():
+                heard = await self._heard.get()
+                if isinstance(heard, Said):
+                    self._room.release()
+                await self._handle(heard)
             ticking.cancel()
 
-    def _may_close(self, finished_s: float) -> bool:
+    def _may_close(self) -> bool:
+        """Return whether nobody needs us any more: all are gone, or had their time to go or to fetch the result."""
+        now_s = asyncio.get_running_loop().time()
+        if not self.broker.history.finished:
+            return False
+        self._finished_s = self._finished_s or now_s
         others = [p for p in self._sessions if p != self._box.transport.id]
-        return (bool(self.broker.told) and not others) or asyncio.get_running_loop().time() - finished_s > LINGER_S
+        if self.broker.told:
+            self._told_s = self._told_s or now_s
+            return not others or now_s - self._told_s > LINGER_S
+        return now_s - self._finished_s > self.broker.run.upkeep.patience_s_max
 
     async def _tick(self) -> None:
         while True:
@@ -130,7 +143,9 @@ class Office:
         why = "it closed the stream"
         try:
             while True:
-                self._heard.put_nowait(Said(peer, await hear(stream, MemberTalk)))
+                said = Said(peer, await hear(stream, MemberTalk))
+                await self._room.acquire()  # who talks faster than we decide has to wait
+                self._heard.put_nowait(said)
         except PeerLost as lost:
             why = str(lost)
         finally:
@@ -151,16 +166,17 @@ class Office:
 
     async def _write(self, session: _Session, stream: Stream) -> None:
         try:
-            while (message := await session.outbox.get()) is not None:
-                await say(stream, message)
+            while True:
+                await say(stream, await session.outbox.get())
         except PeerLost as lost:
             self._drop(session, str(lost))
 
 
 def _check_greeting(hello: Hello) -> None:
     """Refuse what nobody honest would say of itself."""
-    texts = (*hello.addresses, hello.name)
-    if len(hello.addresses) > ADDRESSES_MAX or any(len(text) > TEXT_CHARS_MAX for text in texts):
-        raise PeerError("a greeting with too many or too long addresses")
+    if len(hello.addresses) > ADDRESSES_MAX or not all(is_address(address) for address in hello.addresses):
+        raise PeerError("a greeting with too many addresses, or with something that is none")
+    if len(hello.name) > NAME_CHARS_MAX:
+        raise PeerError("a greeting with too long a name")
     if hello.next_index < 0:
         raise PeerError("a greeting from before the log began")

@@ -13,6 +13,9 @@ a digest; a file that does not match it is refused with its name, never repaired
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import msgspec
 import numpy as np
 from blake3 import blake3
@@ -23,8 +26,11 @@ from safetensors.numpy import load, save
 from atoll import disk as disks
 from atoll.disk import Disk
 from atoll.errors import LocalError
+from atoll.model.compute import Compute, Cost
 from atoll.swarm.log import Entry, from_bytes, result_root, to_bytes
 from atoll.sync.merge import Anchor
+
+T = TypeVar("T")
 
 RESULTS_KEPT = 8
 """Rounds whose results are kept for members that lag behind."""
@@ -44,6 +50,14 @@ class Result(Struct, frozen=True):
         """Return whether every chunk matches its digest."""
         pairs = zip(self.chunks, self.digests, strict=True)
         return len(self.chunks) == len(self.digests) and all(blake3(c).digest() == d for c, d in pairs)
+
+
+def _sound_result(data: bytes) -> Result | None:
+    try:
+        result = msgspec.msgpack.decode(data, type=Result)
+    except msgspec.MsgspecError:
+        return None
+    return result if result.sound() else None
 
 
 class _About(Struct, frozen=True):
@@ -85,8 +99,9 @@ def _damaged(where: str, what: str) -> LocalError:
 class Store:
     """One peer's files."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, compute: Compute | None = None) -> None:
         self.disk = disk
+        self._compute = compute
 
     async def boot(self) -> int:
         """Count this start and return its number."""
@@ -123,18 +138,15 @@ class Store:
 
     async def keep_result(self, version: int, result: Result) -> None:
         """Put a round's result on disk, durably."""
-        await disks.save(self.disk, f"results/{version}", msgspec.msgpack.encode(result))
+        data = await self._off_loop(lambda: msgspec.msgpack.encode(result), sum(map(len, result.chunks)))
+        await disks.save(self.disk, f"results/{version}", data)
 
     async def result(self, version: int) -> Result | None:
         """Return a kept result, or None when there is none or it is damaged."""
         data = await self._read(f"results/{version}")
         if data is None:
             return None
-        try:
-            result = msgspec.msgpack.decode(data, type=Result)
-        except msgspec.MsgspecError:
-            return None
-        return result if result.sound() else None
+        return await self._off_loop(lambda: _sound_result(data), len(data))
 
     async def keep_private(self, version: int, private: bytes) -> None:
         """Save the inner optimizer state as it is after the work of a round."""
@@ -142,7 +154,7 @@ class Store:
 
     async def keep_checkpoint(self, anchor: Anchor) -> int:
         """Save an anchor, drop what is no longer needed, and return the bytes written; private state goes first."""
-        data = anchor_to_bytes(anchor)
+        data = await self._off_loop(lambda: anchor_to_bytes(anchor), 3 * anchor.weights.nbytes)
         await disks.save(self.disk, f"checkpoint/{anchor.version}.safetensors", data)
         versions = await self.checkpoints()
         for version in versions[:-CHECKPOINTS_KEPT]:
@@ -174,11 +186,18 @@ class Store:
         if not versions:
             return None
         path = f"checkpoint/{versions[-1]}.safetensors"
-        return anchor_from_bytes(await self.disk.read(path), path)
+        data = await self.disk.read(path)
+        return await self._off_loop(lambda: anchor_from_bytes(data, path), 2 * len(data))
 
     async def private(self, version: int) -> bytes | None:
         """Return the private state as it was after a round's work, if it is kept."""
         return await self._read(f"private/{version}.safetensors")
+
+    async def _off_loop(self, work: Callable[[], T], moved_bytes: float) -> T:
+        """Do what takes long for a large model where it stops nobody."""
+        if self._compute is None:
+            return work()
+        return await self._compute.run(work, Cost(moved_bytes=float(moved_bytes)))
 
     async def _read(self, path: str) -> bytes | None:
         try:

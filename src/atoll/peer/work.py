@@ -106,20 +106,20 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
         if not announced.key.version % _checkpoint_every(member):
             # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
             await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
-        member.own = Own(announced.key, member.serial, chunks)
+        member.own = Own(announced.key, member.next_serial(), chunks)
         member.changes.notify()
-    await member.changes.until(lambda: member.history.version >= announced.key.version)
+    await member.changes.until(lambda: member.history.open != announced)
 
 
 async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
-    """Return our contribution, or None when the round was committed before we finished."""
+    """Return our contribution, or None when the round was over before we finished."""
     engine, loop = member.engine, asyncio.get_running_loop()
     steps = _steps(member, announced)
     await member.job(lambda: engine.assign(member.anchor.weights))
     gradient: Vector | None = None
     done, slice_steps, tokens = 0, 1, 0
     while done < len(steps):
-        if member.history.version >= announced.key.version:
+        if member.history.open != announced:
             return None
         part = steps[done : done + slice_steps]
         began_s = loop.time()
@@ -329,11 +329,8 @@ async def _heal(member: Member, announced: RoundAnnounced) -> None:
     try:
         await _download(member)
     except PeerError as error:
-        raise LocalError(
-            f"our anchor of version {member.anchor.version} differs from the run's, "
-            f"and nobody can send the right one: {error}",
-            hint="check that all peers run the same version; start this peer again when others are there",
-        ) from error
+        member.box.journal.write(events.CatchUpFailed(version=member.anchor.version, why=str(error)))
+        await asyncio.sleep(RETRY_S)
 
 
 async def _try_otherwise(member: Member, error: PeerError) -> None:

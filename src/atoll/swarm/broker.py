@@ -7,10 +7,12 @@ back by itself when members say hello again; so a broker that starts anew goes o
 
 from __future__ import annotations
 
+from collections import Counter
+
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.run import AllowList, Run, canonical
+from atoll.spec.run import Run, canonical
 from atoll.swarm import lease
 from atoll.swarm.log import (
     Entry,
@@ -21,6 +23,7 @@ from atoll.swarm.log import (
     RosterChanged,
     RoundAnnounced,
     RoundCommitted,
+    RoundVoided,
     RunFinished,
     apply,
 )
@@ -54,6 +57,7 @@ from atoll.swarm.state import (
     Tell,
     Tick,
     Write,
+    admits,
     expected,
     short,
 )
@@ -64,12 +68,11 @@ LAG_MAX = 2
 """A peer this many versions behind may be counted in: it catches up before it works."""
 
 
-def take_office(me: bytes, run: Run, run_id: str, tokens_per_sample: int, history: History, now_s: float) -> Broker:
+def take_office(me: bytes, run: Run, tokens_per_sample: int, history: History, now_s: float) -> Broker:
     """Return a broker that starts, or starts again, from the log."""
     return Broker(
         me=me,
         run=run,
-        run_id=run_id,
         started_s=now_s,
         tokens_per_sample=tokens_per_sample,
         history=history,
@@ -102,8 +105,7 @@ def _hear(broker: Broker, heard: Heard, now_s: float) -> tuple[Broker, list[Acti
 
 def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[Action]]:
     peer = heard.member.peer
-    who = broker.run.membership.who
-    if isinstance(who, AllowList) and peer.hex() not in who.peers and peer != broker.me:
+    if not admits(broker.run, peer, broker.me):
         why = "this run is for listed peers only"
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
@@ -132,6 +134,8 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
     """Take in what a present member said; what concerns another plan than ours is out of date and ignored."""
     match message:
         case Standing():
+            if message.version > broker.history.version:
+                return broker, []  # nobody can hold what is not committed
             presence = replace(broker.present[peer], standing=message)
             missed = tuple(p for p in broker.missed if p != peer or message.version < broker.history.version)
             return replace(broker, present=broker.present | {peer: presence}, missed=missed), []
@@ -140,7 +144,9 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
             return replace(left, away_s=left.away_s | {peer: now_s - GONE_S_MAX}), actions
         case Contributed() | Reduced() | Holding() | Spoiled() | Stuck():
             round_ = broker.round
-            if round_ is None or message.key != round_.key or peer not in round_.announced.members:
+            if round_ is None or message.key != round_.key:
+                return broker, []
+            if peer not in round_.announced.members and peer not in round_.owners:
                 return broker, []
             if not isinstance(message, Spoiled) and (message.epoch, message.attempt) != (
                 broker.epoch,
@@ -174,6 +180,9 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             assert before.open is not None
             missed = tuple(p for p in before.open.members if p not in committed.contributors)
             broker = replace(broker, round=None, missed=missed)
+        case RoundVoided(key=key):
+            actions.append(Note(journal.RoundVoided(channel=key.channel, version=key.version)))
+            broker = replace(broker, round=None)
         case RunFinished():
             samples = broker.history.samples
             tokens = samples * broker.tokens_per_sample
@@ -226,16 +235,16 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if _budget_spent(broker):
         return _write(broker, RunFinished())
     ready = _ready(broker)
-    base = _base(broker)
+    base = _base(broker, ready)
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
-    quota = self_quota(broker.run)
+    quota = samples_per_round(broker.run)
     leases, _, _ = lease.hand_out([quota] * len(ready), history.returned, history.fresh)
     key = Key(broker.channel, history.version + 1)
     return _write(broker, RoundAnnounced(key, ready, leases, base, history.roster))
 
 
-def self_quota(run: Run) -> int:
+def samples_per_round(run: Run) -> int:
     """Return how many samples one peer works through in a round."""
     channel = next(iter(run.recipe.channel.values()))
     return channel.when.steps * run.recipe.work.batch
@@ -254,15 +263,18 @@ def _ready(broker: Broker) -> tuple[bytes, ...]:
     )
 
 
-def _base(broker: Broker) -> str | None:
-    """Return the digest of the newest anchor that most members report, or None while nobody stands there.
+def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
+    """Return the digest of the newest anchor that most report, our own in a tie; None while too few stand there.
 
-    Where opinions are even our own counts: one peer that is wrong must not make everybody download its state.
+    Too few: neither our own member nor more than half of those who would take part.
     """
-    version = broker.history.version
-    held = {p: x.standing.anchor for p, x in broker.present.items() if x.standing and x.standing.version == version}
-    digests = sorted(held.values())
-    return max(digests, key=lambda digest: (digests.count(digest), digest == held.get(broker.me)), default=None)
+    standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
+    digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
+    if broker.me not in digests and 2 * sum(p in digests for p in ready) <= len(ready):
+        return None
+    counts = Counter(digests.values())
+    most = [digest for digest, count in counts.items() if count == max(counts.values())]
+    return digests[broker.me] if digests.get(broker.me) in most else min(most)
 
 
 def _wanted_peers(broker: Broker, now_s: float) -> int:

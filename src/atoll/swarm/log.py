@@ -14,7 +14,7 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
-from atoll.errors import LocalError
+from atoll.errors import LocalError, PeerError
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 
@@ -48,7 +48,6 @@ class RosterChanged(Struct, frozen=True, tag="roster", forbid_unknown_fields=Tru
 
     version: int
     members: tuple[Member, ...]
-    why: str = ""
 
 
 class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
@@ -71,11 +70,17 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     result: str
 
 
+class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
+    """A round was given up because too few of its members are left: all its leases go back."""
+
+    key: Key
+
+
 class RunFinished(Struct, frozen=True, tag="finished", forbid_unknown_fields=True):
     """The budget is spent."""
 
 
-Record = EpochStarted | RosterChanged | RoundAnnounced | RoundCommitted | RunFinished
+Record = EpochStarted | RosterChanged | RoundAnnounced | RoundCommitted | RoundVoided | RunFinished
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
@@ -104,9 +109,18 @@ class History(Struct, frozen=True, kw_only=True):
     finished: bool = False
 
 
+class BadLog(PeerError):
+    """A record does not follow from the log before it."""
+
+
+def _must(holds: bool, what: str) -> None:
+    if not holds:
+        raise BadLog(f"the log does not add up: {what}", hint="the broker that sent it is broken; tell its owner")
+
+
 def apply(history: History, entry: Entry) -> History:
-    """Return the history after one more entry."""
-    assert entry.index == history.next_index, "the log has a gap"
+    """Return the history after one more entry; raises `BadLog` for one that cannot follow."""
+    _must(entry.index == history.next_index, "an entry is missing")
     history = replace(history, next_index=entry.index + 1)
     match entry.record:
         case EpochStarted(epoch=epoch, broker=broker):
@@ -117,25 +131,27 @@ def apply(history: History, entry: Entry) -> History:
             return _announce(history, announced)
         case RoundCommitted() as committed:
             return _commit(history, committed)
+        case RoundVoided(key=key):
+            return _void(history, key)
         case RunFinished():
             return replace(history, finished=True)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
-    assert history.open is None, "one round at a time"
-    assert announced.key.version == history.version + 1
+    _must(history.open is None, "two rounds are open")
+    _must(announced.key.version == history.version + 1, "a round is announced out of turn")
+    _must(len(set(announced.members)) == len(announced.leases) > 0, "members and leases do not match")
     quotas = [lease.size(one) for one in announced.leases]
     leases, returned, fresh = lease.hand_out(quotas, history.returned, history.fresh)
-    assert leases == announced.leases, "leases follow from the log"
+    _must(leases == announced.leases, "leases do not follow from what was leased before")
     return replace(history, open=announced, returned=returned, fresh=fresh)
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:
-    announced = history.open
-    assert announced is not None
-    assert announced.key == committed.key
-    leases = dict(zip(announced.members, announced.leases, strict=True))
-    used = [leases.pop(peer) for peer in committed.contributors]
+    leases = _leases(history, committed.key)
+    contributors = committed.contributors
+    _must(0 < len(contributors) == len(set(contributors)) and set(contributors) <= set(leases), "strangers contribute")
+    used = [leases.pop(peer) for peer in contributors]
     return replace(
         history,
         version=committed.key.version,
@@ -144,6 +160,19 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         returned=lease.give_back(history.returned, leases.values()),
         samples=history.samples + sum(lease.size(one) for one in used),
     )
+
+
+def _void(history: History, key: Key) -> History:
+    leases = _leases(history, key)
+    return replace(history, open=None, returned=lease.give_back(history.returned, leases.values()))
+
+
+def _leases(history: History, key: Key) -> dict[bytes, Lease]:
+    """Return who has which lease in the open round, which must be `key`."""
+    announced = history.open
+    if announced is None or announced.key != key:
+        raise BadLog(f"the log does not add up: round {key.version} is not open")
+    return dict(zip(announced.members, announced.leases, strict=True))
 
 
 def result_root(digests: Iterable[bytes]) -> str:

@@ -16,7 +16,7 @@ from statistics import median
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.swarm.log import RoundAnnounced, RoundCommitted, result_root
+from atoll.swarm.log import RoundAnnounced, RoundCommitted, RoundVoided, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Write, expected, short
 
@@ -31,8 +31,11 @@ HOLDERS_MIN = 2
 def open_round(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple[Broker, list[Action]]:
     """Begin to plan an announced round: every member that can be reached owns a share."""
     owners = tuple(p for p in announced.members if p in broker.present) or announced.members
-    round_ = Round(announced=announced, began_s=now_s, moved_s=now_s, attempt=0, owners=owners)
-    broker = replace(broker, round=round_)
+    number = broker.attempts
+    round_ = Round(
+        announced=announced, began_s=now_s, moved_s=now_s, attempt=number, first_attempt=number, owners=owners
+    )
+    broker = replace(broker, round=round_, attempts=number + 1)
     return broker, tell_plan(broker, round_)
 
 
@@ -42,7 +45,7 @@ def replan(
     """Start the exchange of the open round again with other owners or another set of contributors."""
     round_ = replace(
         round_,
-        attempt=round_.attempt + 1,
+        attempt=broker.attempts,
         owners=owners,
         settled=None,
         serials={},
@@ -50,7 +53,7 @@ def replan(
         holding={},
         moved_s=now_s,
     )
-    broker = replace(broker, round=round_)
+    broker = replace(broker, round=round_, attempts=broker.attempts + 1)
     event = journal.RoundReplanned(
         channel=round_.key.channel, version=round_.key.version, attempt=round_.attempt, why=why
     )
@@ -58,7 +61,9 @@ def replan(
 
 
 def tell_plan(broker: Broker, round_: Round) -> list[Action]:
-    return [Tell(peer, plan_of(broker, round_)) for peer in round_.announced.members if peer in broker.present]
+    """Tell everybody who has a part in the round: its members, and the broker where it owns shards for them."""
+    concerned = (*round_.announced.members, *(p for p in round_.owners if p not in round_.announced.members))
+    return [Tell(peer, plan_of(broker, round_)) for peer in concerned if peer in broker.present]
 
 
 def plan_of(broker: Broker, round_: Round) -> Plan:
@@ -100,6 +105,8 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         if root is not None and _held(round_, root, len(live)):
             contributors = tuple(c.peer for c in round_.settled)
             return replace(broker, pending=True), [Write(RoundCommitted(round_.key, contributors, root))]
+    if len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
+        return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
     if dead:
         owners = tuple(live) or (broker.me,)
@@ -112,6 +119,16 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     return broker, []
 
 
+def _possible(broker: Broker, round_: Round, now_s: float) -> list[bytes]:
+    """Return who may still contribute: not refused, and here, or away for so short that it may well be back."""
+    return [
+        peer
+        for peer in round_.announced.members
+        if peer not in round_.spoiled
+        and (peer in broker.present or peer in round_.serials or now_s - broker.away_s.get(peer, now_s) < STALL_S)
+    ]
+
+
 def stall_s(broker: Broker, round_: Round) -> float:
     """Return how long a settled round may stand still.
 
@@ -120,7 +137,7 @@ def stall_s(broker: Broker, round_: Round) -> float:
     however slow the links, some plan has enough.
     """
     patience_s, _ = patience(broker, round_)
-    return max(STALL_S, patience_s) * 2.0 ** min(round_.attempt, STALLS_MAX)
+    return max(STALL_S, patience_s) * 2.0 ** min(round_.attempt - round_.first_attempt, STALLS_MAX)
 
 
 def _root(round_: Round) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from atoll import journal
-from atoll.spec.run import Run
+from atoll.spec.run import AllowList, Run
 from atoll.swarm.log import Entry, History, Key, Member, Record, RoundAnnounced
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Standing
 
@@ -103,6 +103,7 @@ class Round(Struct, frozen=True, kw_only=True):
     began_s: float
     moved_s: float
     attempt: int
+    first_attempt: int
     owners: tuple[bytes, ...]
     settled: tuple[Contribution, ...] | None = None
     serials: dict[bytes, int] = {}
@@ -123,7 +124,6 @@ class Broker(Struct, frozen=True, kw_only=True):
 
     me: bytes
     run: Run
-    run_id: str
     started_s: float
     tokens_per_sample: int
     history: History = History()
@@ -139,6 +139,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """A record is on its way into the log: decide nothing until it is there."""
     announced: bool = False
     """A round was announced in our epoch."""
+    attempts: int = 0
+    """Plans made in our epoch: each has a number of its own, so that no late report can pass for a new one."""
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
 
@@ -146,14 +148,16 @@ class Broker(Struct, frozen=True, kw_only=True):
     def channel(self) -> str:
         return next(iter(self.run.recipe.channel))
 
-    @property
-    def steps(self) -> int:
-        return self.run.recipe.channel[self.channel].when.steps
-
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:
     """Return whether a member that is not here has been so since we started, and not for long."""
     return broker.away_s.get(peer) == broker.started_s and now_s - broker.started_s < REUNION_S
+
+
+def admits(run: Run, peer: bytes, organiser: bytes) -> bool:
+    """Return whether the run lets this peer take part."""
+    who = run.membership.who
+    return not isinstance(who, AllowList) or peer == organiser or peer.hex() in who.peers
 
 
 def short(peer: bytes) -> str:
