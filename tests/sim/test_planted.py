@@ -65,8 +65,8 @@ BUGS = {
         " holds ",
     ),
     "a lease that was committed is handed out again": Bug(
-        "lease.give_back(history.returned, leases.values())",
-        "lease.give_back(history.returned, [*leases.values(), used[0]])",
+        "used = [leases.pop(peer) for peer in contributors]",
+        "used = [leases.pop(peer) for peer in contributors[1:]] + [leases[contributors[0]]]",
         " is in versions ",
     ),
     "a member works on a sample of its neighbour": Bug(

@@ -778,6 +778,16 @@ def test_a_round_that_too_few_are_left_for_is_given_up_and_its_leases_go_back() 
     assert table.announced()[1].leases == table.announced()[0].leases, "the same samples are handed out again"
 
 
+def test_a_broker_whose_own_member_leaves_with_the_others_leaves_the_round_open() -> None:
+    table = three()
+    for peer in (C, B, A):
+        table.leave(peer)
+        table.tick(0.1)
+    table.tick(1.0)
+    assert table.records(RoundVoided) == []
+    assert table.broker.history.open is not None, "it goes on when everybody is back"
+
+
 def test_a_member_that_is_away_for_a_moment_does_not_void_the_round() -> None:
     table = Table(small_run(start_with=2, contributors_min=2))
     table.join(A, B)

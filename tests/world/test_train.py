@@ -80,7 +80,7 @@ def test_a_run_outlives_who_started_it_and_others_can_still_join(shore: Shore) -
     alone = processes_below(home)
     assert sorted(_command(process) for process in alone) == ["peer", "peer"]
     assert [process.children() for process in alone] == [[], []]
-    late = shore.start("join", peers[1].ticket(), "--home", str(shore.folder / "late"), *HERE)
+    late = shore.start("join", peers[1].ticket(), "--home", str(shore.folder / "late"), *HERE, output="late.log")
     [joiner] = seats(shore.folder / "late", 1)
     wait_for(lambda: joiner.saw(journal.ContributionSent), "the joiner's work", by=late)
     with_it = wait_for(lambda: counted(peers[0], joiner.name(), version), "a round that counts it", by=late)[0]

@@ -228,8 +228,10 @@ def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
         if asked.run != member.run_id:
             await say(stream, Refused(f"this is run {member.run_id}, not {asked.run}", "ask for a ticket of this run"))
         elif not admits(member.run, peer, member.broker):
+            why = "this run is for listed peers only"
             hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
-            await say(stream, Refused("this run is for listed peers only", hint))
+            member.box.journal.write(events.JoinRefused(who=short(peer), why=why))
+            await say(stream, Refused(why, hint))
         elif asked.protocol != PROTOCOL:
             why = f"you speak protocol {asked.protocol}, this run speaks {PROTOCOL}"
             await say(stream, Refused(why, "install the same version of Atoll as the organiser"))

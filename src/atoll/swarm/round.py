@@ -105,7 +105,9 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         if root is not None and _held(round_, root, len(live)):
             contributors = tuple(c.peer for c in round_.settled)
             return replace(broker, pending=True), [Write(RoundCommitted(round_.key, contributors, root))]
-    if len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
+    # Who is leaving itself gives nothing up: the round goes on when everybody is back.
+    leaving = broker.me not in broker.present
+    if not leaving and len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
         return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
     if dead:
