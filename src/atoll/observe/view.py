@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from atoll.observe.progress import PeerProgress, Progress, left_s, part_done
+from atoll.observe.progress import PeerProgress, Progress, RoundProgress, left_s, part_done
 from atoll.observe.tail import Tail
 from atoll.spec.run import Run
 from atoll.units import say_bytes, say_count, say_time
@@ -126,13 +126,14 @@ class Plain:
 
 def round_line(progress: Progress, run: Run | None) -> str:
     """Return the newest committed round as one line of text."""
-    entry = progress.rounds[progress.version]
+    entry = progress.rounds.get(progress.version, RoundProgress())  # a member's journal may lack it
     parts = [_round_of(progress, run)]
     if entry.loss is not None:
         parts.append(f"loss {entry.loss:.3f}")
     if progress.version in progress.held_out:
         parts.append(f"held-out {progress.held_out[progress.version]:.3f}")
-    parts.append(f"{len(entry.contributors)} contributions")
+    if entry.contributors:
+        parts.append(f"{len(entry.contributors)} contributions")
     parts.append(f"{say_count(progress.tokens)} tokens")
     if progress.tokens_s:
         parts.append(f"{say_count(progress.tokens_s)} tokens/s")

@@ -120,7 +120,7 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
         helpers = [tasks.create_task(task(member)) for task in (exchange.deliver, exchange.own_shard, exchange.hold)]
         duties = [tasks.create_task(follow(member)), tasks.create_task(work(member, evaluates=start.organiser))]
         if office is not None:
-            duties.append(tasks.create_task(office.run()))
+            duties.insert(0, tasks.create_task(office.run()))
         leaving = tasks.create_task(_leave(member, stop, duties))
         await asyncio.wait(duties)
         for task in (*helpers, leaving):
@@ -130,8 +130,10 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
 
 
 async def _leave(member: Member, stop: Stop, duties: list[asyncio.Task[None]]) -> None:
-    """Say a last word and end our duties when asked to."""
+    """Say a last word and end our duties when asked to; a broker that leaves decides nothing more."""
     await stop.wait()
+    if not member.keeps_log:
+        duties[0].cancel()
     member.leaving = stop.why
     member.changes.notify()
     await asyncio.sleep(LAST_WORD_S)

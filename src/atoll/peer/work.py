@@ -123,11 +123,8 @@ async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
             return None
         part = steps[done : done + slice_steps]
         began_s = loop.time()
-        trained, added = await _slice(member, part)
+        trained, gradient = await _slice(member, part, gradient)
         took_s = loop.time() - began_s
-        if added is not None:
-            share = np.float32(len(part) / len(steps))
-            gradient = added * share if gradient is None else gradient + added * share
         done += len(part)
         tokens += trained.tokens
         slice_steps = max(1, min(2 * slice_steps, round(slice_steps * SLICE_S / max(took_s, 1e-3))))
@@ -143,18 +140,33 @@ async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
             )
         )
     if gradient is not None:
-        return gradient
+        return gradient / np.float32(len(steps))
     return await member.job(lambda: member.anchor.weights - engine.weights(), vectors=2)
 
 
-async def _slice(member: Member, steps: Sequence[Step]) -> tuple[Trained, Vector | None]:
+async def _slice(member: Member, steps: Sequence[Step], before: Vector | None) -> tuple[Trained, Vector | None]:
+    """Work through some steps; gradients add up one by one, so that the sum does not depend on how work was sliced."""
     engine = member.engine
     cost = engine.cost(sum(len(step.samples) for step in steps))
     match member.channel.what:
         case Delta():
             return await member.box.compute.run(lambda: engine.train(steps), cost), None
         case Grad():
-            return await member.box.compute.run(lambda: engine.gradient(steps), cost)
+            return await member.box.compute.run(lambda: _add_gradients(engine, steps, before), cost)
+
+
+def _add_gradients(engine: Engine, steps: Sequence[Step], total: Vector | None) -> tuple[Trained, Vector | None]:
+    parts = []
+    for step in steps:
+        trained, gradient = engine.gradient([step])
+        total = gradient if total is None else total + gradient
+        parts.append(trained)
+    return Trained(
+        steps=len(parts),
+        samples=sum(t.samples for t in parts),
+        tokens=sum(t.tokens for t in parts),
+        loss_sum=sum(t.loss_sum for t in parts),
+    ), total
 
 
 def _steps(member: Member, announced: RoundAnnounced) -> list[Step]:
