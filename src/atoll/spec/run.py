@@ -139,7 +139,7 @@ class Upkeep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     evaluate_samples: int = 64
     """Held-out samples per look."""
     patience_s_max: float = 3600.0
-    """A round never waits longer for a slow member, whatever was measured."""
+    """A round never waits longer for a slow member once the first has contributed, whatever was measured."""
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

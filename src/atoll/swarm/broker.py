@@ -137,7 +137,7 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
             if message.version > broker.history.version:
                 return broker, []  # nobody can hold what is not committed
             presence = replace(broker.present[peer], standing=message)
-            missed = tuple(p for p in broker.missed if p != peer or message.version < broker.history.version)
+            missed = {p: v for p, v in broker.missed.items() if p != peer or message.version < v}
             return replace(broker, present=broker.present | {peer: presence}, missed=missed), []
         case Leave(why=why):
             left, actions = _part(broker, peer, why, now_s)
@@ -178,7 +178,8 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case RoundCommitted() as committed:
             actions.append(Note(_committed_event(broker, before, committed, now_s)))
             assert before.open is not None
-            missed = tuple(p for p in before.open.members if p not in committed.contributors)
+            absent = [p for p in before.open.members if p not in committed.contributors]
+            missed = broker.missed | dict.fromkeys(absent, committed.key.version)
             broker = replace(broker, round=None, missed=missed)
         case RoundVoided(key=key):
             actions.append(Note(journal.RoundVoided(channel=key.channel, version=key.version)))

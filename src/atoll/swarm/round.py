@@ -185,13 +185,14 @@ def _settle(
 def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     """Return how long the round may wait for its slowest member, and why.
 
-    Until half have contributed nothing is known and the ceiling of the spec holds; then four times the
-    median of what they took, and ten seconds for the wire.
+    Until half have contributed little is known, and the spec's ceiling holds, counted from the first contribution;
+    then four times the median of what they took, and ten seconds for the wire.
     """
-    ceiling_s = broker.run.upkeep.patience_s_max
+    limit_s = broker.run.upkeep.patience_s_max
     took = sorted(round_.took_s.values())
+    ceiling_s = limit_s + min(took, default=0.0)
     if 2 * len(took) < len(round_.announced.members):
-        return ceiling_s, f"fewer than half have contributed: the ceiling of {ceiling_s:.0f} s holds"
+        return ceiling_s, f"fewer than half have contributed {limit_s:.0f} s after the first"
     derived_s = 4 * median(took) + 10
     why = f"four times the median of {median(took):.1f} s and 10 s"
     return min(ceiling_s, derived_s), why

@@ -132,8 +132,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     present: dict[bytes, Presence] = {}
     away_s: dict[bytes, float] = {}
     """Since when roster members are not present."""
-    missed: tuple[bytes, ...] = ()
-    """Members that missed the last round: they are counted in again once they stand at the newest version."""
+    missed: dict[bytes, int] = {}
+    """Members that missed a round, and which: they are counted in again once they hold it."""
     round: Round | None = None
     pending: bool = False
     """A record is on its way into the log: decide nothing until it is there."""
