@@ -85,10 +85,7 @@ def counted_once(entries: list[Entry]) -> Iterator[str]:
     for entry in entries:
         match entry.record:
             case RoundAnnounced() as announced:
-                leases = {
-                    peer: [p for r in lease for p in r.positions]
-                    for peer, lease in zip(announced.members, announced.leases, strict=True)
-                }
+                leases = _positions(announced)
             case RoundCommitted() as committed:
                 for position in (p for peer in committed.contributors for p in leases[peer]):
                     if position in seen:
@@ -96,6 +93,12 @@ def counted_once(entries: list[Entry]) -> Iterator[str]:
                     seen[position] = committed.key.version
             case _:
                 pass
+
+
+def _positions(announced: RoundAnnounced) -> dict[bytes, list[int]]:
+    """Return each member's leased positions."""
+    leases = zip(announced.members, announced.leases, strict=True)
+    return {peer: [position for r in lease for position in r.positions] for peer, lease in leases}
 
 
 def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
@@ -124,10 +127,7 @@ def _expected(run: Run, outcome: Outcome, entries: list[Entry]) -> dict[int, NDA
     for entry in entries:
         match entry.record:
             case RoundAnnounced() as announced:
-                leases = {
-                    peer: [p for r in lease for p in r.positions]
-                    for peer, lease in zip(announced.members, announced.leases, strict=True)
-                }
+                leases = _positions(announced)
             case RoundCommitted(contributors=contributors):
                 deltas = [delta_of(run.seeds.data, size, leases[peer]).astype(np.float64) for peer in contributors]
                 if not isinstance(channel.what, Delta):
