@@ -34,6 +34,9 @@ lint: $(VENV)/.dev
 
 long: $(VENV)/.dev
 	$(PYTEST) -m long --timeout 5400
+	$(BIN)/atoll sim --seeds 200..10200
+	$(BIN)/atoll sim --faults points
+	$(BIN)/python -m bench.thousand
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench

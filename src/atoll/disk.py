@@ -25,7 +25,8 @@ T = TypeVar("T")
 class Disk(Protocol):
     """One peer's durable folder. Missing files raise `FileNotFoundError`; a full disk raises `LocalError`."""
 
-    async def read(self, path: str) -> bytes: ...
+    async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
+        """Return a file's bytes, or `count` of them from byte `first` on: fewer where the file ends before."""
 
     async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
         """Put `data` at `path` (parents are made); durable only after `sync(path)`."""
@@ -57,8 +58,13 @@ class FileDisk:
         self.root = root
         self._ready: set[Path] = set()
 
-    async def read(self, path: str) -> bytes:
-        return await self._off_loop((self.root / path).read_bytes)
+    async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
+        def get() -> bytes:
+            with (self.root / path).open("rb") as file:
+                file.seek(first)
+                return file.read() if count is None else file.read(count)
+
+        return await self._off_loop(get)
 
     async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
         def put() -> None:

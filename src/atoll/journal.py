@@ -16,6 +16,10 @@ import msgspec
 from atoll.errors import LocalError
 
 
+WHY_CHARS_MAX = 500
+"""Reasons may quote what another peer said; it does not decide how long our lines are."""
+
+
 class Clock(Protocol):
     """Wall time, for display, expiry and hours of the day; never for safety."""
 
@@ -86,7 +90,17 @@ class RoundAnnounced(_Event):
     members: list[str]
     samples: int
     first: int
-    """Position of the first fresh sample of the round in the global order."""
+    """Position of the first sample of the round in the global order."""
+    handed: list[tuple[int, int]] = []
+    """All leases of the round as (first, count) ranges of the global order, joined where they touch."""
+
+
+class LeaseTaken(_Event):
+    """This peer began to work on its lease."""
+
+    channel: str
+    version: int
+    ranges: list[tuple[int, int]]
 
 
 class WorkProgressed(_Event):
@@ -119,6 +133,23 @@ class RoundReplanned(_Event):
     why: str
 
 
+class SharesChanged(_Event):
+    """Members own other parts of the grid than before."""
+
+    channel: str
+    version: int
+    shares: dict[str, float]
+    why: str
+
+
+class PeerUnreachable(_Event):
+    """Of two peers that are connected to the broker one cannot reach the other."""
+
+    who: str
+    by: str
+    why: str
+
+
 class RoundSettled(_Event):
     """The broker fixed whose contributions are in."""
 
@@ -130,14 +161,16 @@ class RoundSettled(_Event):
 
 
 class RoundVoided(_Event):
-    """The broker gave a round up: too few of its members were left."""
+    """A round was given up: too few of its members were left."""
 
     channel: str
     version: int
+    returned: list[tuple[int, int]] = []
+    """Ranges of the global order that went back."""
 
 
 class RoundCommitted(_Event):
-    """The broker made a round durable."""
+    """A round is durable: the log says so."""
 
     channel: str
     version: int
@@ -147,6 +180,10 @@ class RoundCommitted(_Event):
     result: str
     """Hex digest root of the result bytes."""
     round_s: float = 0.0
+    counted: list[tuple[int, int]] = []
+    """Ranges of the global order in the committed contributions, joined where they touch."""
+    returned: list[tuple[int, int]] = []
+    """Ranges that were handed out for this round and went back."""
 
 
 class RoundApplied(_Event):
@@ -179,6 +216,24 @@ class CatchUpFailed(_Event):
     """Nobody could send what this peer was missing; it tries again."""
 
     version: int
+    why: str
+
+
+class CatchUpTooSlow(_Event):
+    """This peer falls behind faster than it catches up; `why` has the arithmetic. It goes on trying."""
+
+    version: int
+    behind: int
+    """Versions between its anchor and the newest."""
+    why: str
+
+
+class InnerStateRestored(_Event):
+    """Work that did not count was taken back: the inner optimizer is where it was before that work began."""
+
+    channel: str
+    version: int
+    """The round the work was for."""
     why: str
 
 
@@ -220,6 +275,53 @@ class TrafficCounted(_Event):
     """Of these, contributions and results."""
 
 
+class EpochStarted(_Event):
+    """The council's new leader is the broker: plans of earlier ones are void, its log goes on."""
+
+    epoch: int
+    broker: str
+
+
+class BrokerElected(_Event):
+    """This peer leads the council from now on."""
+
+    who: str
+    epoch: int
+    why: str
+
+
+class BrokerLost(_Event):
+    """A council member took the broker for dead; `why` says what it was judged by."""
+
+    who: str
+    epoch: int
+    why: str
+
+
+class BrokerSteppedDown(_Event):
+    """This peer stopped leading the council."""
+
+    epoch: int
+    why: str
+
+
+class CouncilReformed(_Event):
+    """The organiser's owner put a new council in place of one that lost its majority for good."""
+
+    asked: int
+    told: list[str]
+    """Peers that told their log."""
+    entries: int
+    """Length of the log that was kept: the one that knew most."""
+
+
+class CouncilChanged(_Event):
+    """Other peers vote from now on."""
+
+    members: list[str]
+    why: str
+
+
 class RunFinished(_Event):
     version: int
     samples: int
@@ -228,9 +330,13 @@ class RunFinished(_Event):
 
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
-    | RoundAnnounced | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided | RoundCommitted
-    | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | StateHealed | PrivateStateReset
-    | CheckpointSaved | Evaluated | TrafficCounted | RunFinished
+    | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
+    | SharesChanged | PeerUnreachable
+    | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
+    | InnerStateRestored | StateHealed | PrivateStateReset
+    | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
+    | CouncilChanged | CouncilReformed
+    | RunFinished
 )  # fmt: skip
 
 
@@ -254,6 +360,9 @@ class Journal:
 
     def write(self, event: Event) -> None:
         """Record that `event` happened now."""
+        why = getattr(event, "why", "")
+        if len(why) > WHY_CHARS_MAX:
+            event = msgspec.structs.replace(event, why=why[:WHY_CHARS_MAX] + " ...")
         self._sink(self._encode(Line(self._clock.now_s(), self.peer, event)) + b"\n")
 
 
@@ -264,7 +373,7 @@ def parse(line: bytes) -> Line:
     """Return the event of one journal line; raises `LocalError` when it is none."""
     try:
         return _decoder.decode(line)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise LocalError(f"not a journal line: {error}", hint="was the file written by another version?") from error
 
 

@@ -22,7 +22,7 @@ _LINE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
 class IrohLab:
     """Transports on 127.0.0.1 with short deadlines."""
 
-    dead_after_s = 1.0
+    silence_s_max = 1.0
     connect_s = 1.5
 
     def __init__(self) -> None:
@@ -30,14 +30,14 @@ class IrohLab:
         self._children: list[_Child] = []
 
     async def transport(self, name: str) -> Transport:
-        made = await bind(os.urandom(32), host="127.0.0.1", dead_after_s=self.dead_after_s, connect_s=self.connect_s)
+        made = await bind(os.urandom(32), host="127.0.0.1", silence_s_max=self.silence_s_max, connect_s=self.connect_s)
         self._made.append(made)
         return made
 
     async def mortal(self, name: str) -> Transport:
         child = _Child()
         self._children.append(child)
-        return await child.start(self.dead_after_s, self.connect_s)
+        return await child.start(self.silence_s_max, self.connect_s)
 
     async def kill(self, transport: Transport) -> None:
         assert isinstance(transport, _FarTransport), "only a mortal peer can be killed"
@@ -60,9 +60,9 @@ class _Child:
         self._reading: asyncio.Task[None] | None = None
         self._calls = 0
 
-    async def start(self, dead_after_s: float, connect_s: float) -> _FarTransport:
+    async def start(self, silence_s_max: float, connect_s: float) -> _FarTransport:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, str(dead_after_s), str(connect_s),
+            sys.executable, __file__, str(silence_s_max), str(connect_s),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES_MAX,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
@@ -119,6 +119,9 @@ class _FarTransport:
 
     async def accept(self) -> Conn:
         return _FarConn(self.child, *await self.child.call(0, "accept"))
+
+    def limit_silence(self, silence_s_max: float) -> None:
+        raise NotImplementedError("no check limits a mortal peer")
 
     async def close(self) -> None:
         await self.child.call(0, "close")
@@ -204,10 +207,10 @@ class _Servant:
         return len(self._objects) - 1
 
 
-async def _serve(dead_after_s: float, connect_s: float) -> None:
+async def _serve(silence_s_max: float, connect_s: float) -> None:
     lines = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    transport = await bind(os.urandom(32), host="127.0.0.1", dead_after_s=dead_after_s, connect_s=connect_s)
+    transport = await bind(os.urandom(32), host="127.0.0.1", silence_s_max=silence_s_max, connect_s=connect_s)
     await _Servant(transport).run(lines)
 
 

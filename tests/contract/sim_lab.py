@@ -18,13 +18,15 @@ CALLBACKS_MAX = 1_000_000
 class SimLab:
     """Transports on a simulated network of gigabit links, 10 ms apart."""
 
-    dead_after_s = 5.0
+    silence_s_max = 5.0
     connect_s = 10.0
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         links = Links(default=Link(up_bytes_s=125e6, down_bytes_s=125e6), delay_s=0.01)
-        self._network = SimNetwork(loop, links, Random(1), dead_after_s=self.dead_after_s, connect_s_max=self.connect_s)
+        self._network = SimNetwork(
+            loop, links, Random(1), silence_s_max=self.silence_s_max, connect_s_max=self.connect_s
+        )
         self._lives: dict[PeerId, Incarnation] = {}
 
     async def transport(self, name: str) -> Transport:

@@ -45,6 +45,20 @@ def test_what_is_written_can_be_read(on_disk: World) -> None:
     on_disk(check)
 
 
+def test_a_part_of_a_file_can_be_read(on_disk: World) -> None:
+    async def check(disk: Disk) -> None:
+        await disk.write("a", b"0123456789")
+        assert await disk.read("a", 3) == b"3456789"
+        assert await disk.read("a", 3, 4) == b"3456"
+        assert await disk.read("a", 8, 4) == b"89"
+        assert await disk.read("a", 20, 4) == b""
+        assert await disk.read("a", 3, 0) == b""
+        with pytest.raises(FileNotFoundError):
+            await disk.read("none", 3, 4)
+
+    on_disk(check)
+
+
 def test_writing_replaces_and_appending_adds(on_disk: World) -> None:
     async def check(disk: Disk) -> None:
         await disk.write("a", b"one and more")
@@ -168,9 +182,9 @@ class _Doomed:
             raise _Crashed
         self.left -= 1
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
         self._step()
-        return await self._disk.read(path)
+        return await self._disk.read(path, first, count)
 
     async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
         self._step()

@@ -9,7 +9,7 @@ from atoll.sim.faults import Crash, Fault, Leave
 from atoll.spec.recipe import AdamW, Cosine, Sgd
 from atoll.spec.run import Run
 from tests.identity.small import ddp, digest_of, diloco, trained
-from tests.peer.world import events, lines
+from tests.peer.world import events, once
 
 PEERS = 2
 RUNS: dict[str, Run] = {
@@ -29,14 +29,14 @@ AFTER_S = {"at the commit": 1e-6, "while it is applied": 0.012, "between rounds"
 def interrupted(run: Run, kind: type[Crash] | type[Leave], after_s: float | None) -> tuple[str, str]:
     """Return the final digest of a run and of the same run whose peers were all stopped in the middle."""
     whole = trained(run, PEERS)
-    committed = [line.at_s for line in lines(whole, journal.RoundCommitted)]
+    committed = [at_s for at_s, _ in once(whole, journal.RoundCommitted)]
     at_s = committed[2] + ((committed[3] - committed[2]) / 2 if after_s is None else after_s)
     faults: list[Fault] = [kind(at_s=at_s, peer=peer, restart_after_s=3.0 + peer) for peer in range(PEERS)]
     again = trained(run, PEERS, faults)
     assert len(events(again, journal.PeerStarted)) == 2 * PEERS
-    assert [event.version for event in events(again, journal.RoundCommitted)] == list(range(1, run.budget.rounds + 1))
-    assert [event.contributors for event in events(again, journal.RoundCommitted)] == [
-        event.contributors for event in events(whole, journal.RoundCommitted)
+    assert [event.version for _, event in once(again, journal.RoundCommitted)] == list(range(1, run.budget.rounds + 1))
+    assert [event.contributors for _, event in once(again, journal.RoundCommitted)] == [
+        event.contributors for _, event in once(whole, journal.RoundCommitted)
     ]
     return digest_of(whole), digest_of(again)
 
@@ -55,8 +55,8 @@ def test_a_run_that_was_stopped_and_resumed_ends_with_the_bits_of_one_that_was_n
 def test_the_crash_of_one_peer_changes_nothing_when_it_is_back_in_time(peer: int) -> None:
     run = RUNS["diloco"]
     whole = trained(run, PEERS)
-    committed = [line.at_s for line in lines(whole, journal.RoundCommitted)]
+    committed = [at_s for at_s, _ in once(whole, journal.RoundCommitted)]
     at_s = (committed[2] + committed[3]) / 2
     again = trained(run, PEERS, [Crash(at_s=at_s, peer=peer, restart_after_s=0.5)])
-    assert [len(event.contributors) for event in events(again, journal.RoundCommitted)] == [PEERS] * run.budget.rounds
+    assert [len(event.contributors) for _, event in once(again, journal.RoundCommitted)] == [PEERS] * run.budget.rounds
     assert digest_of(again) == digest_of(whole)

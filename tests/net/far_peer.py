@@ -31,7 +31,7 @@ async def echo(conn: Conn, block_s: float) -> None:
 
 
 async def main(port: int, secret: bytes, block_s: float) -> None:
-    transport = await bind(secret, host="127.0.0.1", port=port, dead_after_s=2.0)
+    transport = await bind(secret, host="127.0.0.1", port=port, silence_s_max=2.0)
     print(transport.id.hex(), *transport.addresses(), flush=True)
     while True:
         try:

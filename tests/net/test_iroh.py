@@ -111,7 +111,7 @@ def test_sending_costs_little() -> None:
 
 def test_a_connection_stays_while_our_own_loop_is_blocked() -> None:
     async def test() -> None:
-        async with far_peer() as far, peers(1, dead_after_s=0.5) as (here,):
+        async with far_peer() as far, peers(1, silence_s_max=0.5) as (here,):
             conn = await here.connect(far.peer, far.addresses)
             stream = await conn.open("echo", Traffic.CONTROL)
             for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_connection_stays_while_our_own_loop_is_blocked() -> None:
 
 def test_a_peer_that_holds_its_interpreter_is_not_dead() -> None:
     async def test() -> None:
-        async with far_peer(block_s=2.0) as far, peers(1, dead_after_s=0.5) as (here,):
+        async with far_peer(block_s=2.0) as far, peers(1, silence_s_max=0.5) as (here,):
             conn = await here.connect(far.peer, far.addresses)
             stream = await conn.open("echo", Traffic.CONTROL)
             await stream.send(b"think hard")
@@ -139,7 +139,7 @@ def test_nobody_dies_while_all_cores_are_busy() -> None:
         process.start()
 
     async def test() -> None:
-        async with far_peer() as far, peers(1, dead_after_s=1.5) as (here,):
+        async with far_peer() as far, peers(1, silence_s_max=1.5) as (here,):
             conn = await here.connect(far.peer, far.addresses)
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(3.0):
@@ -160,7 +160,7 @@ def spin() -> None:
 
 def test_a_frozen_peer_is_lost() -> None:
     async def test() -> None:
-        async with far_peer() as far, peers(1, dead_after_s=0.5) as (here,):
+        async with far_peer() as far, peers(1, silence_s_max=0.5) as (here,):
             conn = await here.connect(far.peer, far.addresses)
             far.process.send_signal(signal.SIGSTOP)
             assert "silent" in await conn.closed()
@@ -170,7 +170,7 @@ def test_a_frozen_peer_is_lost() -> None:
 
 def test_a_peer_that_died_and_came_back_at_its_port_is_a_new_connection() -> None:
     async def test() -> None:
-        async with peers(1, dead_after_s=1.0) as (here,):
+        async with peers(1, silence_s_max=1.0) as (here,):
             async with far_peer() as far:
                 old = await here.connect(far.peer, far.addresses)
             port = int(far.addresses[0].rpartition(":")[2])

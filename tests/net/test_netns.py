@@ -25,9 +25,10 @@ def can_make_namespaces() -> bool:
     return subprocess.run([SCRIPT, "1", "none", "--", "true"], capture_output=True).returncode == 0
 
 
-def on_machines(count: int, *command: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run([SCRIPT, str(count), "50mbit", "--", *command], capture_output=True, text=True, env=env)
+def on_machines(count: int, *command: str, routers: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parents[1]), *sys.path])}
+    words = [str(SCRIPT), str(count), "50mbit", *routers, "--", *command]
+    return subprocess.run(words, capture_output=True, text=True, env=env)
 
 
 needs_namespaces = pytest.mark.skipif(not can_make_namespaces(), reason="needs root and network namespaces")
@@ -51,10 +52,29 @@ def test_the_first_failure_is_the_result_and_nothing_stays_behind() -> None:
     assert namespaces() <= before
 
 
+@needs_namespaces
+@pytest.mark.skipif(shutil.which("nft") is None, reason="needs nftables")
+def test_machines_behind_routers_call_but_cannot_be_called() -> None:
+    before = namespaces()
+    probe = "import os, bench.nat; print(os.environ['ATOLL_HOST_IP'], bench.nat.probe())"
+    ran = on_machines(3, sys.executable, "-c", probe, routers=("nat=1,2",))
+    assert ran.returncode == 0, ran.stderr
+    heard = [line.partition(" [")[2] for line in sorted(ran.stdout.splitlines())]
+    assert heard == ["1, 2]", "0]", "0]"], ran.stdout
+    assert namespaces() <= before
+
+
 @pytest.mark.parametrize(
-    "arguments", [[], ["0", "none", "--", "true"], ["2", "fast", "--", "true"], ["2", "none", "true"]]
+    "arguments",
+    [
+        [],
+        ["0", "none", "--", "true"],
+        ["2", "fast", "--", "true"],
+        ["2", "none", "true"],
+        ["2", "none", "nat=x", "--", "true"],
+    ],
 )
 def test_a_wrong_call_explains_itself(arguments: list[str]) -> None:
     ran = subprocess.run([SCRIPT, *arguments], capture_output=True, text=True)
     assert ran.returncode == 2
-    assert "COUNT RATE -- COMMAND" in ran.stderr
+    assert "COUNT RATE [nat=INDEX,...] -- COMMAND" in ran.stderr

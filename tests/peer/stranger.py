@@ -19,6 +19,7 @@ from atoll.sim.scenario import World
 from atoll.spec.run import PROTOCOL, identity
 from atoll.swarm.log import Entry, RoundAnnounced
 from atoll.swarm.messages import Append, FromBroker, Hello, Plan, Standing, Welcome
+from atoll.swarm.shares import chunks_of
 
 STRANGER = Identity.from_seed(b"\xff" * 32).peer
 WHO = short(STRANGER)
@@ -88,7 +89,7 @@ class Spy(Stranger):
         """Get on the roster; `anchor` is the digest we claim to hold of `version`."""
         self.log, self.plan = [], None
         self.control = await self.open("control")
-        await self.say(Hello(self.run_id, PROTOCOL, 0, tuple(self.door.addresses()), "spy"))
+        await self.say(Hello(self.run_id, PROTOCOL, 0, 0, tuple(self.door.addresses()), "spy"))
         welcome = BrokerTalk.decode(await self.control.recv())
         assert isinstance(welcome, Welcome)
         await self.say(Standing(version, anchor))
@@ -119,8 +120,10 @@ class Spy(Stranger):
     async def _take_part(self, stream: Stream) -> None:
         head = PartTalk.decode(await stream.recv())
         assert isinstance(head, PartHead)
-        await stream.send(encode(Missing(tuple(range(head.first, head.first + head.count)))))
-        for _ in range(head.count):
+        assert self.plan is not None
+        wanted = tuple(chunks_of(self.plan.shards, STRANGER))
+        await stream.send(encode(Missing(wanted)))
+        for _ in wanted:
             await stream.recv()
         await stream.send(encode(Accepted()))
 

@@ -22,15 +22,22 @@ from atoll.peer.messages import (
     AskTalk,
     Chunk,
     Declined,
+    Done,
+    FetchPieces,
     FetchResult,
     FetchState,
     FetchTalk,
+    Kept,
     Missing,
     Offer,
     PartHead,
     PartTalk,
     ResultHead,
     ResultTalk,
+    Returned,
+    Snapshots,
+    Superseded,
+    Want,
 )
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, World
@@ -38,11 +45,12 @@ from atoll.spec.recipe import Fp32
 from atoll.spec.run import PROTOCOL, Run
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Hello, Holding, Leave, Reduced, Refused, Spoiled, Standing, Stuck, Welcome
+from atoll.swarm.shares import chunks_of
 from atoll.sync.codec import encode as encode_chunk
-from atoll.sync.grid import grid_of, shards_of
+from atoll.sync.grid import grid_of
 from atoll.sync.merge import first_anchor
 from tests.peer.stranger import STRANGER, WHO, Spy, Stranger
-from tests.peer.world import Visit, anchor_of, counting_run, events, play, sized
+from tests.peer.world import Visit, anchor_of, counting_run, events, once, play, sized
 
 SIZE = 256
 GRID = grid_of(SIZE)
@@ -126,9 +134,9 @@ def test_a_protocol_that_does_not_exist_is_refused() -> None:
 @pytest.mark.parametrize("tag", TAGS)
 def test_a_message_of_another_protocol_is_refused(tag: str) -> None:
     wrong = {
-        "ask": Hello("x", PROTOCOL, 0, ()),
+        "ask": Hello("x", PROTOCOL, 0, 0, ()),
         "control": AskRun("x", PROTOCOL),
-        "part": ResultHead(KEY, 1, 0, 0, ()),
+        "part": ResultHead(KEY, 1, 0),
         "result": PartHead(KEY, 1, 0, 1),
         "fetch": Accepted(),
     }
@@ -146,8 +154,8 @@ def test_a_conversation_that_begins_in_the_middle_is_refused(tag: str) -> None:
         "ask": Welcome(b"{}"),
         "control": Standing(0, "anchor"),
         "part": Chunk(0, b"data"),
-        "result": Chunk(0, b"data"),
-        "fetch": Offer(1, ()),
+        "result": Done(),
+        "fetch": Offer(()),
     }
 
     async def visit(stranger: Stranger) -> None:
@@ -163,11 +171,13 @@ def test_random_bytes_and_torn_messages_never_disturb_anybody() -> None:
         encode(message)
         for message in (
             AskRun("x", PROTOCOL),
-            Hello("x", PROTOCOL, 0, ("a:1",)),
+            Hello("x", PROTOCOL, 0, 0, ("a:1",)),
             PartHead(KEY, 1, 0, 1),
-            ResultHead(KEY, 1, 0, 0, (b"d" * 32,)),
-            FetchResult(KEY, 0),
-            FetchState(0, 0),
+            ResultHead(KEY, 1, 0),
+            Returned(0, b"s" * 16, b"d" * 32, b"data"),
+            FetchResult(KEY, "root"),
+            FetchState(0),
+            FetchPieces(1, "root"),
         )
     ]
 
@@ -215,7 +225,7 @@ def test_a_newcomer_with_the_ticket_of_another_run_is_told_so() -> None:
 def test_a_greeting_for_another_run_version_or_history_is_refused_and_noted() -> None:
     async def visit(stranger: Stranger) -> None:
         run, here = stranger.run_id, ("a:1",)
-        for hello in (Hello("0" * 32, PROTOCOL, 0, here), Hello(run, 99, 0, here), Hello(run, PROTOCOL, 10**6, here)):
+        for hello in (Hello("0" * 32, PROTOCOL, 0, 0, here), Hello(run, 99, 0, 0, here), Hello(run, PROTOCOL, 10**6, 0, here)):
             await stranger.send("control", hello)
 
     outcome = attacked(visit)
@@ -227,10 +237,10 @@ def test_a_greeting_for_another_run_version_or_history_is_refused_and_noted() ->
 @pytest.mark.parametrize(
     "hello",
     [
-        Hello("run", PROTOCOL, 0, ("a:1",) * 100_000),
-        Hello("run", PROTOCOL, 0, ("a" * 1_000_000,)),
-        Hello("run", PROTOCOL, 0, ("a:1",), "n" * 1_000_000),
-        Hello("run", PROTOCOL, -5, ("a:1",)),
+        Hello("run", PROTOCOL, 0, 0, ("a:1",) * 100_000),
+        Hello("run", PROTOCOL, 0, 0, ("a" * 1_000_000,)),
+        Hello("run", PROTOCOL, 0, 0, ("a:1",), "n" * 1_000_000),
+        Hello("run", PROTOCOL, -5, 0, ("a:1",)),
     ],
     ids=["addresses", "address", "name", "index"],
 )
@@ -255,9 +265,9 @@ def test_a_part_for_a_round_that_is_not_open_or_not_ours_is_declined() -> None:
 def test_a_result_of_another_plan_is_declined() -> None:
     async def visit(stranger: Stranger) -> None:
         for key in (Key("outer", 1), Key("outer", -1), Key("outer", 10**9), Key("other", 1)):
-            head = ResultHead(key, 7, 7, 0, (b"d" * 32,))
+            head = ResultHead(key, 7, 7)
             answer = await stranger.ask("result", head, ResultTalk)  # type: ignore[arg-type]
-            assert isinstance(answer, Declined), key
+            assert isinstance(answer, Declined | Superseded), key
 
     attacked(visit, rounds=20, steps=80)
 
@@ -265,31 +275,43 @@ def test_a_result_of_another_plan_is_declined() -> None:
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_result_from_a_peer_that_does_not_own_the_shard_is_refused(victim: int) -> None:
     async def visit(stranger: Stranger) -> None:
-        data = chunk_of(0.0, 0)
-        head = ResultHead(KEY, 1, 0, 0, (blake3(data).digest(),))
-        assert await stranger.send("result", head, Chunk(0, data), to=stranger.world.hosts[victim].peer)
+        assert await stranger.send("result", ResultHead(KEY, 1, 0), to=stranger.world.hosts[victim].peer)
 
     why = refusals(attacked(visit), victim)
-    assert why == ["result: a result came from a peer that does not own that shard"]
+    assert why == ["result: a result came from a peer that owns nothing of this plan"]
 
 
-def test_a_fetch_of_what_nobody_has_is_declined_and_any_start_is_harmless() -> None:
+def test_a_fetch_of_what_nobody_has_is_declined() -> None:
     async def visit(stranger: Stranger) -> None:
         for wanted in (
-            FetchResult(Key("outer", 10**9), 0),
-            FetchResult(Key("outer", -1), 0),
-            FetchResult(Key("outer", 0), 5),
-            FetchState(10**9, 0),
+            FetchResult(Key("outer", 10**9), "root"),
+            FetchResult(Key("outer", -1), "root"),
+            FetchResult(Key("outer", 0), "root"),
+            FetchPieces(10**9, "root"),
+            FetchPieces(-1, "root"),
         ):
             answer = await stranger.ask("fetch", wanted, FetchTalk)  # type: ignore[arg-type]
             assert isinstance(answer, Declined), wanted
-        for start in (-(10**9), 10**9):
-            stream = await stranger.open("fetch")
-            await stream.send(encode(FetchState(0, start)))
-            assert isinstance(FetchTalk.decode(await stream.recv()), Offer)
-            stream.reset()
+        assert await stranger.ask("fetch", FetchState(10**9), FetchTalk) == Snapshots(())  # type: ignore[arg-type]
 
     attacked(visit)
+
+
+@pytest.mark.parametrize("wanted", [(-1,), (10**9,), tuple(range(1000))])
+def test_wanting_what_does_not_exist_or_too_much_at_once_is_refused(wanted: tuple[int, ...]) -> None:
+    async def visit(stranger: Stranger) -> None:
+        answer = await stranger.ask("fetch", FetchState(-1), FetchTalk)  # type: ignore[arg-type]
+        assert isinstance(answer, Snapshots)
+        snapshot = answer.snapshots[-1]
+        stream = await stranger.open("fetch")
+        await stream.send(encode(FetchPieces(snapshot.version, snapshot.root)))
+        assert isinstance(FetchTalk.decode(await stream.recv()), Offer)
+        await stream.send(encode(Want(wanted)))
+        with pytest.raises(PeerLost):
+            await stream.recv()
+
+    (why,) = refusals(attacked(visit))
+    assert why == "fetch: it wants pieces that do not exist, or too many at once"
 
 
 # a member that lies
@@ -331,11 +353,11 @@ def chunk_of(value: float, index: int) -> bytes:
 async def bring(spy: Spy, value: float) -> None:
     """Contribute a constant vector to every owner of the present plan but ourselves."""
     _, plan = await spy.counted_in()
-    for shard in shards_of(GRID, plan.owners):
-        if shard.owner == STRANGER:
+    for owner in plan.owners:
+        if owner == STRANGER:
             continue
-        stream = await spy.open("part", shard.owner)
-        await stream.send(encode(PartHead(plan.key, 1, shard.first, shard.count)))
+        stream = await spy.open("part", owner)
+        await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, 1)))
         missing = PartTalk.decode(await stream.recv())
         assert isinstance(missing, Missing)
         for index in missing.chunks:
@@ -367,7 +389,7 @@ def test_a_contribution_that_is_not_finite_is_left_out_and_laid_at_its_makers_do
     assert {event.who for event in blamed} == {WHO}
     assert all("not finite" in event.why for event in blamed)
     assert any("refused" in event.why for event in events(outcome, journal.RoundReplanned))
-    assert all(WHO not in event.contributors for event in events(outcome, journal.RoundCommitted))
+    assert all(WHO not in event.contributors for _, event in once(outcome, journal.RoundCommitted))
 
 
 def test_contributions_too_large_to_be_averaged_are_left_out() -> None:
@@ -381,33 +403,30 @@ def test_contributions_too_large_to_be_averaged_are_left_out() -> None:
     assert all("too large" in event.why for event in blamed)
 
 
-BAD_PARTS: dict[str, tuple[int, int, list[tuple[int, bytes]]]] = {
-    "before the grid": (-1, 2, []),
-    "beyond the grid": (GRID.chunks - 1, 2, []),
-    "nothing": (0, 0, []),
-    "a negative number of chunks": (0, -1, []),
-    "far beyond": (2**62, 2**62, []),
-    "another chunk than the first": (0, 2, [(1, chunk_of(0.0, 1))]),
-    "a chunk too short": (0, 1, [(0, chunk_of(0.0, 0)[:-4])]),
-    "a chunk too long": (0, 1, [(0, chunk_of(0.0, 0) * 2)]),
-    "a chunk of another codec": (0, 1, [(0, chunk_of(0.0, 0)[::2])]),
-    "a huge chunk": (0, 1, [(0, bytes(4_000_000))]),
-    "an empty chunk": (0, 1, [(0, b"")]),
+BAD_PARTS: dict[str, tuple[int, bytes]] = {
+    "another chunk than the first": (1, chunk_of(0.0, 1)),
+    "a chunk before the grid": (-1, chunk_of(0.0, 0)),
+    "a chunk far beyond the grid": (2**62, chunk_of(0.0, 0)),
+    "a chunk too short": (0, chunk_of(0.0, 0)[:-4]),
+    "a chunk too long": (0, chunk_of(0.0, 0) * 2),
+    "a chunk of another codec": (0, chunk_of(0.0, 0)[::2]),
+    "a huge chunk": (0, bytes(4_000_000)),
+    "an empty chunk": (0, b""),
 }
 
 
 @pytest.mark.parametrize("what", BAD_PARTS)
 def test_a_part_that_does_not_fit_the_grid_is_refused(what: str) -> None:
-    first, count, chunks = BAD_PARTS[what]
+    off, data = BAD_PARTS[what]
 
     async def mischief(spy: Spy) -> None:
         _, plan = await spy.counted_in()
         stream = await spy.open("part")
-        await stream.send(encode(PartHead(plan.key, 1, first, count)))
-        if chunks:
-            assert isinstance(PartTalk.decode(await stream.recv()), Missing)
-        for index, data in chunks:
-            await stream.send(encode(Chunk(index, data)))
+        await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, 1)))
+        missing = PartTalk.decode(await stream.recv())
+        assert isinstance(missing, Missing)
+        assert set(missing.chunks) == set(chunks_of(plan.shards, spy.victim)), "it asks for what it owns, no more"
+        await stream.send(encode(Chunk(missing.chunks[0] + off, data)))
         with pytest.raises(PeerLost):
             await stream.recv()
 
@@ -416,34 +435,27 @@ def test_a_part_that_does_not_fit_the_grid_is_refused(what: str) -> None:
     assert why[0].startswith("part: ")
 
 
-def own_shard_of(spy: Spy) -> tuple[int, int]:
-    assert spy.plan is not None
-    shard = next(shard for shard in shards_of(GRID, spy.plan.owners) if shard.owner == STRANGER)
-    return shard.first, shard.count
-
-
-@pytest.mark.parametrize("lie", ["digest", "nan", "length", "index", "another shard", "too few", "not a chunk"])
+@pytest.mark.parametrize("lie", ["digest", "nan", "length", "another's chunk", "no chunk of the grid", "not a chunk"])
 def test_an_owner_that_returns_a_bad_result_is_refused_and_replaced(lie: str) -> None:
     async def mischief(spy: Spy) -> None:
         await bring(spy, 0.0)
         await spy.until(lambda: spy.plan is not None and spy.plan.settled is not None)
         assert spy.plan is not None
-        first, count = own_shard_of(spy)
-        chunks = [chunk_of(float("nan") if lie == "nan" else 0.0, index) for index in range(first, first + count)]
+        mine = chunks_of(spy.plan.shards, STRANGER)
+        chunks = [chunk_of(float("nan") if lie == "nan" else 0.0, index) for index in mine]
         if lie == "length":
             chunks = [data + data for data in chunks]
-        digests = tuple(blake3(data + b"!" * (lie == "digest")).digest() for data in chunks)
-        if lie == "another shard":
-            first = 0 if first else GRID.chunks - count
-        if lie == "too few":
-            digests = ()
+        index = {"another's chunk": (mine[0] + len(mine)) % GRID.chunks, "no chunk of the grid": -1}.get(lie, mine[0])
         plan = (spy.plan.key, spy.plan.epoch, spy.plan.attempt)
-        said: list[Any] = [ResultHead(*plan, first, digests)]
-        if lie == "not a chunk":
-            said.append(Accepted())
-        said += [Chunk(first + i + (lie == "index"), data) for i, data in enumerate(chunks)]
+        digest = blake3(chunks[0] + b"!" * (lie == "digest")).digest()
+        said = Accepted() if lie == "not a chunk" else Returned(index, b"s" * 16, digest, chunks[0])
         for host in spy.world.hosts:
-            assert await spy.send("result", *said, to=host.peer)
+            stream = await spy.open("result", host.peer)
+            await stream.send(encode(ResultHead(*plan)))
+            assert isinstance(ResultTalk.decode(await stream.recv()), Kept)
+            await stream.send(encode(said))
+            with pytest.raises(PeerLost):
+                await stream.recv()
         await spy.say(Reduced(*plan, tuple(blake3(data).digest() for data in chunks)))
 
     outcome = lied_to(mischief)
@@ -479,13 +491,13 @@ def test_a_member_that_says_nonsense_about_the_round_changes_nothing() -> None:
             Stuck(key, epoch, attempt, b"nobody"),
             Standing(10**9, "from the future"),
             Standing(-1, "from the past"),
-            Hello(spy.run_id, PROTOCOL, 0, ()),
+            Hello(spy.run_id, PROTOCOL, 0, 0, ()),
         ):
             await spy.say(message)
 
     outcome = lied_to(mischief)
     assert refusals(outcome) == []
-    assert all(WHO not in event.contributors for event in events(outcome, journal.RoundCommitted))
+    assert all(WHO not in event.contributors for _, event in once(outcome, journal.RoundCommitted))
 
 
 def test_a_member_that_claims_another_anchor_does_not_make_the_others_download_it() -> None:

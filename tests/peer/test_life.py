@@ -24,6 +24,7 @@ from tests.peer.world import (
     lines,
     log_of,
     name,
+    once,
     play,
     sized,
 )
@@ -34,10 +35,10 @@ def test_a_run_ends_with_everybody_on_one_anchor_that_the_log_explains(peers: in
     run = counting_run(rounds=4, start_with=peers)
     outcome = play(run, peers)
     assert_sound(run, outcome, version=4)
-    assert len(events(outcome, journal.RunFinished)) == 1
+    assert len(events(outcome, journal.RunFinished, peer=0)) == 1
     assert [event.why for event in events(outcome, journal.PeerStopped)] == ["the run is finished"] * peers
     assert all(
-        event.contributors == sorted(map(name, outcome.hosts)) for event in events(outcome, journal.RoundCommitted)
+        event.contributors == sorted(map(name, outcome.hosts)) for _, event in once(outcome, journal.RoundCommitted)
     )
 
 
@@ -57,7 +58,7 @@ def test_with_sixteen_bits_all_peers_still_hold_the_same_bits() -> None:
 def test_a_token_budget_ends_the_run_at_the_first_round_that_reaches_it() -> None:
     run = replace(counting_run(start_with=2), budget=Budget(tokens=2 * 4 * 16 * 3 - 1))
     outcome = play(run, 2)
-    assert [event.tokens for event in events(outcome, journal.RunFinished)] == [2 * 4 * 16 * 3]
+    assert [event.tokens for event in events(outcome, journal.RunFinished, peer=0)] == [2 * 4 * 16 * 3]
     assert_sound(run, outcome, version=3)
 
 
@@ -72,19 +73,19 @@ def test_a_joiner_in_the_middle_downloads_the_state_and_counts_from_a_later_roun
     (fetched,) = events(outcome, journal.StateFetched, peer=3)
     assert fetched.version >= 4
     assert set(fetched.donors) <= {name(host) for host in outcome.hosts[:3]}
-    counted = [event.version for event in events(outcome, journal.RoundCommitted) if joiner in event.contributors]
+    counted = [event.version for _, event in once(outcome, journal.RoundCommitted) if joiner in event.contributors]
     assert counted == list(range(counted[0], 11))
     assert fetched.version < counted[0] <= fetched.version + 3
-    others = [event.version for event in events(outcome, journal.RoundCommitted) if joiner not in event.contributors]
+    others = [event.version for _, event in once(outcome, journal.RoundCommitted) if joiner not in event.contributors]
     assert others == list(range(1, counted[0]))
 
 
 def test_nobody_waits_for_a_joiner_that_downloads() -> None:
     run = counting_run(rounds=10, start_with=3)
-    alone = [line.at_s for line in lines(play(run, 3), journal.RoundCommitted)]
+    alone = [at_s for at_s, _ in once(play(run, 3), journal.RoundCommitted)]
     joined = play(run, 4, entrances=[Entrance(3, round=5)])
     (fetched,) = lines(joined, journal.StateFetched, peer=3)
-    during = [line.at_s for line in lines(joined, journal.RoundCommitted) if line.at_s <= fetched.at_s]
+    during = [at_s for at_s, _ in once(joined, journal.RoundCommitted) if at_s <= fetched.at_s]
     assert during == pytest.approx(alone[: len(during)], abs=0.05)
 
 
@@ -115,9 +116,9 @@ def test_who_leaves_is_off_the_roster_and_the_others_go_on_without_waiting() -> 
     assert left.event.who == leaver  # type: ignore[union-attr]
     assert left.at_s < 1.0 + 1.0
     rosters = [entry.record for entry in log_of(outcome) if isinstance(entry.record, RosterChanged)]
-    assert [len(roster.members) for roster in rosters][-1] == 2
+    assert [roster.left for roster in rosters if roster.left] == [(outcome.hosts[2].peer,)]
     assert [event.why for event in events(outcome, journal.PeerStopped, peer=2)] == ["its owner wants the machine"]
-    gaps = [line.at_s for line in lines(outcome, journal.RoundCommitted)]
+    gaps = [at_s for at_s, _ in once(outcome, journal.RoundCommitted)]
     assert max(b - a for a, b in pairwise(gaps)) < 3.0
     assert {anchor_of(host.disk).version for host in outcome.hosts[:2]} == {12}
 
@@ -163,7 +164,7 @@ def test_when_everybody_crashes_the_run_goes_on_from_disk() -> None:
         outcome = play(run, 3, faults=crashes, seed=seed)
         assert_sound(run, outcome, version=6)
         assert len(events(outcome, journal.PeerStarted)) == 6
-        versions = [event.version for event in events(outcome, journal.RoundCommitted)]
+        versions = [event.version for _, event in once(outcome, journal.RoundCommitted)]
         assert versions == [1, 2, 3, 4, 5, 6], "no version is called committed twice"
 
 
@@ -186,7 +187,7 @@ def test_a_finished_run_that_is_started_again_ends_at_once() -> None:
 
     outcome = play(run, 1, enough=enough)
     assert len(events(outcome, journal.PeerStarted)) == 2
-    assert len(events(outcome, journal.RoundCommitted)) == 2
+    assert len(once(outcome, journal.RoundCommitted)) == 2
     assert outcome.took_s < again[0] + 30
 
 
@@ -214,7 +215,7 @@ def test_a_slow_member_misses_its_round_gives_its_lease_back_and_is_told() -> No
 
 def test_a_round_whose_exchange_takes_minutes_commits_without_a_new_plan() -> None:
     run = counting_run(rounds=2, start_with=3)
-    outcome = play(run, 3, build=sized(20_000), rate_bytes_s=500.0)
+    outcome = play(run, 3, build=sized(200_000), rate_bytes_s=5000.0)
     assert_sound(run, outcome, version=2)
     assert events(outcome, journal.RoundReplanned) == []
     assert events(outcome, journal.RoundCommitted)[0].round_s > 100

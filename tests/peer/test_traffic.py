@@ -7,7 +7,8 @@ import pytest
 from atoll import journal
 from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import Codec, Fp16, Fp32, Grad
-from atoll.sync.grid import grid_of, shards_of
+from atoll.swarm.shares import cut
+from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, play, sized
 
 SIZE = 200_000
@@ -43,7 +44,8 @@ def test_a_round_costs_every_peer_the_formula_and_at_most_two_percent_more(peers
 def payload_elements(outcome: Outcome, peer: int) -> int:
     """Return the elements a peer sends in a round: to each owner its shard, and its own shard to everybody."""
     grid, me = grid_of(SIZE), outcome.hosts[peer].peer
-    shards = shards_of(grid, sorted(host.peer for host in outcome.hosts))
+    owners = sorted(host.peer for host in outcome.hosts)
+    shards = cut(grid.chunks, owners, [1.0] * len(owners))
     sizes = {shard.owner: sum(b - a for a, b in map(grid.bounds, shard.chunks)) for shard in shards}
     return SIZE - sizes[me] + (len(outcome.hosts) - 1) * sizes[me]
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from atoll.journal import Line
+from atoll.journal import Line, RoundAnnounced, RoundCommitted
 from atoll.model.compute import Cost
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
@@ -28,6 +28,7 @@ from atoll.swarm.log import Entry, from_bytes
 from atoll.sync.merge import Anchor
 
 T = TypeVar("T")
+R = TypeVar("R", RoundAnnounced, RoundCommitted)
 DELAYS_S = {("here", "here"): 0.01}
 
 
@@ -145,6 +146,15 @@ class Visit:
 
 
 # what happened
+
+
+def once(outcome: Outcome, kind: type[R]) -> list[tuple[float, R]]:
+    """Return when each version's event of a kind that every peer writes was first written, and the event."""
+    found: dict[int, tuple[float, R]] = {}
+    for line in outcome.lines:
+        if isinstance(line.event, kind):
+            found.setdefault(line.event.version, (line.at_s, line.event))
+    return list(found.values())
 
 
 def events(outcome: Outcome, kind: type[T], peer: int | None = None) -> list[T]:

@@ -368,7 +368,62 @@ def test_silence_is_noticed_within_the_bound_and_not_before(fault: str, moment_s
                 world.lives["ann"].pause()
             case _:
                 world.network.cut(named("ann"), named("bob"))
-        assert 3.9 <= await lost_after_s(world, there) <= 5.0 + 0.05
+        assert 3.4 <= await lost_after_s(world, there) <= 5.0 + 0.05
+
+    world.run(main())
+
+
+def lost_after_history_s(*gaps_s: float, links: Links | None = None, quiet_s: float = 60.0) -> float:
+    """Return how long a cut lasts until it is noticed, on a link that was cut for so long before, a minute apart."""
+    world = World(links, silence_s_max=30.0)
+    took_s = 0.0
+
+    async def main() -> None:
+        nonlocal took_s
+        _, there = await world.pair()
+        ann, bob = named("ann"), named("bob")
+        await asyncio.sleep(quiet_s)
+        for gap_s in gaps_s:
+            world.network.cut(ann, bob)
+            await asyncio.sleep(gap_s)
+            world.network.heal(ann, bob)
+            await asyncio.sleep(quiet_s)
+            assert there.why is None
+        world.network.cut(ann, bob)
+        took_s = await lost_after_s(world, there)
+        assert "its longest silence lately was" in str(there.why)
+
+    world.run(main())
+    return took_s
+
+
+def test_a_link_is_given_up_by_what_it_has_shown() -> None:
+    quiet_s = lost_after_history_s()
+    assert 2.4 <= quiet_s <= 3.1
+    assert 2.4 <= lost_after_history_s(0.2) <= 3.6
+    assert quiet_s < 5.0 < lost_after_history_s(2.0) < lost_after_history_s(2.0, 5.0) < 20.0
+    assert lost_after_history_s(2.0, 5.0, 14.0) == pytest.approx(30.0, abs=0.6), "the ceiling"
+    assert lost_after_history_s(quiet_s=0.1) > 3.9
+    assert lost_after_history_s(links=Links(default=Link(loss=0.3))) > quiet_s
+    assert lost_after_history_s(links=Links(delay_s=1.5)) > quiet_s + 2
+
+
+def test_our_own_pause_is_not_the_others_silence() -> None:
+    world = World()
+
+    async def main() -> None:
+        _, there = await world.pair()
+        for _ in range(3):
+            await asyncio.sleep(60.0)
+            world.lives["bob"].pause()
+            await asyncio.sleep(2.0)
+            world.lives["bob"].resume()
+        await asyncio.sleep(60.0)
+        world.lives["bob"].pause()
+        world.network.cut(named("ann"), named("bob"))
+        await asyncio.sleep(100.0)
+        world.lives["bob"].resume()
+        assert 2.4 <= await lost_after_s(world, there) <= 3.6
 
     world.run(main())
 
@@ -512,7 +567,7 @@ def test_a_peer_that_comes_back_in_time_is_reached_at_its_old_address() -> None:
 
 
 def test_healing_just_before_the_verdict_saves_the_connection_only_if_a_ping_still_passes() -> None:
-    world = World(rates(1e6, delay_s=0.01))
+    world = World(rates(1e6, delay_s=0.01), silence_s_max=5.0)
 
     async def main() -> None:
         ann, bob = named("ann"), named("bob")
@@ -524,7 +579,7 @@ def test_healing_just_before_the_verdict_saves_the_connection_only_if_a_ping_sti
         await asyncio.sleep(30)
         assert here.why is None
         world.network.cut(ann, bob)
-        await asyncio.sleep(4.495)
+        await asyncio.sleep(4.985)  # a ping sent now comes 5 ms after the verdict
         world.network.heal(ann, bob)
         await asyncio.sleep(1.0)
         assert here.why is not None

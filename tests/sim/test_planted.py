@@ -29,6 +29,7 @@ from atoll.sim.storm import weather
 from atoll.spec.fleet import Always, load_fleet
 from atoll.spec.load import demo_run
 from atoll.spec.run import Run
+from tests.peer.world import once
 
 SOURCE = Path(atoll.__file__).parent
 SEEDS = 3
@@ -156,7 +157,7 @@ def slow_member() -> list[str]:
 
 def crash_after_commit() -> list[str]:
     """Return what breaks when the organiser dies in the moment after it called a round committed."""
-    commits = [line.at_s for line in simulate(_scenario([])).lines if isinstance(line.event, journal.RoundCommitted)]
+    commits = [at_s for at_s, _ in once(simulate(_scenario([])), journal.RoundCommitted)]
     broken = []
     for at_s in commits[1:4]:
         broken += violations(_run(3), simulate(_scenario([Crash(at_s=at_s + 1e-6, peer=0, restart_after_s=5.0)])))

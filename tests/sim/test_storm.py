@@ -1,92 +1,157 @@
-"""Two hundred storms: crashes and restarts, pauses, partitions, slow and lossy machines, from a seed each.
+"""Two hundred storms of all families (`make long` plays ten thousand more): a storm each, and the calm after it.
 
-While a storm lasts no promise may break; after it everybody must come to peace on the newest anchor. To replay a
-seed, and to see the fewest of its faults that still break something:
-
-    python -m tests.sim.test_storm SEED
+While a storm lasts no promise may break; after it everybody must come to peace on the newest anchor, within the
+stated bound. A failure names the command that shrinks and stores the seed.
 """
 
 from __future__ import annotations
 
-import sys
-
+import msgspec
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.faults import Crash, Fault, Partition, Pause, shrink, storm, to_json
+from atoll.errors import SpecError
+from atoll.sim.case import CALM_ROUNDS, SCHEMA, Case, Verdict, calm_s_max, from_json, play, to_json
+from atoll.sim.faults import LEADER, Crash, CrashAt, Fault, Leave, Partition, Pause, SlowDisk, Vandal
 from atoll.sim.scenario import on_fleet
-from atoll.sim.storm import CALM_ROUNDS, Verdict, weather
-from atoll.spec.fleet import Always, Machine, load_fleet
+from atoll.sim.search import jobs_of, play_job, spread, tallies, text
+from atoll.sim.skies import FAMILIES, STORM_S, case_of, family_of
+from atoll.sim.storm import shrunk, weather
+from atoll.spec.fleet import Always, load_fleet
 from atoll.spec.load import demo_run
-from atoll.spec.run import Run
 
 SEEDS = 200
-CHUNK = 20
-PEERS = 5
-STORM_S = 60.0
-STORMY_ROUNDS = 3
-"""Rounds that commit while faults are on, in at least STORMY_SHARE of the seeds."""
+CHUNK = 10
 STORMY_SHARE = 0.8
+"""Part of the seeds in which rounds commit while faults are on."""
 
 
-def homes() -> tuple[Run, list[Machine], dict[tuple[str, str], float]]:
-    """Return a DiLoCo run and five homes in three regions, so slow that a round takes a few seconds."""
-    changes = [f"membership.start_with={PEERS}", "budget.rounds=100000", "upkeep.checkpoint_every=1"]
-    run = demo_run(overrides=[*changes, "recipe.channel.outer.when.steps=8"])
-    machines, delays_s = on_fleet(load_fleet("homes"))
-    slow = [replace(m, availability=Always(), device=replace(m.device, flop_s=2e11)) for m in machines[:PEERS]]
-    return run, slow, delays_s
-
-
-def storm_of(seed: int, faults: tuple[Fault, ...] | None = None) -> Verdict:
-    run, machines, delays_s = homes()
-    return weather(run, machines, delays_s, seed, until_s=STORM_S, faults=faults)
+def told(verdicts: list[Verdict]) -> str:
+    """Return how to look at what broke."""
+    return "\n".join(
+        f"atoll sim --seeds {v.seed}..{v.seed + 1} --faults storm={v.family}   # {'; '.join(v.broken[:3])[:400]}"
+        for v in verdicts
+        if v.broken
+    )
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_storm_breaks_a_promise_and_after_it_everybody_is_on_the_newest_anchor(first: int) -> None:
-    verdicts = [storm_of(seed) for seed in range(first, first + CHUNK)]
-    told = [f"python -m tests.sim.test_storm {v.seed}   # {'; '.join(v.broken[:3])}" for v in verdicts if v.broken]
-    assert not told, "replay with\n" + "\n".join(told)
+    verdicts = [play_job(job) for job in jobs_of(first, first + CHUNK)]
+    assert not told(verdicts), "look with\n" + told(verdicts)
     assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
-    stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds >= STORMY_ROUNDS]
+    stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds]
     assert len(stormy) >= STORMY_SHARE * CHUNK, f"too little happened in the storms of {first}..{first + CHUNK}"
 
 
-def test_the_storms_have_all_the_faults_they_should() -> None:
-    faults = [fault for seed in range(SEEDS) for fault in storm(seed, PEERS, STORM_S)]
-    crashed = [fault for fault in faults if isinstance(fault, Crash)]
-    assert len(crashed) > SEEDS
-    assert all(fault.restart_after_s is not None for fault in crashed)
-    assert {fault.peer for fault in crashed} == set(range(PEERS))
-    assert sum(isinstance(fault, Pause) for fault in faults) > SEEDS / 2
-    assert sum(isinstance(fault, Partition) and fault.one_way for fault in faults) > SEEDS / 10
-    assert len({type(fault) for fault in faults}) >= 8
+def test_the_seeds_are_spread_over_all_families() -> None:
+    seen = [family_of(seed) for seed in range(SEEDS)]
+    assert set(seen) == set(FAMILIES)
+    assert len(FAMILIES) >= 8
+    assert all(seen.count(family) >= SEEDS // (4 * len(FAMILIES)) for family in FAMILIES)
 
 
-def test_a_storm_is_the_same_each_time_and_differs_from_seed_to_seed() -> None:
-    one, again, other = storm_of(3), storm_of(3), storm_of(4)
+def test_cases_are_dealt_out_to_processes_and_come_back_in_order() -> None:
+    jobs = jobs_of(0, 4, "pair")
+    alone, together = list(spread(play_job, jobs, 1)), list(spread(play_job, jobs, 2))
+    assert [verdict.seed for verdict in together] == [0, 1, 2, 3]
+    assert alone == together
+    (row,) = tallies(together)
+    assert (row.family, row.seeds) == ("pair", 4)
+    assert "pair" in text([row])
+
+
+def cases(family: str, count: int = 40) -> list[Case]:
+    return [case_of(family, seed) for seed in range(count)]
+
+
+def faults(family: str) -> list[Fault]:
+    return [fault for case in cases(family) for fault in case.faults]
+
+
+def test_the_families_have_what_their_names_say() -> None:
+    peers = [len(case.machines) for family in FAMILIES for case in cases(family)]
+    assert (min(peers), max(peers)) == (2, 30)
+    assert any(case.entrances for case in cases("tide")) and any(isinstance(f, Leave) for f in faults("tide"))
+    assert any(isinstance(f, Crash) and f.peer == LEADER for f in faults("regent"))
+    assert all(isinstance(f, Crash) and f.restart_after_s is None for f in faults("succession"))
+    partitions = [f for f in faults("rift") if isinstance(f, Partition)]
+    assert {f.one_way for f in partitions} == {True, False}
+    sides = {
+        (len(f.side), len(case.machines)) for case in cases("rift") for f in case.faults if isinstance(f, Partition)
+    }
+    assert (2, 5) in sides and (2, 4) in sides
+    assert any(case.losses for case in cases("fog"))
+    assert {type(f).__name__ for f in faults("rot")} >= {"FullDisk", "SlowDisk", "Crash"}
+    assert all({f.peer for f in case.faults} == set(range(len(case.machines))) for case in cases("blackout"))  # type: ignore[union-attr]
+    assert any(isinstance(f, Vandal) for f in faults("vandal"))
+    assert any(isinstance(f, CrashAt) for f in faults("doubt"))
+    assert any(isinstance(f, SlowDisk) and f.peer == LEADER for f in faults("regent"))
+    assert any(isinstance(f, Pause) for f in faults("squall"))
+    assert all(case.run.membership.contributors_min == 2 for case in cases("pair"))
+    assert any(case.hesitates for case in cases("squall"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_storm_is_over_when_the_calm_begins(family: str) -> None:
+    for case in cases(family, 20):
+        for fault in case.faults:
+            lasts_s = (getattr(fault, "for_s", None) or 0.0) + (getattr(fault, "restart_after_s", None) or 0.0)
+            assert 0 <= fault.at_s <= fault.at_s + lasts_s <= case.until_s + 0.01, (case.seed, fault)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_run_can_spare_whom_a_family_takes_for_good(family: str) -> None:
+    for case in cases(family, 20):
+        lost = [f for f in case.faults if isinstance(f, Crash | Leave) and f.restart_after_s is None]
+        assert 2 * len(lost) < len(case.machines), case.seed
+
+
+def test_a_case_is_the_same_each_time_and_differs_from_seed_to_seed() -> None:
+    assert case_of("squall", 3) == case_of("squall", 3)
+    one, again, other = play(case_of("pair", 3)), play(case_of("pair", 3)), play(case_of("pair", 4))
     assert one == again
     assert one.trace != other.trace
-    assert storm_of(3, faults=one.faults).trace == one.trace, "a stored fault list replays the seed"
 
 
-def test_without_its_organiser_the_run_stands_still_and_that_is_said() -> None:
-    verdict = storm_of(0, faults=(Crash(at_s=20.0, peer=0, restart_after_s=None),))
+def test_a_stored_case_replays_to_the_byte() -> None:
+    case = case_of("pair", 5)
+    verdict = play(case)
+    stored = from_json(to_json(case, verdict))
+    assert stored.trace == verdict.trace
+    assert play(stored).trace == verdict.trace
+    assert replace(stored, trace="", made_with="", broken=()) == case
+
+
+def test_what_is_no_case_is_refused() -> None:
+    text = to_json(case_of("pair", 0), play(case_of("pair", 0)))
+    with pytest.raises(SpecError, match="not a stored case"):
+        from_json(b"[]")
+    with pytest.raises(SpecError, match="unknown field"):
+        from_json(text.replace(b'"seed"', b'"sead"', 1))
+    with pytest.raises(SpecError, match=r"atoll\.case/9"):
+        from_json(msgspec.json.encode(msgspec.json.decode(text) | {"schema": "atoll.case/9"}))
+    assert from_json(text).schema == SCHEMA
+
+
+def test_a_run_that_stands_still_for_good_is_said_to_and_shrinks_to_why() -> None:
+    case = case_of("pair", 1)
+    assert case.run.membership.contributors_min == 2
+    lost = (Crash(at_s=20.0, peer=1, restart_after_s=None), Crash(at_s=20.5, peer=0, restart_after_s=3.0))
+    harmless = (Pause(at_s=3.0, peer=0, for_s=0.5), Pause(at_s=9.0, peer=1, for_s=0.5))
+    case = replace(case, machines=case.machines[:2], faults=(*harmless, *lost), tickets={}, until_s=30.0)
+    case = replace(case, run=replace(case.run, membership=replace(case.run.membership, start_with=2)))
+    least, verdict = shrunk(case)
+    assert least.faults == lost[:1]
     assert any("of calm" in what for what in verdict.broken)
     assert verdict.rounds == verdict.stormy_rounds
+    assert verdict.calm_s == pytest.approx(calm_s_max(case), abs=10.0)
 
 
-def main(seed: int) -> None:
-    """Replay a seed, and look for the fewest faults that still break something."""
-    verdict = storm_of(seed)
-    print(f"seed {seed}: {verdict.stormy_rounds} rounds in the storm, {verdict.rounds} in all, trace {verdict.trace}")
-    print("\n".join(verdict.broken) or "no broken promise")
-    if verdict.broken:
-        least = shrink(verdict.faults, lambda faults: bool(storm_of(seed, faults).broken))
-        print("the fewest faults that still break something:")
-        print(to_json(least).decode())
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+def test_a_storm_blows_on_a_run_of_ones_own() -> None:
+    machines, delays_s = on_fleet(load_fleet("homes"))
+    slow = [replace(m, availability=Always(), device=replace(m.device, flop_s=2e11)) for m in machines[:3]]
+    run = demo_run(overrides=["membership.start_with=3", "recipe.channel.outer.when.steps=8"])
+    verdict = weather(run, slow, delays_s, 0, until_s=STORM_S)
+    assert verdict.broken == []
+    assert weather(run, slow, delays_s, 0, until_s=STORM_S, faults=verdict.faults).trace == verdict.trace

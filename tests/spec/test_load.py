@@ -203,6 +203,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("membership.who={kind='allow-list', peers=['abc']}", "membership.who.peers[0]"),
         ("seeds.data=-1", "seeds.data"),
         ("upkeep.patience_s_max=0", "upkeep.patience_s_max"),
+        ("upkeep.silence_s_max=0", "upkeep.silence_s_max"),
     ],
 )
 def test_what_makes_no_sense_as_a_whole_is_refused_where_it_was_said(tmp_path: Path, override: str, path: str) -> None:

@@ -8,7 +8,18 @@ from typing import TypeVar
 from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
 from atoll.spec.run import Budget, Membership, Run, Upkeep
 from atoll.swarm.broker import step, take_office
-from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
+from atoll.swarm.layout import Layout
+from atoll.swarm.log import (
+    CouncilChanged,
+    Entry,
+    History,
+    Key,
+    Member,
+    RoundAnnounced,
+    RoundCommitted,
+    apply,
+    result_root,
+)
 from atoll.swarm.messages import (
     Contributed,
     FromMember,
@@ -20,11 +31,14 @@ from atoll.swarm.messages import (
     Standing,
     Stuck,
 )
+from atoll.swarm.shares import Bulk, Shards, cut
 from atoll.swarm.state import Action, Arrived, Broker, Gone, Heard, Logged, Note, Round, Said, Tell, Tick, Write
 
+BULK = Bulk(60, 1000)
 A, B, C, D, E = (bytes([x]) * 32 for x in (1, 2, 3, 4, 5))
 """Peers in canonical order; A is the broker and its own member."""
 
+FOUNDING = Entry(0, CouncilChanged((A,)))
 T = TypeVar("T")
 
 
@@ -48,24 +62,24 @@ def small_run(
     )
 
 
+def alike(*owners: bytes) -> Shards:
+    """Return shards of equal size."""
+    return cut(BULK.chunks, owners, [1.0] * len(owners))
+
+
 class Table:
     """A broker in office, its log, and everything it did."""
 
     def __init__(self, run: Run | None = None, log: list[Entry] | None = None, now_s: float = 0.0) -> None:
         self.now_s = now_s
-        self.log: list[Entry] = []
+        self.log: list[Entry] = list(log or [FOUNDING])
         self.did: list[Action] = []
-        self.broker: Broker = take_office(A, run or small_run(), 10, History(), now_s)
-        if log:
-            self._remember(log)
-        self.tick(1.0)
-
-    def _remember(self, log: list[Entry]) -> None:
         history = History()
-        for entry in log:
+        for entry in self.log:
             history = apply(history, entry)
-        self.log = list(log)
-        self.broker = take_office(A, self.broker.run, 10, history, self.now_s)
+        self.broker, first = take_office(A, history.epoch + 1, run or small_run(), 10, history, now_s, bulk=BULK)
+        self._do(first)
+        self.tick(1.0)
 
     def restarted(self, after_s: float = 1.0) -> Table:
         """Return the table of a broker that died and came back with this one's log."""
@@ -74,11 +88,14 @@ class Table:
     def hear(self, heard: Heard) -> list[Action]:
         """Let the broker hear something; every record it asks for is durable at once. Return what it did."""
         self.broker, actions = step(self.broker, heard, self.now_s)
+        return self._do(actions)
+
+    def _do(self, actions: list[Action]) -> list[Action]:
         done: list[Action] = []
         for action in actions:
             done.append(action)
             if isinstance(action, Write):
-                entry = Entry(len(self.log), action.record)
+                entry = Entry(len(self.log), action.record, self.broker.term)
                 self.log.append(entry)
                 done += self.hear(Logged(entry))
                 self.did.append(action)
@@ -154,10 +171,14 @@ class Table:
         return self.round.key, self.broker.epoch, self.round.attempt
 
     def root(self) -> str:
-        return result_root(tuple(d for owner in self.round.owners for d in self._digests(owner)))
+        return result_root(self._digest(index) for index in range(BULK.chunks))
 
     def _digests(self, owner: bytes) -> tuple[bytes, ...]:
-        return (owner * 2, bytes([self.round.attempt]) * 32)
+        layout = Layout(self.round.shards, self.round.announced.members, gather=self.round.gather)
+        return tuple(self._digest(index) for index in layout.roots(owner))
+
+    def _digest(self, index: int) -> bytes:
+        return bytes([index, self.round.attempt]) * 16
 
     def records(self, kind: type[T]) -> list[T]:
         return [entry.record for entry in self.log if isinstance(entry.record, kind)]

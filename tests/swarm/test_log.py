@@ -9,6 +9,8 @@ from atoll.errors import LocalError
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     BadLog,
+    CouncilChanged,
+    CouncilReformed,
     Entry,
     EpochStarted,
     History,
@@ -20,6 +22,7 @@ from atoll.swarm.log import (
     RoundCommitted,
     RoundVoided,
     RunFinished,
+    SettingsChanged,
     apply,
     from_bytes,
     to_bytes,
@@ -33,13 +36,17 @@ STORY: list[Record] = [
     RosterChanged(1, MEMBERS),
     RoundAnnounced(Key("outer", 1), (A, B, C), ((Range(0, 4),), (Range(4, 4),), (Range(8, 4),)), "base-0", 1),
     RoundCommitted(Key("outer", 1), (A, C), "result-1"),
-    RosterChanged(2, MEMBERS[:2]),
+    RosterChanged(2, (), (C,)),
     RoundAnnounced(Key("outer", 2), (A, B), ((Range(4, 4),), (Range(12, 4),)), "base-1", 2),
     RoundCommitted(Key("outer", 2), (A, B), "result-2"),
     RoundAnnounced(Key("outer", 3), (A, B), ((Range(16, 4),), (Range(20, 4),)), "base-2", 2),
     RoundVoided(Key("outer", 3)),
     EpochStarted(2, A),
     RunFinished(),
+    CouncilChanged((A,)),
+    CouncilChanged((A, B)),
+    SettingsChanged(b"{}", b"signature"),
+    CouncilReformed((B,), 1, b"signature"),
 ]
 ENTRIES = [Entry(index, record) for index, record in enumerate(STORY)]
 FILE = b"".join(to_bytes(entry) for entry in ENTRIES)
@@ -96,10 +103,29 @@ def test_an_epoch_says_who_the_broker_is() -> None:
     assert told(10).epoch == 2
 
 
-def test_a_roster_is_replaced_whole() -> None:
+def test_a_roster_tells_who_came_and_who_left() -> None:
     assert (told(2).roster, sorted(told(2).members)) == (1, [A, B, C])
     assert (told(5).roster, sorted(told(5).members)) == (2, [A, B])
     assert told(2).members[B] == MEMBERS[1]
+
+
+def test_a_council_is_founded_by_its_organiser_and_changes_by_one() -> None:
+    assert (told(12).organiser, told(12).council) == (A, (A,))
+    assert told(13).council == (A, B)
+    for members in ((), (A, A), (C,), (A, B, C, bytes(32))):
+        with pytest.raises(BadLog):
+            apply(told(13), Entry(13, CouncilChanged(members)))
+
+
+def test_a_re_formed_council_follows_the_one_before() -> None:
+    assert (told(15).council, told(15).reforms, told(15).settings) == ((B,), 1, b"{}")
+    with pytest.raises(BadLog):
+        apply(told(15), Entry(15, CouncilReformed((A,), 1, b"")))
+
+
+def test_a_later_entry_overrides_the_tail_it_contradicts() -> None:
+    other = Entry(3, RoundVoided(Key("outer", 1)), 7)
+    assert from_bytes(FILE + to_bytes(other), "log")[0] == [*ENTRIES[:3], other]
 
 
 def test_an_announced_round_is_open_and_its_samples_are_leased() -> None:
@@ -122,7 +148,8 @@ def test_a_returned_lease_is_the_first_to_go_out_again() -> None:
 
 
 def test_only_the_last_record_ends_the_run() -> None:
-    assert [told(count).finished for count in range(len(ENTRIES) + 1)] == [False] * len(ENTRIES) + [True]
+    end = STORY.index(RunFinished()) + 1
+    assert [told(count).finished for count in range(end + 1)] == [False] * end + [True]
 
 
 def test_a_gap_in_the_log_is_never_passed_over() -> None:

@@ -14,11 +14,16 @@ from atoll.swarm.broker import step, take_office
 from atoll.swarm.lease import positions
 from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
-from atoll.swarm.state import Arrived, Gone, Heard, Logged, Said, Tick, Write
-from tests.swarm.table import A, B, C, D, small_run
+from atoll.swarm.shares import chunks_of, covers
+from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Said, Tick, Write
+from tests.swarm.table import BULK, FOUNDING, A, B, C, D, small_run
 
 PEERS = (A, B, C, D)
 STEPS = 1500
+
+
+def digest(index: int) -> bytes:
+    return bytes([index]) * 32
 
 
 class Walk:
@@ -28,9 +33,9 @@ class Walk:
         self.rng = Random(seed)
         self.run = small_run(rounds=12, start_with=2)
         self.now_s = 0.0
-        self.log: list[Entry] = []
+        self.log: list[Entry] = [FOUNDING]
         self.waiting: list[Entry] = []
-        self.broker = take_office(A, self.run, 10, History(), 0.0)
+        self.restart()
 
     def go(self) -> None:
         rng = self.rng
@@ -53,20 +58,24 @@ class Walk:
         history = History()
         for entry in self.log:
             history = apply(history, entry)
-        self.broker = take_office(A, self.run, 10, history, self.now_s)
+        self.broker, first = take_office(A, history.epoch + 1, self.run, 10, history, self.now_s, bulk=BULK)
+        self._await(first)
 
     def hear(self, heard: Heard) -> None:
         self.broker, actions = step(self.broker, heard, self.now_s)
-        writes = [action for action in actions if isinstance(action, Write)]
-        assert len(writes) <= 1
-        assert not (writes and self.waiting), "one record at a time"
-        self.waiting += [Entry(len(self.log), write.record) for write in writes]
-        assert self.broker.pending == bool(self.waiting)
+        self._await(actions)
         round_ = self.broker.round
         assert (round_ is None) == (self.broker.history.open is None or not self.broker.epoch)
         if round_ is not None:
-            assert round_.owners
+            assert covers(round_.shards, BULK.chunks)
             assert set(round_.owners) <= {*round_.announced.members, A}
+
+    def _await(self, actions: list[Action]) -> None:
+        writes = [action for action in actions if isinstance(action, Write)]
+        assert len(writes) <= 1
+        assert not (writes and self.waiting), "one record at a time"
+        self.waiting += [Entry(len(self.log), write.record, self.broker.term) for write in writes]
+        assert self.broker.pending == bool(self.waiting)
 
     def honest(self, peer: bytes) -> Heard:
         """Return what a correct member would say or do now."""
@@ -81,8 +90,8 @@ class Walk:
         if peer not in round_.serials:
             return Said(peer, Contributed(*plan, 1))
         if round_.settled is not None and peer in round_.owners and peer not in round_.reduced:
-            return Said(peer, Reduced(*plan, (peer,)))
-        return Said(peer, Holding(*plan, result_root(round_.owners)))
+            return Said(peer, Reduced(*plan, tuple(map(digest, chunks_of(round_.shards, peer)))))
+        return Said(peer, Holding(*plan, result_root(map(digest, range(BULK.chunks)))))
 
     def anything(self, peer: bytes) -> Heard:
         rng = self.rng
@@ -108,7 +117,7 @@ class Walk:
             Spoiled(key, rng.choice(PEERS), "not finite"),
             Stuck(*plan, rng.choice(PEERS)),
             Leave("bye"),
-            Hello("run", 1, rng.randint(-5, 5), ()),
+            Hello("run", 1, rng.randint(-5, 5), 0, ()),
         ]
         return rng.choice(messages)
 

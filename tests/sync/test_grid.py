@@ -1,4 +1,4 @@
-"""The chunk grid: whoever owns what, every element has exactly one owner."""
+"""The chunk grid: every element is in exactly one chunk."""
 
 from __future__ import annotations
 
@@ -6,14 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.sync.grid import CHUNK_ELEMENTS_MAX, CHUNK_ELEMENTS_MIN, GROUP_MAX, Grid, Shard, grid_of, shards_of
+from atoll.sync.grid import CHUNK_ELEMENTS_MAX, CHUNK_ELEMENTS_MIN, GROUP_MAX, grid_of
 
 sizes = some.one_of(some.integers(1, 20_000), some.integers(1, 10**11))
-speeds = some.lists(some.floats(1e-3, 1e6), min_size=1, max_size=GROUP_MAX)
-
-
-def names(count: int) -> list[bytes]:
-    return [bytes([i]) * 32 for i in range(count)]
 
 
 @settings(deadline=None)
@@ -40,42 +35,6 @@ def test_a_chunk_is_never_larger_than_a_message_nor_smaller_than_is_worth_sendin
 def test_a_model_of_any_real_size_has_a_chunk_for_every_member_of_a_full_group() -> None:
     assert all(grid_of(size).chunks == GROUP_MAX for size in (GROUP_MAX * CHUNK_ELEMENTS_MIN, 10**6, 4 * 10**6))
     assert grid_of(10**9).chunks > GROUP_MAX
-
-
-@settings(deadline=None)
-@given(sizes, speeds)
-def test_shards_cover_the_grid_exactly_once_whatever_the_owners_and_their_speeds(
-    size: int, speeds: list[float]
-) -> None:
-    grid, owners = grid_of(size), names(len(speeds))
-    shards = shards_of(grid, owners, speeds)
-    at = 0
-    for shard in shards:
-        assert shard.first == at
-        assert shard.count > 0
-        assert shard.chunks == range(at, at + shard.count)
-        at += shard.count
-    assert at == grid.chunks
-    assert [s.owner for s in shards] == [owner for owner in owners if owner in {s.owner for s in shards}]
-
-
-@settings(deadline=None)
-@given(sizes, speeds)
-def test_no_owner_gets_a_whole_chunk_more_or_less_than_its_share(size: int, speeds: list[float]) -> None:
-    grid, owners = grid_of(size), names(len(speeds))
-    counts = {s.owner: s.count for s in shards_of(grid, owners, speeds)}
-    for owner, speed in zip(owners, speeds, strict=True):
-        share = grid.chunks * speed / sum(speeds)
-        assert abs(counts.get(owner, 0) - share) < 1 + 1e-6 * share
-
-
-def test_without_speeds_owners_share_alike() -> None:
-    assert shards_of(Grid(640, 64), [b"a", b"b", b"c"]) == (Shard(b"a", 0, 4), Shard(b"b", 4, 3), Shard(b"c", 7, 3))
-
-
-def test_an_owner_whose_share_rounds_to_nothing_owns_nothing() -> None:
-    assert shards_of(Grid(100, 64), [b"a", b"b", b"c"]) == (Shard(b"a", 0, 1), Shard(b"b", 1, 1))
-    assert shards_of(Grid(640, 64), [b"slow", b"fast"], [1e-3, 1e6]) == (Shard(b"fast", 0, 10),)
 
 
 @pytest.mark.parametrize("size", [1, 63, 64, 65, 4095, 4096, 4097])

@@ -15,7 +15,7 @@ import pytest
 from atoll import journal
 from atoll.cli.machine import Machine, build_torch
 from atoll.model.compute import Step
-from atoll.net.iroh import DEAD_AFTER_S
+from atoll.net.pulse import Rhythm
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
 from tests.world.shore import (
@@ -163,7 +163,7 @@ def test_nobody_is_taken_for_dead_in_half_an_hour_on_a_saturated_machine() -> No
 
 def _compute_for(shore: Shore, block_s: float) -> None:
     """Let two peers train for one step of at least `block_s`, in which nothing else of theirs computes."""
-    assert block_s > 2 * DEAD_AFTER_S
+    assert block_s > 2 * Rhythm().improbable_s()
     batch = _batch_of(load_run(shore.run_file(rounds=1, steps=1), overrides=LARGE), 1.05 * block_s)
     words = [word for change in (*LARGE, f"recipe.work.batch={batch}") for word in ("--set", change)]
     home = shore.folder / "home"

@@ -1,4 +1,4 @@
-"""`atoll data`: prepare, inspect, verify and fetch token shards.
+"""`atoll data`: prepare, inspect, verify and fetch token shards, and audit what became of their samples.
 
 Each command parses, calls one function of the data room and prints. Results go to stdout, progress to stderr; heavy
 imports wait until a command runs, so that help and completion stay quick.
@@ -144,6 +144,36 @@ def fetch(
     _print(read_manifest(folder), folder, json)
     if not json:
         _next(f'in a run file: data.source = {{ kind = "corpus", name = "{name}", tokenizer = "{tokenizer}" }}')
+
+
+@app.command()
+def ledger(
+    journals: Annotated[
+        tuple[Path, Path], typer.Argument(help="The journals of two peers (journal.jsonl), or their folders.")
+    ],
+    data: Annotated[
+        Path | None, typer.Option(help="The run's shards, or their manifest.json: positions become samples of epochs.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Audit a run: was any sample lost or counted twice?
+
+    Reads two peers' journals and nothing else of theirs; exits with 1 when something does not add up.
+
+    Example: atoll data ledger runs/first/peers/0 runs/first/peers/1 --data shards
+    """
+    from atoll.observe.book import read_book, read_train_tokens
+    from atoll.observe.ledger import audit
+    from atoll.observe.verdict import summary, text
+
+    one, other = (read_book(path) for path in journals)
+    found = audit(one, other, read_train_tokens(data) if data is not None else None)
+    if json:
+        _print_json(summary(found))
+    else:
+        typer.echo(text(found))
+    if found.findings:
+        raise typer.Exit(1)
 
 
 def _home() -> Path:

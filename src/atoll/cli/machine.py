@@ -136,6 +136,7 @@ async def real_box(home: Path, machine: Machine) -> Box:
         disk=FileDisk(home),
         journal=Journal(identity.short(transport.id), WallClock(), _sink(home / "journal.jsonl")),
         random=Random(int.from_bytes(me.secret[:8], "little") ^ time.time_ns()),
+        sign=me.sign,
         build=build,
         device=machine.device,
     )

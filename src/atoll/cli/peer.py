@@ -29,6 +29,7 @@ def command(
     relay: bool = False,
     data: str = "",
     model: str = "",
+    reform: bool = False,
 ) -> None:
     """Run one peer in the foreground, without a view."""
     import asyncio
@@ -40,7 +41,7 @@ def command(
 
     machine = Machine(device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model)
     if run is not None:
-        start = Start(run=decode_run(run.read_bytes(), source=str(run)), name=name)
+        start = Start(run=decode_run(run.read_bytes(), source=str(run)), name=name, reform=reform)
     else:
         pass_ = parse_ticket(ticket)
         start = Start(run_id=pass_.run, contacts={c.peer: c.addresses for c in pass_.peers}, name=name)

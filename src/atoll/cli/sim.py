@@ -1,4 +1,10 @@
-"""`atoll sim`: the same run in virtual time on an imagined fleet."""
+"""`atoll sim`: the same run in virtual time on an imagined fleet, and the search for faults that break a promise.
+
+atoll sim RUN.toml                          one run, one seed
+atoll sim [RUN.toml] --seeds 0..200         many seeds; without a run, the families of `sim.skies`
+atoll sim --faults points                   a crash before and after every kind of send and sync
+atoll sim --replay CASE.json                a stored case, to the byte
+"""
 
 from __future__ import annotations
 
@@ -11,14 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from atoll.errors import AtollError, SpecError
+from atoll.errors import SpecError
 from atoll.units import say_time
 
 if TYPE_CHECKING:
     from atoll.journal import Line
     from atoll.observe.progress import Progress
     from atoll.sim.scenario import Scenario
-    from atoll.sim.storm import Verdict
     from atoll.spec.run import Run
 
 SAY_EVERY_S = 2.0
@@ -26,12 +31,19 @@ STORM_S = 60.0
 
 
 def command(
-    run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="What to train, and how.")],
+    run_file: Annotated[
+        Path | None, typer.Argument(metavar="[RUN.toml]", help="What to train, and how; a search may do without.")
+    ] = None,
     fleet: Annotated[str, typer.Option(help="A fleet file, or a shipped fleet: lan, homes.")] = "lan",
     peers: Annotated[int, typer.Option(min=0, help="Use only so many machines of the fleet; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the world: keys, faults, owners' habits.")] = 0,
     seeds: Annotated[str, typer.Option(help="Search seeds A..B (B not included) for broken promises.")] = "",
-    faults: Annotated[str, typer.Option(help='"storm", or a file with a stored fault list.')] = "",
+    faults: Annotated[
+        str, typer.Option(help='"storm", "storm=FAMILY", "points", or a file with a stored fault list.')
+    ] = "",
+    replay: Annotated[Path | None, typer.Option(metavar="CASE.json", help="Play a stored case again.")] = None,
+    cases: Annotated[Path, typer.Option(help="Folder for cases that a search finds.")] = Path("cases"),
+    processes: Annotated[int, typer.Option(min=0, help="Processes of a search; 0: one per core.")] = 0,
     real_compute: Annotated[bool, typer.Option("--real-compute", help="Really train: true losses.")] = False,
     device: Annotated[str, typer.Option(help="With --real-compute: auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a key: recipe.work.batch=4")] = None,
@@ -39,11 +51,23 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Play a run in virtual time: the same peers, imagined machines and links, faults from a seed."""
+    from atoll.cli import search
     from atoll.spec.load import load_run
 
+    if replay is not None:
+        search.replay(replay, journal, as_json=as_json)
+        return
+    if faults == "points":
+        search.points(processes, as_json=as_json)
+        return
+    if run_file is None:
+        if not seeds:
+            raise SpecError("no run file was given", hint="atoll sim RUN.toml, or atoll sim --seeds 0..200")
+        search.families(search.seed_range(seeds), faults, cases, processes, as_json=as_json)
+        return
     run = load_run(run_file, overrides=overrides or ())
     if seeds:
-        _search(run, fleet, peers, seeds, faults, as_json=as_json)
+        search.own_run(run, fleet, peers, search.seed_range(seeds), faults, cases, processes, as_json=as_json)
         return
     scenario = _scenario(run, fleet, peers, seed, faults, device if real_compute else "")
     outcome = _play(scenario, journal, modelled=not real_compute, as_json=as_json)
@@ -73,7 +97,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         delays_s=delays_s,
         losses=losses_of(imagined),
         seed=seed,
-        faults=_faults(faults, seed, len(machines)),
+        faults=fault_list(faults, seed, len(machines)),
         build=build,
         scale=scale,
     )
@@ -91,13 +115,18 @@ def vocabulary(run: Run) -> int:
     return int(size) if kind == "bpe" else 257
 
 
-def _faults(text: str, seed: int, peers: int) -> tuple[Any, ...]:
+def fault_list(text: str, seed: int, peers: int) -> tuple[Any, ...]:
+    """Return what `--faults` asks for, for one seed of one run."""
     from atoll.sim.faults import from_json, storm
 
     if text in ("", "none"):
         return ()
     if text == "storm":
         return storm(seed, peers, STORM_S)
+    if text.startswith("storm="):
+        raise SpecError(
+            f"--faults {text}: a family brings its own runs", hint=f"atoll sim --seeds 0..200 --faults {text}"
+        )
     path = Path(text)
     if not path.is_file():
         raise SpecError(f"--faults: {text!r} is neither a file nor known", hint='write "storm", or a stored list')
@@ -175,42 +204,3 @@ def _text(outcome: dict[str, Any]) -> str:
         rows.append("compute is modelled: times and bytes are, losses are not; --real-compute really trains")
     rows += [f"peer {place} failed: {why}" for place, why in outcome["failed"].items()]
     return "\n".join(rows)
-
-
-def _search(run: Run, fleet: str, peers: int, seeds: str, faults: str, *, as_json: bool) -> None:
-    """Play many seeds and print which of them broke a promise; exit 1 when one did."""
-    from atoll.sim.scenario import on_fleet
-    from atoll.sim.storm import weather
-    from atoll.spec.fleet import load_fleet
-
-    first, last = _range(seeds)
-    machines, delays_s = on_fleet(load_fleet(fleet))
-    machines = machines[: peers or None]
-    verdicts: list[Verdict] = []
-    said_s = time.monotonic()
-    for seed in range(first, last):
-        drawn = None if faults in ("", "storm") else _faults(faults, seed, len(machines))
-        verdicts.append(weather(run, machines, delays_s, seed, until_s=STORM_S, faults=drawn))
-        if verdicts[-1].broken:
-            print(f"seed {seed}: {'; '.join(verdicts[-1].broken[:3])}", file=sys.stderr)
-        if not as_json and time.monotonic() - said_s > SAY_EVERY_S:
-            said_s = time.monotonic()
-            print(f"{len(verdicts)} of {last - first} seeds", file=sys.stderr)
-    broken = [v for v in verdicts if v.broken]
-    if as_json:
-        found = {str(verdict.seed): verdict.broken for verdict in broken}
-        print(json.dumps({"schema": "atoll.seeds/1", "seeds": len(verdicts), "broken": found}))
-    else:
-        print(f"{len(verdicts)} seeds, {len(broken)} with a broken promise")
-    if broken:
-        raise AtollError(
-            f"{len(broken)} of {len(verdicts)} seeds broke a promise",
-            hint=f"replay the first: atoll sim RUN.toml --fleet {fleet} --seeds {broken[0].seed}..{broken[0].seed + 1}",
-        )
-
-
-def _range(text: str) -> tuple[int, int]:
-    first, dots, last = text.partition("..")
-    if not dots or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
-        raise SpecError(f"--seeds: {text!r} is not a range", hint="write for example 0..200")
-    return int(first), int(last)

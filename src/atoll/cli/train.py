@@ -24,6 +24,9 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port of the organiser; 0: any, kept from then on.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
+    reform: Annotated[
+        bool, typer.Option("--reform", help="The council's other members are lost for good: put a new one in place.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
 ) -> None:
     """Start a run here (or resume it) and print the ticket that others join with."""
@@ -47,6 +50,7 @@ def command(
         host=host,
         port=port,
         relay=relay,
+        reform=reform,
     )
     print(json.dumps(summary) if as_json else text(summary))
 
@@ -63,6 +67,7 @@ def train(
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
+    reform: bool = False,
 ) -> dict[str, Any]:
     """Start `peers` real processes on a run, show it to the end, and return the summary."""
     from atoll.cli.local import Crew, await_ticket, flags, save_run, share_of_cores, watch, with_peers
@@ -75,7 +80,7 @@ def train(
     crew = Crew(home)
     since_s = time.time()
     try:
-        organiser = crew.start(0, ["--run", str(path), *flags(port=port), *here])
+        organiser = crew.start(0, ["--run", str(path), *flags(port=port, reform=reform), *here])
         ticket = await_ticket(crew, organiser, since_s)
         for seat in range(1, peers):
             crew.start(seat, ["--ticket", ticket, *here])

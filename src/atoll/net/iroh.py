@@ -4,7 +4,8 @@ What the binding does not give is made here: whole messages on byte streams, one
 survives a cancelled `recv`, a stream reset after a cancelled `send`, a deadline on `connect`, and death
 noticed in seconds (QUIC alone takes 30). A sign of life is any packet that reached us on the
 connection. Acknowledgements are sent by iroh's own threads, so a peer that computes with all its cores,
-or holds its interpreter for a minute, still answers our pings; a killed one does not.
+or holds its interpreter for a minute, still answers our pings; a killed one does not. How long silence is
+borne follows what the connection has shown: `pulse`.
 
     IrohTransport --< IrohConn --< MessageStream
 """
@@ -24,9 +25,10 @@ from iroh import iroh_ffi
 
 from atoll.errors import LocalError
 from atoll.net.identity import short
-from atoll.net.pulse import Pulse
+from atoll.net.pulse import SILENCE_S_MAX, Pulse
 from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, Slot
 from atoll.net.transport import (
+    CONNECT_S_MAX,
     STREAMS_MAX,
     ConnectFailed,
     ConnLost,
@@ -36,8 +38,6 @@ from atoll.net.transport import (
     Traffic,
 )
 
-DEAD_AFTER_S = 5.0
-CONNECT_S = 10.0
 _ALPN = b"atoll/1"
 _STREAMS_ACCEPTED_MAX = 4 * STREAMS_MAX  # QUIC frees a stream later than we do, so its limit must not be the first
 _UNREAD_BYTES_MAX = 128 * 2**20  # what a peer can make us hold: above STREAMS_MAX windows of 1.25 MB, all unread
@@ -90,8 +90,9 @@ quicken(getattr(iroh_ffi, "_UniffiRustBufferBuilder", None))
 class IrohConn:
     """A QUIC connection, watched."""
 
-    def __init__(self, raw: iroh.Connection, counts: Counts, dead_after_s: float) -> None:
+    def __init__(self, raw: iroh.Connection, counts: Counts, silence_s_max: float) -> None:
         self.counts = counts
+        self.pulse = Pulse(silence_s_max)
         self.crew = Crew()
         self.loop = asyncio.get_running_loop()
         self._raw = raw
@@ -104,7 +105,7 @@ class IrohConn:
         raw.set_max_concurrent_bi_streams(_STREAMS_ACCEPTED_MAX)
         raw.set_receive_window(_UNREAD_BYTES_MAX)
         self._keepers = Crew()
-        self._keepers.start(self._watch(Pulse(dead_after_s)))
+        self._keepers.start(self._watch())
         self._keepers.start(self._drain())
         self._keepers.start(self._listen())
         self._life = asyncio.create_task(self._live())
@@ -189,13 +190,13 @@ class IrohConn:
         self._wake()
         self._keepers.cancel()
 
-    async def _watch(self, pulse: Pulse) -> None:
+    async def _watch(self) -> None:
         """Ping, and end the connection when nothing comes back."""
-        while not pulse.dead(self._raw.stats().udp_rx_datagrams):
+        while (why := self.pulse.dead(self._raw.stats().udp_rx_datagrams, self.round_trip_s())) is None:
             with contextlib.suppress(iroh.IrohError):
                 self._raw.send_datagram(b"ping")
-            await asyncio.sleep(pulse.tick_s)
-        self._close("silent for too long", "you were silent for too long")
+            await asyncio.sleep(self.pulse.tick_s)
+        self._close(why, f"the other side heard nothing of this one: {why}")
 
     async def _drain(self) -> None:
         """Take pings out of the buffer: their arrival was counted below, and unread they would pile up."""
@@ -250,11 +251,11 @@ def _plain(why: str) -> str:
 class IrohTransport:
     """One peer's endpoint: its key, its socket and its connections."""
 
-    def __init__(self, endpoint: iroh.Endpoint, *, dead_after_s: float, connect_s: float, relay: bool) -> None:
+    def __init__(self, endpoint: iroh.Endpoint, *, silence_s_max: float, connect_s: float, relay: bool) -> None:
         self.counts = Counts()
         self._endpoint = endpoint
         self._id = PeerId(endpoint.id().to_bytes())
-        self._dead_after_s = dead_after_s
+        self._silence_s_max = silence_s_max
         self._connect_s = connect_s
         self._relay = relay
         self._conns: set[IrohConn] = set()
@@ -272,7 +273,8 @@ class IrohTransport:
     def addresses(self) -> list[str]:
         known = list(self._endpoint.addr().direct_addresses())
         if known:
-            return known
+            abroad = [address for address in known if not _is_loopback(address)]
+            return abroad or known
         return [f"127.0.0.1:{_port(socket)}" for socket in self._endpoint.bound_sockets()[:1]]
 
     async def connect(self, peer: PeerId, addresses: list[str]) -> IrohConn:
@@ -293,6 +295,11 @@ class IrohTransport:
         except iroh.IrohError as error:
             raise ConnectFailed(f"{short(peer)}: {_say(error)}") from error
 
+    def limit_silence(self, silence_s_max: float) -> None:
+        self._silence_s_max = silence_s_max
+        for conn in self._conns:
+            conn.pulse.silence_s_max = silence_s_max
+
     async def accept(self) -> IrohConn:
         while not self._arrived:
             if self._closed:
@@ -312,7 +319,7 @@ class IrohTransport:
                 await self._endpoint.close()
 
     def _adopt(self, raw: iroh.Connection) -> IrohConn:
-        conn = IrohConn(raw, self.counts, self._dead_after_s)
+        conn = IrohConn(raw, self.counts, self._silence_s_max)
         self._conns.add(conn)
         self._crew.start(self._forget(conn))
         return conn
@@ -347,6 +354,10 @@ def _port(address: str) -> str:
     return address.rpartition(":")[2]
 
 
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback
+
+
 async def _resolve(addresses: list[str]) -> list[str]:
     """Return the addresses as numbers, looking names up; what cannot be read or found is left out."""
     found: list[str] = []
@@ -377,19 +388,20 @@ async def bind(
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
-    dead_after_s: float = DEAD_AFTER_S,
-    connect_s: float = CONNECT_S,
+    silence_s_max: float = SILENCE_S_MAX,
+    connect_s: float = CONNECT_S_MAX,
 ) -> IrohTransport:
     """Return a transport that listens at `host` and `port` (0: any free one).
 
     Without `relay` nothing outside is asked: peers need an address of each other. With it, public relays
-    and discovery find peers by their id alone and help through NAT.
+    and discovery find peers by their id alone and help through NAT. A link that is silent for `silence_s_max`
+    is given up whatever was measured.
     """
     try:
         endpoint = await _bind(secret, host, port, relay, narrow=not ipaddress.ip_address(host).is_unspecified)
     except ValueError as error:
         raise LocalError(f"cannot listen at {host!r}: {error}", hint="give an IP address of this machine") from error
-    return IrohTransport(endpoint, dead_after_s=dead_after_s, connect_s=connect_s, relay=relay)
+    return IrohTransport(endpoint, silence_s_max=silence_s_max, connect_s=connect_s, relay=relay)
 
 
 async def _bind(secret: bytes, host: str, port: int, relay: bool, *, narrow: bool) -> iroh.Endpoint:

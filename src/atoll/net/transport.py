@@ -7,7 +7,8 @@ only what can be kept everywhere:
 - a message arrives whole and once, or not at all; messages of one stream keep their order
 - `recv` is cancel-safe; a cancelled `send` resets the stream, so a half message is never taken for an end
 - a stream that ends between messages raises `StreamClosed`, one that breaks raises `StreamReset`
-- a dead connection raises `ConnLost` from every pending call within `dead_after_s` of the last sign of life
+- a dead connection raises `ConnLost` from every pending call, after a silence that its own history makes very
+  improbable and in any case within `silence_s_max` of the last sign of life; the error says why in numbers (`pulse`)
 - traffic has three classes: control goes before round traffic, round traffic before state traffic
 
 `tests/contract/test_transport.py` is the one suite that every implementation passes.
@@ -28,6 +29,10 @@ MESSAGE_BYTES_MAX = 8 * 2**20
 
 STREAMS_MAX = 64
 """Streams one side keeps open at once on a connection; `open` waits beyond that."""
+
+CONNECT_S_MAX = 10.0
+"""No `connect` takes longer. No round trip is known yet; QUIC repeats its first words after 1, 3 and 7 s, so three
+losses on end are borne and a fourth is not waited for."""
 
 
 class Traffic(IntEnum):
@@ -103,6 +108,9 @@ class Transport(Protocol):
 
     async def connect(self, peer: PeerId, addresses: list[str]) -> Conn:
         """Return a new connection to `peer`, proven to be it, or raise `ConnectFailed`."""
+
+    def limit_silence(self, silence_s_max: float) -> None:
+        """Give up links that are silent for so long, whatever was measured: a peer learns the limit with its run."""
 
     async def accept(self) -> Conn:
         """Return the next connection another peer made to us; raises `ConnLost` once we are closed."""

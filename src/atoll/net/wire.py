@@ -41,6 +41,7 @@ class Wire(Generic[M]):
 
     def __init__(self, kinds: Any) -> None:
         """Accept exactly the records of the union `kinds`."""
+        self.kinds = kinds
         self._decode = msgspec.msgpack.Decoder(kinds).decode
 
     def decode(self, data: bytes | memoryview, limit: int = MESSAGE_BYTES_MAX) -> M:
@@ -55,5 +56,5 @@ class Wire(Generic[M]):
         try:
             message: M = self._decode(memoryview(data)[1:])
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise BadMessage(f"not a message of this protocol: {error}") from error
+            raise BadMessage(f"not a message of this protocol: {str(error)[:200]}") from error
         return message

@@ -27,6 +27,8 @@ class Box:
     disk: Disk
     journal: Journal
     random: Random
+    sign: Callable[[bytes], bytes]
+    """Prove that this peer said something, to whoever knows its key."""
     build: Callable[[Run], Awaitable[Engine]]
     """Make the model of a run on this machine, reading what data it needs."""
     device: str = ""

@@ -1,41 +1,70 @@
 """The exchange of one round, as contributor, as owner and as holder.
 
-    deliver   own contribution to every owner of the plan
-    own       reduce our shard once the plan is settled, in canonical order, and return it to all members
-    hold      put the whole result on disk and say so
+    deliver    own contribution, to every owner of the plan the chunks it owns and lacks
+    own_shard  reduce each chunk as soon as it is here from everybody hoped for, and return it to all members at once
+    hold       put the whole result on disk and say so
 
-Each is a loop over the desk; a new plan cancels what the old one had started. What others send is checked
-before it is kept: the right peer, the right round, the right chunk, the right length, the right digest.
+So sending and receiving overlap, and nobody waits for the last contribution to see the first chunk. What is returned
+before the round is settled is speculative: each chunk names the set of contributions in it, the settled set's alone
+count, and a chunk that was reduced for another set is reduced and returned again. What others send is checked before
+it is kept: the right peer, the right plan, the right chunk, the right length, the right digest.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import inf
+from typing import Any, TypeVar
 
-import numpy as np
 from blake3 import blake3
 
 from atoll import journal as events
 from atoll.errors import PeerError
 from atoll.net.identity import short
-from atoll.net.transport import PeerId, Stream
-from atoll.peer.links import hear, say, within
-from atoll.peer.member import Member, Own, plan_id, unless
-from atoll.peer.messages import Accepted, Chunk, Declined, Missing, PartHead, PartTalk, ResultHead, ResultTalk
+from atoll.net.transport import ConnectFailed, ConnLost, PeerId, Stream, StreamReset
+from atoll.net.wire import Wire
+from atoll.peer.links import both, hear, say, within
+from atoll.peer.member import Member, Own, Owned, Reduction, Sum, plan_id, unless
+from atoll.peer.messages import (
+    Accepted,
+    Chunk,
+    Declined,
+    Done,
+    Got,
+    Kept,
+    Missing,
+    PartHead,
+    PartTalk,
+    ResultHead,
+    ResultTalk,
+    Returned,
+    SumHead,
+    Summed,
+    SumsKept,
+    Superseded,
+)
+from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.store import Result
-from atoll.swarm import lease
-from atoll.swarm.log import Key, RoundAnnounced
-from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
-from atoll.sync.codec import BadChunk, decode, element_bytes, encode
-from atoll.sync.grid import Shard
-from atoll.sync.merge import combine
+from atoll.spec.recipe import Fp32
+from atoll.swarm.log import Key
+from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
+from atoll.sync.codec import decode, element_bytes
 
-EARLY_S_MAX = 30.0
-"""How long something may arrive before the log or plan it belongs to."""
+M = TypeVar("M")
 SERIALS_MAX = 3
 """Contributions of one peer to one round that an owner keeps: it may restart that often."""
+RECEIPT_BYTES = 128 * 1024
+"""A receiver says that often how much it got."""
+TRIES = 3
+"""How often a contributor tries to reach an owner that the broker takes for alive."""
+VISIT_S_MAX = 5.0
+"""How long an owner that we cannot reach may take to reach us."""
+RETURN_S = 1.0
+RETURN_S_MAX = 15.0
+"""Between two attempts to return results to a member that cannot be reached."""
 
 
 async def for_each_plan(
@@ -56,6 +85,26 @@ def _current(member: Member, plan: Plan) -> bool:
     return member.plan is not None and plan_id(member.plan) == plan_id(plan)
 
 
+async def _plan_of(member: Member, key: Key, epoch: int, attempt: int) -> Plan | None:
+    """Return the plan something belongs to, waiting a little for one that is on its way; None: it never came.
+
+    A newer one, or none any more for a round that is over, is returned as our present plan is.
+    """
+
+    def known() -> bool:
+        plan = member.plan
+        return member.history.version >= key.version or (
+            plan is not None and plan.key == key and (plan.epoch, plan.attempt) >= (epoch, attempt)
+        )
+
+    try:
+        async with asyncio.timeout(early_s(member)):
+            await member.changes.until(known)
+    except TimeoutError:
+        return None
+    return member.plan
+
+
 # as contributor
 
 
@@ -74,7 +123,8 @@ async def deliver(member: Member) -> None:
         assert own is not None
         done[:] = [*done[-8:], (*plan_id(plan), own.serial)]
         began_s = asyncio.get_running_loop().time()
-        sizes = await asyncio.gather(*(_bring(member, plan, own, shard) for shard in member.shards(plan)))
+        owners = member.layout(plan).owners_for(member.me)
+        sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
         if all(size is not None for size in sizes):
             member.report(Contributed(*plan_id(plan), own.serial))
             took_s = asyncio.get_running_loop().time() - began_s
@@ -91,77 +141,176 @@ async def deliver(member: Member) -> None:
     await for_each_plan(member, ready, work)
 
 
-async def _bring(member: Member, plan: Plan, own: Own, shard: Shard) -> int | None:
-    """Send an owner its part; return the bytes sent, or None (and report) when it cannot be reached."""
-    owner = PeerId(shard.owner)
+async def _bring(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
+    """Send an owner its part; return the bytes sent, or None when there is a newer plan or, reported, no way."""
+    if owner == member.me:
+        _keep_own(member, own, member.layout(plan).parts(owner, member.me))
+        return 0
     try:
-        async with member.links.talk(owner, "part") as stream:
-            await say(stream, PartHead(own.key, own.serial, shard.first, shard.count))
-            answer = await within(member.silence_s_max, hear(stream, PartTalk))
-            if not isinstance(answer, Missing) or any(index not in shard.chunks for index in answer.chunks):
-                raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
-            for index in answer.chunks:
-                await within(member.silence_s_max, say(stream, Chunk(index, own.chunks[index])))
-            accepted = await within(member.silence_s_max, hear(stream, PartTalk))
-            if not isinstance(accepted, Accepted):
-                raise PeerError("the owner did not accept it")
-        return 0 if owner == member.me else sum(len(own.chunks[index]) for index in answer.chunks)
+        if member.links.unreachable(owner):
+            raise ConnectFailed("it could not be reached a moment ago")
+        for _ in range(TRIES - 1):
+            try:
+                return await _send_part(member, plan, own, owner)
+            except (ConnectFailed, ConnLost, StreamReset) as lost:
+                # A link may break and be made again; and behind a NAT an owner can call us where we cannot call it.
+                if isinstance(lost, ConnectFailed) and not await member.links.visited(owner, VISIT_S_MAX):
+                    raise
+        return await _send_part(member, plan, own, owner)
     except PeerError as error:
         member.box.journal.write(events.PeerLost(who=short(owner), why=f"part: {error}"))
-        member.report(Stuck(*plan_id(plan), owner))
+        member.report(Stuck(*plan_id(plan), owner, owner not in member.links.met))
         return None
 
 
-# as owner
+async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
+    """Send an owner the chunks it lacks; return the bytes sent, or None when there is a newer plan."""
+    async with member.links.talk(owner, "part") as stream:
+        await say(stream, PartHead(*plan_id(plan), own.serial))
+        answer = await within(member.silence_s_max, hear(stream, PartTalk))
+        if isinstance(answer, Superseded):
+            return None
+        if not isinstance(answer, Missing) or not _within(answer.chunks, member.layout(plan).parts(owner, member.me)):
+            raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
+        chunks, sent = answer.chunks, Sent(member)
+
+        async def send() -> None:
+            for index in chunks:
+                await sent.say(stream, Chunk(index, own.chunks[index]))
+
+        last = await both(_until_told(member, stream, PartTalk, member.silence_s_max, sent), send())
+        if not isinstance(last, Accepted):
+            raise PeerError("the owner did not accept it")
+    return sent.size_bytes
+
+
+async def _until_told(member: Member, stream: Stream, wire: Wire[M], limit_s: float | None, sent: Sent) -> M:
+    """Return the first thing the other side says that is not how much it got; that goes into our rate."""
+    got = 0
+    while isinstance(said := await within(limit_s, hear(stream, wire)), Got):
+        if said.size_bytes < 0 or got + said.size_bytes > sent.size_bytes:
+            raise PeerError("it got more than we sent")
+        got += said.size_bytes
+        member.links.up.moved(said.size_bytes, member.now_s())
+    if isinstance(said, Accepted):
+        member.links.up.moved(sent.size_bytes - got, member.now_s())
+    return said
+
+
+@dataclass
+class Sent:
+    """What was sent on a stream."""
+
+    member: Member
+    size_bytes: int = 0
+
+    async def say(self, stream: Stream, message: Chunk | Returned | Summed) -> None:
+        self.member.links.up.begin(self.member.now_s())
+        self.size_bytes += len(message.data)
+        await within(self.member.silence_s_max, say(stream, message))
+
+
+class _Receipts:
+    """Tells a sender what arrived, every so many bytes."""
+
+    def __init__(self, member: Member, stream: Stream) -> None:
+        self._member = member
+        self._stream = stream
+        self._owed = 0
+
+    def expect(self) -> None:
+        """Note that the sender was told to begin."""
+        self._member.links.down.begin(self._member.now_s())
+
+    async def took(self, size_bytes: int) -> None:
+        """Note that a chunk is here."""
+        self._member.links.down.moved(size_bytes, self._member.now_s())
+        self._owed += size_bytes
+        if self._owed >= RECEIPT_BYTES:
+            owed, self._owed = self._owed, 0
+            await say(self._stream, Got(owed))
+
+
+def _within(asked: Sequence[int], wanted: Iterable[int]) -> bool:
+    """Return whether every chunk asked for is one that may be, and none is asked for twice."""
+    return len(set(asked)) == len(asked) and set(asked) <= set(wanted)
+
+
+def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
+    """Put our own contribution where those of others go, without a copy."""
+    contribution = Contribution(member.me, own.serial)
+    owned = member.owning(own.key)
+    held = _held_parts(member, owned, contribution)
+    for index in wanted:
+        if index not in held:
+            owned.keep(contribution, index, own.chunks[index])
+
+
+# as owner: parts come in
 
 
 async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
-    """Receive another peer's part of its contribution to the open round."""
+    """Receive another peer's part of its contribution to the open round: what we own and do not have yet."""
     head = await hear(stream, PartTalk)
+    if isinstance(head, SumHead):
+        await _take_sums(member, peer, stream, head)
+        return
     if not isinstance(head, PartHead):
         raise PeerError("a part must begin with its head")
-    announced = await _round_of(member, head.key)
-    if announced is None or peer not in announced.members:
+    if not await _may_contribute(member, peer, head.key):
         await say(stream, Declined("that round is not open, or you are not in it"))
         return
-    if head.first < 0 or head.count < 1 or head.first + head.count > member.grid.chunks:
-        raise PeerError(f"a part of chunks {head.first}+{head.count} lies outside the grid")
-    held = _held_parts(member, head.key, Contribution(peer, head.serial))
-    missing = [i for i in range(head.first, head.first + head.count) if i not in held]
+    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
+    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
+        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
+        return
+    if head.serial < 0:
+        raise PeerError("a contribution with an impossible number")
+    owned = member.owning(plan.key)
+    contribution = Contribution(peer, head.serial)
+    held = _held_parts(member, owned, contribution)
+    missing = [index for index in member.layout(plan).parts(member.me, peer) if index not in held]
     await say(stream, Missing(tuple(missing)))
+    receipts = _Receipts(member, stream)
+    receipts.expect()
     for index in missing:
         chunk = await hear(stream, PartTalk)
         if not isinstance(chunk, Chunk) or chunk.index != index or len(chunk.data) != _chunk_bytes(member, index):
             raise PeerError(f"chunk {index} was announced, something else came")
-        held[index] = chunk.data
-    member.changes.notify()
+        if contribution not in owned.parts:
+            raise PeerError("a contribution was forgotten for newer ones of the same peer")
+        owned.keep(contribution, index, chunk.data)
+        await receipts.took(len(chunk.data))
     await say(stream, Accepted())
 
 
-async def _round_of(member: Member, key: Key) -> RoundAnnounced | None:
-    """Return the open round `key`, waiting a little for a log that is on its way."""
+def _known_over(member: Member, key: Key, plan: Plan | None) -> bool:
+    return plan is not None or member.history.version >= key.version
+
+
+async def _may_contribute(member: Member, peer: PeerId, key: Key) -> bool:
+    """Return whether a peer is in the open round `key`, waiting a little for a log that is on its way."""
 
     def known() -> bool:
         announced = member.history.open
         return member.history.version >= key.version or (announced is not None and announced.key == key)
 
     try:
-        async with asyncio.timeout(EARLY_S_MAX):
+        async with asyncio.timeout(early_s(member)):
             await member.changes.until(known)
     except TimeoutError:
-        return None
+        return False
     announced = member.history.open
-    return announced if announced is not None and announced.key == key else None
+    return announced is not None and announced.key == key and peer in announced.members
 
 
-def _held_parts(member: Member, key: Key, contribution: Contribution) -> dict[int, bytes]:
+def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dict[int, bytes]:
     """Return the chunks held of a contribution, making room by forgetting the peer's oldest."""
-    known = [c for k, c in member.parts if k == key and c.peer == contribution.peer]
+    known = [c for c in owned.parts if c.peer == contribution.peer]
     settled = (member.plan.settled if member.plan is not None else None) or ()
     if contribution not in known and len(known) >= SERIALS_MAX:
-        oldest = min((c for c in known if c not in settled), key=lambda c: c.serial)
-        del member.parts[key, oldest]
-    return member.parts.setdefault((key, contribution), {})
+        owned.forget(min((c for c in known if c not in settled), key=lambda c: c.serial))
+    return owned.parts.setdefault(contribution, {})
 
 
 def _chunk_bytes(member: Member, index: int) -> int:
@@ -169,179 +318,210 @@ def _chunk_bytes(member: Member, index: int) -> int:
     return (end - first) * element_bytes(member.channel.what.codec)
 
 
+# as owner: results and sums go out
+
+
 async def own_shard(member: Member) -> None:
-    """Reduce our shard for every settled plan and return it to all members."""
+    """Reduce our chunks of every plan and return them to all members."""
     done: list[tuple[Key, int, int]] = []
 
     def ready() -> Plan | None:
-        plan = member.plan
-        if plan is None or plan.settled is None or member.me not in plan.owners or plan_id(plan) in done:
+        plan, announced = member.plan, member.history.open
+        if plan is None or announced is None or announced.key != plan.key:
             return None
-        return plan
+        return plan if member.me in plan.owners and plan_id(plan) not in done else None
 
     async def work(plan: Plan) -> None:
         done[:] = [*done[-8:], plan_id(plan)]
         announced = member.history.open
-        shard = next((s for s in member.shards(plan) if s.owner == member.me), None)
-        if announced is None:
-            return
-        if shard is None:  # fewer chunks than owners: nothing fell to us
-            member.report(Reduced(*plan_id(plan), ()))
-            return
-        if not await _all_arrive(member, plan, shard):
-            return
-        reduced = await _reduce(member, plan, announced, shard)
-        if reduced is None:
-            return
-        digests = await member.job(lambda: tuple([blake3(data).digest() for data in reduced]))
-        _keep_chunks(member, shard.first, digests, reduced)
-        member.report(Reduced(*plan_id(plan), digests))
-        others = [PeerId(p) for p in announced.members if p != member.me]
-        await asyncio.gather(*(_return(member, plan, shard, digests, reduced, peer) for peer in others))
+        assert announced is not None
+        layout = member.layout(plan)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(Bench(member, plan, announced).run())
+            for peer, chunks in layout.returns(member.me).items():
+                send = partial(_send_results, member, plan, chunks, PeerId(peer))
+                tasks.create_task(_persist(member, "result", PeerId(peer), send))
+            for peer, units in layout.sums(member.me).items():
+                send = partial(_send_sums, member, plan, units, PeerId(peer))
+                tasks.create_task(_persist(member, "sums", PeerId(peer), send))
 
     await for_each_plan(member, ready, work)
 
 
-async def _all_arrive(member: Member, plan: Plan, shard: Shard) -> bool:
-    """Return whether every settled part is here; one that was claimed to be and is not is reported."""
-    try:
-        async with asyncio.timeout(EARLY_S_MAX):
-            await member.changes.until(lambda: not _lacking(member, plan, shard))
-    except TimeoutError:
-        for contribution in _lacking(member, plan, shard):
-            member.report(Spoiled(plan.key, contribution.peer, "it never arrived"))
-        return False
-    return True
+async def _persist(member: Member, what: str, peer: PeerId, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Send one peer what it is to get; where it cannot be reached, try again until the plan is over.
+
+    Whatever a member has not got by the commit it fetches after it.
+    """
+    wait_s = RETURN_S
+    while True:
+        try:
+            await send()
+            return
+        except PeerError as error:
+            if wait_s == RETURN_S:
+                member.box.journal.write(events.PeerLost(who=short(peer), why=f"{what}: {error}"))
+        await asyncio.sleep(wait_s)
+        wait_s = min(2 * wait_s, RETURN_S_MAX)
 
 
-def _lacking(member: Member, plan: Plan, shard: Shard) -> list[Contribution]:
-    """Return the settled contributions of which we do not have all our chunks."""
-    held = {c: member.parts.get((plan.key, c), {}) for c in plan.settled or ()}
-    return [c for c, chunks in held.items() if any(index not in chunks for index in shard.chunks)]
+async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: PeerId) -> None:
+    """Send a peer reduced chunks as they are made, until all are of the settled set."""
+    owned = member.owning(plan.key)
+    async with member.links.talk(peer, "result") as stream:
+        await say(stream, ResultHead(*plan_id(plan)))
+        answer = await within(member.silence_s_max, hear(stream, ResultTalk))
+        if isinstance(answer, Superseded):
+            return
+        if not isinstance(answer, Kept):
+            raise PeerError(answer.why if isinstance(answer, Declined) else "it answered with something else")
+        has, sent = dict(answer.chunks), Sent(member)
+
+        async def send() -> None:
+            seen = 0
+            while seen < len(owned.order) or owned.finished != plan_id(plan):
+                for index in owned.order[seen:]:
+                    seen += 1
+                    reduced = owned.reduced[index]
+                    if index in chunks and has.get(index) != reduced.of:
+                        has[index] = reduced.of
+                        await sent.say(stream, Returned(index, reduced.of, reduced.digest, reduced.data))
+                await owned.returned.until(partial(_more, owned, seen, plan))
+            await say(stream, Done())
+
+        await both(_until_told(member, stream, ResultTalk, None, sent), send())
 
 
-async def _reduce(member: Member, plan: Plan, announced: RoundAnnounced, shard: Shard) -> list[bytes] | None:
-    """Return our shard's encoded mean, or None after reporting a contribution that cannot be used."""
-    assert plan.settled is not None
-    settled, codec = plan.settled, member.channel.what.codec
-    weights = _weights(member, plan, announced)
-    # Taken now: while the job runs on its own thread, the desk may change.
-    held = {c: dict(member.parts[plan.key, c]) for c in settled}
+async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], peer: PeerId) -> None:
+    """Send a root our group's sums as they are made, until there is nothing more to make."""
+    owned, wanted = member.owning(plan.key), set(units)
+    async with member.links.talk(peer, "part") as stream:
+        await say(stream, SumHead(*plan_id(plan)))
+        answer = await within(member.silence_s_max, hear(stream, PartTalk))
+        if isinstance(answer, Superseded):
+            return
+        if not isinstance(answer, SumsKept):
+            raise PeerError(answer.why if isinstance(answer, Declined) else "it answered with something else")
+        has, sent = {(group, index): of for group, index, of in answer.sums}, Sent(member)
 
-    def job() -> list[bytes] | Spoiled:
-        reduced = []
-        for index in shard.chunks:
-            first, end = member.grid.bounds(index)
-            parts = []
-            for contribution in settled:
-                try:
-                    parts.append(decode(codec, held[contribution][index], end - first))
-                except BadChunk as error:
-                    return Spoiled(plan.key, contribution.peer, str(error))
-            merged = combine(parts, weights)
-            if not np.isfinite(merged).all():
-                largest = max(range(len(parts)), key=lambda i: float(np.abs(parts[i]).max()))
-                return Spoiled(plan.key, settled[largest].peer, "its values are too large to be averaged")
-            reduced.append(encode(codec, merged))
-        return reduced
+        async def send() -> None:
+            seen = 0
+            while seen < len(owned.sum_order) or owned.finished != plan_id(plan):
+                for unit in owned.sum_order[seen:]:
+                    seen += 1
+                    made = owned.sums[unit]
+                    if unit in wanted and has.get(unit) != made.of:
+                        has[unit] = made.of
+                        await sent.say(stream, Summed(*unit, made.of, made.weight, made.data))
+                await owned.summed.until(partial(_more_sums, owned, seen, plan))
+            await say(stream, Done())
 
-    outcome = await member.job(job, vectors=len(weights) * shard.count / member.grid.chunks)
-    if isinstance(outcome, Spoiled):
-        member.box.journal.write(events.MessageRefused(who=short(PeerId(outcome.peer)), why=outcome.why))
-        member.report(outcome)
-        return None
-    return outcome
+        await both(_until_told(member, stream, PartTalk, None, sent), send())
 
 
-def _weights(member: Member, plan: Plan, announced: RoundAnnounced) -> list[float]:
-    """Return each contribution's weight, in canonical order."""
-    assert plan.settled is not None
-    if member.channel.merge.combine.weights == "uniform":
-        return [1.0] * len(plan.settled)
-    leases = dict(zip(announced.members, announced.leases, strict=True))
-    return [float(lease.size(leases[c.peer])) for c in plan.settled]
+def _more_sums(owned: Owned, seen: int, plan: Plan) -> bool:
+    return seen < len(owned.sum_order) or owned.finished == plan_id(plan)
 
 
-async def _return(
-    member: Member, plan: Plan, shard: Shard, digests: tuple[bytes, ...], chunks: list[bytes], peer: PeerId
-) -> None:
-    """Send one member our reduced shard; a member that cannot be reached fetches it after the commit."""
-    try:
-        async with member.links.talk(peer, "result") as stream:
-            await say(stream, ResultHead(*plan_id(plan), shard.first, digests))
-            for index, data in zip(shard.chunks, chunks, strict=True):
-                await say(stream, Chunk(index, data))
-            await hear(stream, ResultTalk)
-    except PeerError as error:
-        member.box.journal.write(events.PeerLost(who=short(peer), why=f"result: {error}"))
+async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead) -> None:
+    """Receive the sums of another group's owner, of chunks whose root we are."""
+    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
+    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
+        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
+        return
+    theirs = set(member.layout(plan).sums(peer).get(member.me, ()))
+    if not theirs:
+        raise PeerError("sums came from a peer that has none for us under this plan")
+    owned = member.owning(plan.key)
+    await say(stream, SumsKept(tuple((*unit, kept.of) for unit, kept in sorted(owned.sums.items()) if unit in theirs)))
+    receipts = _Receipts(member, stream)
+    while not isinstance(summed := await hear(stream, PartTalk), Done):
+        if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
+            raise PeerError("a sum of its own group was to come, something else did")
+        first, end = member.grid.bounds(summed.index)
+        decode(Fp32(), summed.data, end - first)  # of the right length, and finite
+        if not 0 < summed.weight < inf:
+            raise PeerError("a sum of an impossible weight")
+        if not _current(member, plan):
+            await say(stream, Superseded())
+            return
+        owned.sums[summed.group, summed.index] = Sum(summed.of, summed.weight, summed.data)
+        owned.touched[summed.index] = None
+        owned.arrived.notify()
+        await receipts.took(len(summed.data))
+    await say(stream, Accepted())
+
+
+def _more(owned: Owned, seen: int, plan: Plan) -> bool:
+    """Return whether something was reduced that was not looked at, or nothing will be any more."""
+    return seen < len(owned.order) or owned.finished == plan_id(plan)
 
 
 # as holder
 
 
 async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
-    """Receive an owner's reduced shard of the present plan."""
+    """Receive an owner's reduced chunks of the present plan, as long as it is the present one."""
     head = await hear(stream, ResultTalk)
     if not isinstance(head, ResultHead):
         raise PeerError("a result must begin with its head")
-    plan = await _plan_of(member, head)
-    if plan is None:
-        await say(stream, Declined("another plan holds"))
+    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
+    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
+        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
         return
-    if not any(s.owner == peer and (s.first, s.count) == (head.first, len(head.digests)) for s in member.shards(plan)):
-        raise PeerError("a result came from a peer that does not own that shard")
-    chunks = []
-    for offset, digest in enumerate(head.digests):
-        chunk = await hear(stream, ResultTalk)
-        if not isinstance(chunk, Chunk) or chunk.index != head.first + offset:
-            raise PeerError(f"chunk {head.first + offset} was announced, something else came")
-        if blake3(chunk.data).digest() != digest:
-            raise PeerError(f"chunk {chunk.index} does not match its digest")
-        first, end = member.grid.bounds(chunk.index)
-        decode(member.channel.what.codec, chunk.data, end - first)  # of the right length, and finite
-        chunks.append(chunk.data)
-    if _current(member, plan):
-        _keep_chunks(member, head.first, head.digests, chunks)
+    theirs = member.layout(plan).returned(peer, member.me)
+    if not theirs:
+        raise PeerError("a result came from a peer that owns nothing of this plan")
+    await say(stream, Kept(tuple((index, kept.of) for index, kept in _kept(member, plan) if index in theirs)))
+    receipts = _Receipts(member, stream)
+    while not isinstance(returned := await hear(stream, ResultTalk), Done):
+        if not isinstance(returned, Returned) or returned.index not in theirs:
+            raise PeerError("a reduced chunk of its own was to come, something else did")
+        _check_returned(member, returned)
+        if not _current(member, plan):
+            await say(stream, Superseded())
+            return
+        _keep(member, plan, returned)
+        await receipts.took(len(returned.data))
     await say(stream, Accepted())
 
 
-async def _plan_of(member: Member, head: ResultHead) -> Plan | None:
-    """Return the plan a result belongs to, waiting a little for one that is on its way; None: not ours any more."""
-    wanted = (head.key, head.epoch, head.attempt)
-
-    def known() -> bool:
-        plan = member.plan
-        return member.history.version >= head.key.version or (
-            plan is not None and (plan.epoch, plan.attempt) >= (head.epoch, head.attempt) and plan.key == head.key
-        )
-
-    try:
-        async with asyncio.timeout(EARLY_S_MAX):
-            await member.changes.until(known)
-    except TimeoutError:
-        return None
-    return member.plan if member.plan is not None and plan_id(member.plan) == wanted else None
+def _keep(member: Member, plan: Plan, returned: Returned) -> None:
+    announced = member.history.open
+    assert announced is not None, "a plan ends with its round"
+    reduction = Reduction(returned.of, returned.digest, returned.data)
+    keep_result(member, plan, announced, returned.index, reduction)
 
 
-def _keep_chunks(member: Member, first: int, digests: tuple[bytes, ...], chunks: list[bytes]) -> None:
-    for offset, (digest, data) in enumerate(zip(digests, chunks, strict=True)):
-        member.incoming[first + offset] = (digest, data)
-    member.changes.notify()
+def _kept(member: Member, plan: Plan) -> list[tuple[int, Reduction]]:
+    """Return the reduced chunks we have, as a member or to pass them on."""
+    passed = member.owned.reduced if member.owned is not None and member.owned.key == plan.key else {}
+    return sorted((passed | member.incoming).items())
+
+
+def _check_returned(member: Member, returned: Returned) -> None:
+    """Refuse a chunk that is not what it claims to be, or that nobody could apply."""
+    if blake3(returned.data).digest() != returned.digest:
+        raise PeerError(f"chunk {returned.index} does not match its digest")
+    first, end = member.grid.bounds(returned.index)
+    decode(member.channel.what.codec, returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:
-    """Put the result of each plan on disk once it is whole, and say so."""
+    """Put the result of each plan on disk once it is whole and of the settled set, and say so."""
     done: list[tuple[Key, int, int]] = []
 
     def ready() -> Plan | None:
         plan = member.plan
-        whole = len(member.incoming) == member.grid.chunks
-        return plan if plan is not None and whole and plan_id(plan) not in done else None
+        if plan is None or plan.settled is None or len(member.incoming) < member.grid.chunks or plan_id(plan) in done:
+            return None
+        of = member.layout(plan).set_of(plan.settled)
+        return plan if all(kept.of == of for kept in member.incoming.values()) else None
 
     async def work(plan: Plan) -> None:
         done[:] = [*done[-8:], plan_id(plan)]
-        pairs = [member.incoming[i] for i in range(member.grid.chunks)]
-        result = Result(tuple(d for d, _ in pairs), tuple(data for _, data in pairs))
+        kept = [member.incoming[index] for index in range(member.grid.chunks)]
+        result = Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))
         await member.store.keep_result(plan.key.version, result)
         member.held = result
         member.report(Holding(*plan_id(plan), result.root()))

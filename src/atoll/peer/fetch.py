@@ -1,30 +1,66 @@
 """Getting committed results and whole states from other peers, and serving them.
 
-A transfer is an offer (version and chunk digests) followed by chunks; each chunk is checked as it arrives
-and kept, so that when a donor vanishes the next one goes on where it stopped. Plain data only.
+A state comes as a snapshot: a checkpoint's file, the same bytes at everybody who has it, in pieces that are named by
+their digests. So a joiner draws from many donors at once, keeps what came across a crash, and passes it on to
+other joiners before it has all of it. First it asks who has what, and takes the snapshot that costs least: the
+bytes that are missing, and the results since, divided by those who can send them. A state that is not the one the
+log names for its version is refused. A result comes the same way, by the root that was committed. Plain data only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial as partial_of
 
 import numpy as np
-from blake3 import blake3
+from msgspec import Struct
 
 from atoll import journal as events
 from atoll.errors import LocalError, PeerError, PeerLost, PeerRefused
 from atoll.net.identity import short
+from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
+from atoll.peer.gather import Errand, Source, blame, gather, serve
 from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member
-from atoll.peer.messages import Chunk, Declined, FetchResult, FetchState, FetchTalk, Offer
-from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
+from atoll.peer.messages import (
+    Declined,
+    Fellow,
+    FetchMessage,
+    FetchPieces,
+    FetchResult,
+    FetchState,
+    FetchTalk,
+    Offer,
+    Snapshot,
+    Snapshots,
+)
+from atoll.peer.pieces import Haul, Listing
+from atoll.peer.store import HEADER_BYTES_MAX, Partial, Result, Store, anchor_from_bytes
 from atoll.swarm.log import RoundCommitted, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import element_bytes
 from atoll.sync.merge import Anchor
+from atoll.units import say_bytes
 
-PIECE_BYTES = 2**20
+ASKED_MAX = 32
+"""Peers that are asked what they have."""
+ANSWER_S = 2.0
+"""How long the others are waited for once somebody offered something."""
+ANSWER_S_MAX = 60.0
+SNAPSHOTS_MAX = 8
+"""Snapshots one peer may offer."""
+FELLOWS_MAX = 8
+"""Others who draw the same snapshot that a donor names."""
+LISTED_MAX = 2
+"""How many of its own a donor reads through for somebody who asks; those read through before are offered too."""
+JUDGE_S = 60.0
+"""A rate measured over less time says nothing about what can be reached."""
+
+
+# serving
 
 
 async def serve_fetch(member: Member, peer: PeerId, stream: Stream) -> None:
@@ -34,52 +70,133 @@ async def serve_fetch(member: Member, peer: PeerId, stream: Stream) -> None:
         await say(stream, Declined("this run is for listed peers only"))
         return
     match asked:
-        case FetchResult(key=key, start=start):
-            result = await member.store.result(key.version)
-            if result is None:
+        case FetchState(version=version):
+            await say(stream, Snapshots(await _on_offer(member, version)))
+        case FetchPieces() as pieces:
+            await _serve_snapshot(member, peer, stream, pieces)
+        case FetchResult(key=key, root=root):
+            chunks = await member.store.result_chunks(key.version)
+            if chunks is None or result_root(chunks.digests) != root:
                 await say(stream, Declined("I do not keep that result"))
-                return
-            await _send(member, stream, Offer(key.version, result.digests), list(result.chunks), start)
-        case FetchState(version=version, start=start):
-            if member.anchor.version < version or not member.ready:
-                await say(stream, Declined(f"I am at version {member.anchor.version}"))
-                return
-            anchor = member.anchor
-            pieces, digests = await member.job(lambda: _pieces(anchor), vectors=4)
-            await _send(member, stream, Offer(anchor.version, digests), pieces, start)
+            else:
+                await serve(member, stream, _Whole(chunks.digests, chunks.piece), [])
         case _:
             raise PeerError("a fetch must begin with what is wanted")
 
 
-def _pieces(anchor: Anchor) -> tuple[list[bytes], tuple[bytes, ...]]:
-    """Return an anchor in pieces, and their digests."""
-    data = anchor_to_bytes(anchor)
-    pieces = [data[i : i + PIECE_BYTES] for i in range(0, len(data), PIECE_BYTES)]
-    return pieces, tuple([blake3(piece).digest() for piece in pieces])
+async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
+    """Return the snapshots that we have; where none is near enough to the present one is made."""
+    store, anchor = member.store, member.anchor
+    kept = [version for version in await store.snapshots() if version > newer_than]
+    newest = kept[-1] if kept else -1
+    far = newest < 0 or (anchor.version - newest) * result_bytes(member) > state_bytes(member)
+    if far and member.ready and anchor.version > newer_than:
+        await store.keep_snapshot(anchor)
+        kept.append(anchor.version)
+    found = []
+    for version in kept:
+        if version in kept[-LISTED_MAX:] or store.is_listed(version):
+            listing = await store.listing(version)
+            if listing is not None:
+                found.append(_entry(listing, whole=True))
+    if store.partial is not None and store.partial.listing.version > newer_than:
+        found.append(_entry(store.partial.listing, whole=False))
+    return tuple(found[-SNAPSHOTS_MAX:])
 
 
-async def _send(member: Member, stream: Stream, offer: Offer, chunks: list[bytes], start: int) -> None:
-    await say(stream, offer)
-    for index in range(max(0, start), len(chunks)):
-        await within(member.silence_s_max, say(stream, Chunk(index, chunks[index])))
+def _entry(listing: Listing, *, whole: bool) -> Snapshot:
+    return Snapshot(listing.version, listing.state, listing.size_bytes, listing.root(), whole)
+
+
+async def _serve_snapshot(member: Member, peer: PeerId, stream: Stream, asked: FetchPieces) -> None:
+    store, partial = member.store, member.store.partial
+    version, root = asked.version, asked.root
+    if not _are_addresses(asked.addresses):
+        raise PeerError("too many addresses, or something that is none")
+    source: Source | None = None
+    watchers: list[Callable[[], None]] = []
+    if partial is not None and partial.listing.root() == root:
+        member.downloads.fellows[peer] = None
+        source, watchers = _Growing(store, partial), partial.watchers
+    elif (listing := await store.listing(version)) is not None and listing.root() == root:
+        source = _Whole(listing.digests, partial_of(store.piece, listing))
+    if source is None:
+        await say(stream, Declined("I do not have that snapshot"))
+        return
+    readers = member.downloads.readers.setdefault(root, {})
+    fellows = tuple([Fellow(p, there) for p, there in readers.items() if p != peer][-FELLOWS_MAX:])
+    readers[peer] = asked.addresses
+    try:
+        with store.reading(version):
+            await serve(member, stream, source, watchers, fellows)
+    finally:
+        readers.pop(peer, None)
+        if not readers:
+            member.downloads.readers.pop(root, None)
+
+
+def _are_addresses(addresses: tuple[str, ...]) -> bool:
+    return len(addresses) <= ADDRESSES_MAX and all(is_address(address) for address in addresses)
+
+
+class _Whole:
+    """Something that is all here."""
+
+    def __init__(self, digests: tuple[bytes, ...], piece: Callable[[int], Awaitable[bytes | None]]) -> None:
+        self.digests = digests
+        self._piece = piece
+
+    def here(self) -> dict[int, None] | None:
+        return None
+
+    async def piece(self, index: int) -> bytes | None:
+        return await self._piece(index)
+
+
+class _Growing:
+    """A snapshot that is still on its way here, and may be whole before we have served it."""
+
+    def __init__(self, store: Store, partial: Partial) -> None:
+        self.digests = partial.listing.digests
+        self._store = store
+        self._partial = partial
+
+    def here(self) -> dict[int, None] | None:
+        return self._partial.have
+
+    async def piece(self, index: int) -> bytes | None:
+        return await self._store.piece(self._partial.listing, index)
+
+
+# a result
 
 
 async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
-    """Return a committed round's result from whoever holds it; raises `PeerError` when nobody can send it."""
-    got: list[bytes] = []
-    problems: list[str] = []
-    for donor in _donors(member, committed.contributors):
-        try:
-            async with member.links.talk(donor, "fetch") as stream:
-                await say(stream, FetchResult(committed.key, len(got)))
-                offer = await _offer(stream, member.silence_s_max)
-                if result_root(offer.digests) != committed.result:
-                    raise PeerError("the offered result is not the committed one")
-                await _receive(stream, offer, got, member.silence_s_max)
-            return _fitting(member, Result(offer.digests, tuple(got)))
-        except PeerError as error:
-            problems.append(_blame(member, donor, error))
-    raise PeerLost("; ".join(problems) or "there is nobody else")
+    """Return a committed round's result from those who hold it; raises `PeerError` when nobody can send it.
+
+    Chunks that owners returned to us before the commit need not come again.
+    """
+    chunks: dict[int, bytes] = {}
+    kept: list[Offer] = []
+
+    def check(offer: Offer) -> None:
+        if result_root(offer.digests) != committed.result:
+            raise PeerError("the offered result is not the committed one")
+
+    async def open_(offer: Offer) -> Haul:
+        kept.append(offer)
+        spare = {reduction.digest: reduction.data for reduction in member.spare.values()}
+        chunks.update({index: spare[digest] for index, digest in enumerate(offer.digests) if digest in spare})
+        return Haul(len(offer.digests), member.box.random, chunks)
+
+    async def put(index: int, data: bytes) -> None:
+        chunks[index] = data
+
+    errand = Errand(member, FetchResult(committed.key, committed.result), check, open_, put)
+    donors = _donors(member, committed.contributors)
+    await _gather(errand, lambda: donors)
+    result = Result(kept[0].digests, tuple(chunks[index] for index in range(len(chunks))))
+    return _fitting(member, result)
 
 
 def _fitting(member: Member, result: Result) -> Result:
@@ -91,61 +208,188 @@ def _fitting(member: Member, result: Result) -> Result:
     return result
 
 
-async def fetch_state(member: Member) -> tuple[Anchor, int, list[str]]:
-    """Return a newer anchor, its size in bytes and who sent it; raises `PeerError` when nobody can."""
+async def _gather(errand: Errand, likely: Callable[[], Sequence[PeerId]]) -> None:
+    """Draw from donors, and measure how fast it goes."""
+    member = errand.member
+    began_s = _now_s()
+
+    def look() -> None:
+        took_s = _now_s() - began_s
+        if took_s >= JUDGE_S or errand.complete:
+            member.downloads.rate_bytes_s = errand.got_bytes / max(took_s, 1e-9)
+            tell_if_too_slow(member)
+
+    await gather(errand, likely, look)
+    look()
+
+
+# the state
+
+
+class Fetched(Struct, frozen=True):
+    """A downloaded state: the anchor, its file, what it was made of, and who sent it."""
+
+    anchor: Anchor
+    data: bytes
+    listing: Listing
+    donors: list[str]
+
+
+async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = math.inf) -> Fetched:
+    """Return a newer anchor than that version; raises `PeerError` when nobody can send one.
+
+    With `bytes_max` it raises `PeerRefused` where that, and the results since, are more bytes. What came is kept when
+    this fails or is cancelled, and the next attempt goes on from there.
+    """
+    offers = await _ask_around(member, newer_than)
+    mine = await member.store.resume_partial()
+    chosen = _choose(member, offers, mine)
+    if _to_fetch_bytes(member, chosen, mine) > bytes_max:
+        raise PeerRefused("the results of the rounds since are fewer bytes than the state")
+    partials: list[Partial] = []
+
+    def check(offer: Offer) -> None:
+        if not _listing(chosen, offer).fits() or _listing(chosen, offer).root() != chosen.root:
+            raise PeerError("the offered pieces are not those of the snapshot")
+        _meet(member, offer.fellows)
+
+    async def open_(offer: Offer) -> Haul:
+        partials.append(await member.store.begin_partial(_listing(chosen, offer)))
+        return Haul(len(offer.digests), member.box.random, partials[0].have)
+
+    async def put(index: int, data: bytes) -> None:
+        await partials[0].put(index, data)
+
+    addresses = tuple(member.links.transport.addresses())[:ADDRESSES_MAX]
+    errand = Errand(member, FetchPieces(chosen.version, chosen.root, addresses), check, open_, put)
+    await _gather(errand, lambda: _sources(member, offers, chosen))
+    assert errand.haul is not None
+    data = await partials[0].whole()
+    try:
+        anchor = await _checked(member, data, chosen.version)
+    except PeerError as error:
+        await member.store.drop_partial()
+        for donor, snapshots in offers.items():
+            if any(offered.root == chosen.root and offered.whole for offered in snapshots):
+                blame(member, donor, error)
+        raise
+    return Fetched(anchor, data, partials[0].listing, [short(donor) for donor in errand.haul.donors])
+
+
+def _meet(member: Member, fellows: tuple[Fellow, ...]) -> None:
+    """Remember others who are getting what we are getting; a donor may name a few."""
+    if len(fellows) > FELLOWS_MAX or not all(len(f.peer) == 32 and _are_addresses(f.addresses) for f in fellows):
+        raise PeerError("it names too many fellows, or some that are none")
+    for fellow in fellows:
+        peer = PeerId(fellow.peer)
+        if peer != member.me:
+            member.links.contacts.setdefault(peer, fellow.addresses)
+            member.downloads.fellows[peer] = None
+
+
+def _listing(chosen: Snapshot, offer: Offer) -> Listing:
+    return Listing(chosen.version, chosen.state, chosen.size_bytes, offer.digests)
+
+
+async def _ask_around(member: Member, newer_than: int) -> dict[PeerId, tuple[Snapshot, ...]]:
+    """Return who offers which snapshots; who is silent is not waited for long once another has answered."""
+    offers: dict[PeerId, tuple[Snapshot, ...]] = {}
     problems: list[str] = []
-    partial = _Partial()
-    for donor in _donors(member, ()):
+
+    async def ask(donor: PeerId) -> None:
         try:
-            await _fetch_pieces(member, donor, partial)
-            data = b"".join(partial.pieces)
-            return await _checked(member, data), len(data), partial.donors
+            async with member.links.talk(donor, "fetch") as stream:
+                await say(stream, FetchState(newer_than))
+                answer = await within(ANSWER_S_MAX, hear(stream, FetchTalk))
+                offers[donor] = _acceptable(member, answer, newer_than)
         except PeerError as error:
-            problems.append(_blame(member, donor, error))
-    raise PeerLost("; ".join(problems) or "there is nobody else")
+            problems.append(blame(member, donor, error))
+
+    donors = [donor for donor in _donors(member, ()) if donor not in member.downloads.distrusted]
+    waiting = [asyncio.ensure_future(ask(donor)) for donor in donors[:ASKED_MAX]]
+    try:
+        deadline_s = _now_s() + ANSWER_S_MAX
+        while not all(task.done() for task in waiting) and _now_s() < deadline_s:
+            pending = [task for task in waiting if not task.done()]
+            await asyncio.wait(pending, timeout=deadline_s - _now_s(), return_when=asyncio.FIRST_COMPLETED)
+            if any(offered.whole for snapshots in offers.values() for offered in snapshots):
+                deadline_s = min(deadline_s, _now_s() + ANSWER_S)
+    finally:
+        for task in waiting:
+            task.cancel()
+        if waiting:
+            await asyncio.wait(waiting)
+    for task in waiting:
+        if not task.cancelled():
+            task.result()
+    if not any(offered.whole for snapshots in offers.values() for offered in snapshots):
+        raise PeerLost("; ".join(problems) or "nobody has a newer state")
+    return offers
 
 
-@dataclass
-class _Partial:
-    """What has arrived of a state so far, and from whom."""
-
-    offer: Offer | None = None
-    pieces: list[bytes] = field(default_factory=list)
-    donors: list[str] = field(default_factory=list)
-
-
-async def _fetch_pieces(member: Member, donor: PeerId, partial: _Partial) -> None:
-    """Get what is still missing from one donor; start over when it offers another state than the one begun."""
-    while True:
-        async with member.links.talk(donor, "fetch") as stream:
-            await say(stream, FetchState(member.history.version, len(partial.pieces)))
-            offer = await _offer(stream, member.silence_s_max)
-            if len(offer.digests) > _pieces_max(member):
-                raise PeerError(f"an offer of {len(offer.digests)} pieces is larger than the state")
-            if partial.offer is None or offer == partial.offer:
-                partial.offer = offer
-                partial.donors.append(short(donor))
-                await _receive(stream, offer, partial.pieces, member.silence_s_max)
-                return
-        partial.offer, partial.pieces, partial.donors = None, [], []
+def _acceptable(member: Member, answer: FetchMessage, newer_than: int) -> tuple[Snapshot, ...]:
+    """Return what of a peer's offers could be used; raises `PeerError` for an offer that cannot be true."""
+    match answer:
+        case Snapshots(snapshots=snapshots) if len(snapshots) <= SNAPSHOTS_MAX:
+            pass
+        case Declined(why=why):
+            raise PeerRefused(why)
+        case _:
+            raise PeerError("a list of snapshots was expected")
+    for offered in snapshots:
+        if not 0 < offered.size_bytes <= state_bytes(member) + HEADER_BYTES_MAX:
+            raise PeerError(f"a snapshot of {say_bytes(offered.size_bytes)} cannot be one of this state")
+        following = member.past.get(offered.version + 1)
+        if following is not None and following.base != offered.state:
+            raise PeerError(f"the offered state of version {offered.version} is not the one the log names")
+    return tuple([s for s in snapshots if newer_than < s.version <= member.history.version])
 
 
-def _pieces_max(member: Member) -> int:
-    """Return in how many pieces a state comes, with room for its header."""
-    size_bytes = sum(vector.nbytes for vector in member.anchor.vectors().values())
-    return 2 + size_bytes // PIECE_BYTES
+def _choose(member: Member, offers: dict[PeerId, tuple[Snapshot, ...]], mine: Partial | None) -> Snapshot:
+    """Return the snapshot that brings us to the newest version soonest; one that the log names is worth more."""
+    holders: dict[str, list[Snapshot]] = {}
+    for snapshots in offers.values():
+        for offered in snapshots:
+            if offered.whole:
+                holders.setdefault(offered.root, []).append(offered)
+
+    def cost(root: str) -> tuple[float, str]:
+        offered = holders[root][0]
+        again = 0 if offered.version + 1 in member.past else offered.size_bytes  # nobody vouches for it
+        return (_to_fetch_bytes(member, offered, mine) + again) / len(holders[root]), root
+
+    return holders[min(holders, key=cost)][0]
 
 
-async def _checked(member: Member, data: bytes) -> Anchor:
+def _to_fetch_bytes(member: Member, offered: Snapshot, mine: Partial | None) -> float:
+    """Return the bytes between us and the newest version by way of a snapshot."""
+    missing = float(offered.size_bytes)
+    if mine is not None and mine.listing.root() == offered.root:
+        missing *= 1 - len(mine.have) / len(mine.listing.digests)
+    return missing + (member.history.version - offered.version) * result_bytes(member)
+
+
+def _sources(member: Member, offers: dict[PeerId, tuple[Snapshot, ...]], chosen: Snapshot) -> list[PeerId]:
+    """Return whom to draw a snapshot from: who offered all of it, who offered a part, who may have one by now."""
+    ranked: dict[PeerId, None] = {}
+    for whole in (True, False):
+        for donor, snapshots in offers.items():
+            if any(s.root == chosen.root and s.whole == whole for s in snapshots):
+                ranked[donor] = None
+    fellows = [peer for peer in member.downloads.fellows if peer not in ranked]
+    # Who did not answer yet, or had nothing at all to offer: perhaps a joiner like us, which began just now.
+    others = [peer for peer in _donors(member, (), shuffled=False)[:ASKED_MAX] if not offers.get(peer)]
+    return list(ranked | dict.fromkeys(fellows) | dict.fromkeys(others))
+
+
+async def _checked(member: Member, data: bytes, version: int) -> Anchor:
     """Return the anchor in downloaded bytes, refusing one that does not fit the model or the log."""
     try:
         anchor = await member.job(lambda: anchor_from_bytes(data, "downloaded state"), vectors=3)
     except LocalError as error:
         raise PeerError(error.what) from error
-    if _form(anchor) != _form(member.anchor):
+    if anchor.version != version or _form(anchor) != _form(member.anchor):
         raise PeerError("the downloaded state does not fit this model")
-    if anchor.version > member.history.version:
-        raise PeerLost(f"the downloaded state is of version {anchor.version}, which our log does not have yet")
     if not await member.job(lambda: all(np.isfinite(v).all() for v in anchor.vectors().values())):
         raise PeerError("the downloaded state holds values that are not finite")
     following = member.past.get(anchor.version + 1)
@@ -158,41 +402,51 @@ def _form(anchor: Anchor) -> dict[str, tuple[object, ...]]:
     return {name: (vector.shape, vector.dtype) for name, vector in anchor.vectors().items()}
 
 
-def _blame(member: Member, donor: PeerId, error: PeerError) -> str:
-    """Lay what a donor did wrong at its door; that it is gone, or does not have it, is no wrong. Return it in words."""
-    if not isinstance(error, PeerLost | PeerRefused):
-        member.box.journal.write(events.MessageRefused(who=short(donor), why=f"fetch: {error}"))
-    return f"{short(donor)}: {error}"
-
-
-async def _offer(stream: Stream, limit_s: float) -> Offer:
-    match await within(limit_s, hear(stream, FetchTalk)):
-        case Offer() as offer:
-            return offer
-        case Declined(why=why):
-            raise PeerRefused(why)
-        case _:
-            raise PeerError("an offer was expected")
-
-
-async def _receive(stream: Stream, offer: Offer, got: list[bytes], limit_s: float) -> None:
-    """Add the missing chunks to `got`, each checked."""
-    while len(got) < len(offer.digests):
-        chunk = await within(limit_s, hear(stream, FetchTalk))
-        if not isinstance(chunk, Chunk) or chunk.index != len(got):
-            raise PeerError(f"chunk {len(got)} was expected")
-        if blake3(chunk.data).digest() != offer.digests[chunk.index]:
-            raise PeerError(f"chunk {chunk.index} does not match its digest")
-        got.append(chunk.data)
-
-
-def _donors(member: Member, first: tuple[bytes, ...]) -> list[PeerId]:
+def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) -> list[PeerId]:
     """Return whom to ask: the likeliest first, each group in random order so that load spreads."""
     likely = [PeerId(p) for p in first if p != member.me]
     rest = [PeerId(p) for p in sorted(member.history.members) if p != member.me and p not in first]
-    member.box.random.shuffle(likely)
-    member.box.random.shuffle(rest)
+    if shuffled:
+        member.box.random.shuffle(likely)
+        member.box.random.shuffle(rest)
     donors = likely + rest
     if member.broker not in donors and member.broker != member.me:
         donors.append(member.broker)
     return donors
+
+
+# how much, and whether it can be done
+
+
+def result_bytes(member: Member) -> int:
+    """Return the size of one round's result."""
+    return member.engine.size * element_bytes(member.channel.what.codec)
+
+
+def state_bytes(member: Member) -> int:
+    """Return the size of the state without the header of its file."""
+    return sum(vector.nbytes for vector in member.anchor.vectors().values())
+
+
+def tell_if_too_slow(member: Member) -> None:
+    """Say, once while we are behind, that more comes with every round than we can fetch in the time it takes."""
+    downloads, version = member.downloads, member.history.version
+    if downloads.began_s is None or version < downloads.began_version + 2 or downloads.told_slow:
+        return
+    round_s = (_now_s() - downloads.began_s) / (version - downloads.began_version)
+    rate, result, state = downloads.rate_bytes_s, result_bytes(member), state_bytes(member)
+    if rate <= 0 or result / rate < round_s:
+        return
+    downloads.told_slow = True
+    why = (
+        f"this machine receives {say_bytes(rate)} a second. The state has {say_bytes(state)}, which takes "
+        f"{state / rate:.0f} s. Meanwhile the others finish a round every {round_s:.0f} s, and each adds a result of "
+        f"{say_bytes(result)}, which takes {result / rate:.0f} s: it falls further behind. "
+        f"At least {say_bytes(result / round_s)} a second are needed"
+    )
+    behind = version - member.anchor.version
+    member.box.journal.write(events.CatchUpTooSlow(version=member.anchor.version, behind=behind, why=why))
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

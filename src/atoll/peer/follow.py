@@ -14,10 +14,11 @@ from atoll.net.identity import short
 from atoll.net.ticket import ADDRESSES_MAX
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
+from atoll.peer.council import Council
 from atoll.peer.links import hear, say, within
-from atoll.peer.member import Member
+from atoll.peer.member import Member, unless
 from atoll.spec.load import decode_run
-from atoll.spec.run import PROTOCOL, canonical, identity
+from atoll.spec.run import PROTOCOL, identity
 from atoll.swarm.messages import (
     Append,
     Farewell,
@@ -30,46 +31,62 @@ from atoll.swarm.messages import (
     Refused,
     Welcome,
 )
+from atoll.swarm.shares import covers
 
 BrokerTalk: Wire[FromBroker] = Wire(FromBroker)
-RETRY_S = 1.0
+RETRY_S = 0.25
 RETRY_S_MAX = 15.0
 GREETING_S_MAX = 30.0
 SAID_MAX = 32
 """Reports remembered as said; more than one plan can ask for."""
 
 
-async def follow(member: Member) -> None:
+async def follow(member: Member, council: Council) -> None:
     """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
     wait_s = RETRY_S
     while not member.farewell:
+        broker = member.broker
+        known = member.history.next_index
         try:
-            if await _session(member):
-                wait_s = RETRY_S
-            else:  # sent on to another door: no faster than after a loss, lest two doors send us to and fro
-                await asyncio.sleep(wait_s)
-                wait_s = min(2 * wait_s, RETRY_S_MAX)
+            # A session ends also when another peer leads: it may still be open, to somebody who has not noticed.
+            await unless(_session(member, council, broker), _moved(member, broker))
         except PeerRefused:
             raise
         except PeerError as lost:
             if member.farewell or member.leaving or _complete(member):
                 break
-            member.box.journal.write(events.PeerLost(who=short(member.broker), why=f"broker: {lost}"))
-            member.broker = _next_door(member)
-            await asyncio.sleep(wait_s * (0.5 + member.box.random.random()))
-            wait_s = min(2 * wait_s, RETRY_S_MAX)
+            member.box.journal.write(events.PeerLost(who=short(broker), why=f"broker: {lost}"))
+            council.lose(broker)
         if member.leaving:
             break
+        if member.broker == broker and not member.farewell:
+            member.broker = _next_door(member, council)
+            wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
+            # Where a broker turns up in the meantime, perhaps here, there is nothing to wait for.
+            rest = asyncio.sleep(wait_s * (0.5 + member.box.random.random()))
+            door = member.broker
+            await unless(rest, member.changes.until(lambda: member.broker != door or council.office is not None))
     member.farewell = True
     member.changes.notify()
 
 
-def _next_door(member: Member) -> PeerId:
-    """Return whom to try next: the broker that the log names; before we know any of it, our contacts in turn."""
-    if member.history.broker:
-        return PeerId(member.history.broker)
-    doors = [peer for peer in member.links.contacts if peer != member.me] or [member.broker]
-    return doors[(doors.index(member.broker) + 1) % len(doors)] if member.broker in doors else doors[0]
+async def _moved(member: Member, broker: PeerId) -> None:
+    await member.changes.until(lambda: member.broker != broker)
+
+
+def _next_door(member: Member, council: Council) -> PeerId:
+    """Return whom to ask next: who leads if that is known, else the council, then all the others, in turn."""
+    if council.raft.leader and council.raft.leader != member.broker:
+        return PeerId(council.raft.leader)
+    known = [*member.history.council, *member.links.contacts]
+    linked = [peer for peer in known if member.links.linked(PeerId(peer))]
+    doors = [PeerId(peer) for peer in dict.fromkeys([*linked, *known]) if peer != member.me] or [member.broker]
+    if member.broker not in member.knocked:
+        member.knocked.append(member.broker)
+    untried = [peer for peer in doors if peer not in member.knocked]
+    if not untried:
+        member.knocked = []
+    return (untried or doors)[0]
 
 
 def _complete(member: Member) -> bool:
@@ -77,31 +94,35 @@ def _complete(member: Member) -> bool:
     return member.history.finished and member.anchor.version == member.history.version
 
 
-async def _session(member: Member) -> bool:
-    """Introduce ourselves, then listen and report until the stream ends; False: we were sent to another door."""
-    async with member.links.talk(member.broker, "control") as stream:
+async def _session(member: Member, council: Council, broker: PeerId) -> None:
+    """Introduce ourselves, then listen and report until the stream ends or we are sent to another door."""
+    async with member.links.talk(broker, "control") as stream:
         if not await _greet(member, stream):
-            return False
+            return
+        member.knocked, member.attended = [], True
+        member.followed = member.followed or broker != member.me
         reporting = asyncio.ensure_future(_report(member, stream))
         try:
-            await _listen(member, stream)
+            await _listen(member, council, stream)
         finally:
+            member.attended = False
             reporting.cancel()
             await asyncio.wait([reporting])
-    return True
 
 
 async def _greet(member: Member, stream: Stream) -> bool:
     """Return whether we were let in; False: we were sent to another broker."""
     addresses = tuple(member.links.transport.addresses())[:ADDRESSES_MAX]
-    await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, addresses, member.name))
+    await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, member.history.epoch, addresses, member.name))
     match await within(GREETING_S_MAX, hear(stream, BrokerTalk)):
         case Welcome(run=told):
-            await _take_settings(member, told)
+            if _identity(told) != member.run_id:
+                raise PeerError("the broker described another run than the one we joined")
             return True
         case Redirect(broker=broker, addresses=there):
-            member.broker = PeerId(broker)
-            member.links.contacts[member.broker] = there
+            if broker and broker != member.me:
+                member.links.contacts.setdefault(PeerId(broker), there)
+                member.broker = PeerId(broker)
             return False
         case Refused(why=why, hint=hint):
             raise PeerRefused(f"the broker refused us: {why}", hint=hint)
@@ -109,30 +130,19 @@ async def _greet(member: Member, stream: Stream) -> bool:
             raise PeerError("the broker answered our greeting with something else")
 
 
-async def _take_settings(member: Member, told: bytes) -> None:
-    """Follow the organiser where it changed what may change: budget, membership, upkeep."""
-    if told == canonical(member.run):
-        return
+def _identity(told: bytes) -> str:
     try:
-        run = decode_run(told)
+        return identity(decode_run(told))
     except SpecError as error:
         raise PeerError(f"the broker described no run: {error}") from error
-    if identity(run) != member.run_id:
-        raise PeerError("the broker described another run than the one we joined")
-    member.run = run
-    await member.store.keep_run(told)
 
 
-async def _listen(member: Member, stream: Stream) -> None:
+async def _listen(member: Member, council: Council, stream: Stream) -> None:
     """Take in log and plans as the broker sends them, until it says farewell."""
     while True:
         match await hear(stream, BrokerTalk):
             case Append(entries=entries):
-                fresh = [e for e in entries if e.index >= member.history.next_index]
-                for entry in fresh:
-                    member.learn(entry)  # refuses what does not add up, before it is kept
-                if member.keeps_log and fresh:
-                    await member.store.append(fresh, durable=False)
+                await council.learn(entries)
             case Plan() as plan:
                 _check_plan(member, plan)
                 member.take_plan(plan)
@@ -148,8 +158,8 @@ async def _listen(member: Member, stream: Stream) -> None:
 def _check_plan(member: Member, plan: Plan) -> None:
     """Refuse a plan that nobody could carry out."""
     announced = member.history.open
-    if announced is None or announced.key != plan.key or not plan.owners:
-        raise PeerError("the broker plans a round that is not open, or one without owners")
+    if announced is None or announced.key != plan.key or not covers(plan.shards, member.grid.chunks):
+        raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
     if plan.settled is not None and not 0 < len(plan.settled) == len({c.peer for c in plan.settled}):
         raise PeerError("the broker settled a round on nobody, or on somebody twice")
     if any(c.peer not in announced.members for c in plan.settled or ()):
@@ -175,4 +185,6 @@ async def _report(member: Member, stream: Stream) -> None:
 
 def _due(member: Member) -> list[FromMember]:
     leave: list[FromMember] = [Leave(member.leaving)] if member.leaving else []
-    return [*member.standing(), *member.reports, *leave]
+    wanted = member.wanted
+    settings: list[FromMember] = [wanted] if wanted is not None and wanted.run != member.history.settings else []
+    return [*settings, *member.standing(), *member.reports, *leave]

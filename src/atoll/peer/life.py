@@ -2,7 +2,7 @@
 
     find the run  ->  build the model  ->  remember  ->  work until it is done or we leave
       (own spec,        (engine)          (own disk)      links     others reach us
-       own disk, or                                       office    if we are the organiser: the broker
+       own disk, or                                       council   agree on the log; if we lead, be the broker
        a peer's word)                                     follow    the log comes in, reports go out
                                                           work      train, contribute, apply, checkpoint
                                                           deliver, own_shard, hold: the exchange
@@ -26,17 +26,20 @@ from atoll.net.ticket import Contact, Ticket, print_ticket
 from atoll.net.transport import PeerId, Stream
 from atoll.peer import exchange
 from atoll.peer.box import Box
+from atoll.peer.council import Council, founding
 from atoll.peer.fetch import serve_fetch
 from atoll.peer.follow import follow
 from atoll.peer.links import Links, hear, say
 from atoll.peer.member import Member
-from atoll.peer.messages import AskRun, AskTalk
-from atoll.peer.office import MemberTalk, Office
+from atoll.peer.messages import AskLog, AskRun, AskTalk
+from atoll.peer.reform import reform, tell_log
 from atoll.peer.store import Store
 from atoll.peer.work import recall, work
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
-from atoll.swarm.messages import Redirect, Refused, Welcome
+from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign
+from atoll.swarm.messages import Refused, Settings, Welcome
+from atoll.swarm.raft import recall as recall_raft
 from atoll.swarm.state import admits
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import first_anchor
@@ -60,6 +63,8 @@ class Start:
     run_id: str = ""
     contacts: Mapping[PeerId, tuple[str, ...]] = field(default_factory=dict)
     name: str = ""
+    reform: bool = False
+    """As the organiser: put a new council in place of one that lost its majority for good."""
 
     @property
     def organiser(self) -> bool:
@@ -109,19 +114,18 @@ def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
 async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
     store = Store(box.disk, box.compute)
     run = await _find_run(links, store, start)
+    box.transport.limit_silence(run.upkeep.silence_s_max)
     engine = await box.build(run)
     member = await _remember(box, links, store, run, start, engine)
-    office = None
-    if start.organiser:
-        office = Office(box, store, run, member.run_id, engine.tokens_per_sample, await store.log())
-    _open_doors(member, office)
+    council = await _take_seat(member, start)
+    _open_doors(member, council)
     _say_started(member, start)
+    if start.reform:
+        await reform(member, council)
     async with asyncio.TaskGroup() as tasks:
         helpers = [tasks.create_task(task(member)) for task in (exchange.deliver, exchange.own_shard, exchange.hold)]
-        duties = [tasks.create_task(follow(member)), tasks.create_task(work(member, evaluates=start.organiser))]
-        if office is not None:
-            duties.insert(0, tasks.create_task(office.run()))
-        leaving = tasks.create_task(_leave(member, stop, duties))
+        duties = [tasks.create_task(duty) for duty in (council.run(), follow(member, council), work(member))]
+        leaving = tasks.create_task(_leave(member, council, stop, duties))
         await asyncio.wait(duties)
         for task in (*helpers, leaving):
             task.cancel()
@@ -129,10 +133,10 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
     box.journal.write(events.PeerStopped(why=why, version=member.anchor.version, finished=member.history.finished))
 
 
-async def _leave(member: Member, stop: Stop, duties: list[asyncio.Task[None]]) -> None:
+async def _leave(member: Member, council: Council, stop: Stop, duties: list[asyncio.Task[None]]) -> None:
     """Say a last word and end our duties when asked to; a broker that leaves decides nothing more."""
     await stop.wait()
-    if not member.keeps_log:
+    if council.office is not None:
         duties[0].cancel()
     member.leaving = stop.why
     member.changes.notify()
@@ -220,16 +224,19 @@ def _describes(told: bytes, run_id: str) -> bool:
         return False
 
 
-def _tell_run(member: Member) -> Callable[[PeerId, Stream], Awaitable[None]]:
+def _tell_run(member: Member, council: Council) -> Callable[[PeerId, Stream], Awaitable[None]]:
     """Return the handler that tells newcomers the run."""
 
     async def answer(peer: PeerId, stream: Stream) -> None:
         asked = await hear(stream, AskTalk)
+        if isinstance(asked, AskLog):
+            await tell_log(member, council, peer, stream)
+            return
         if not isinstance(asked, AskRun):
             raise PeerError("a newcomer must ask for a run")
         if asked.run != member.run_id:
             await say(stream, Refused(f"this is run {member.run_id}, not {asked.run}", "ask for a ticket of this run"))
-        elif not admits(member.run, peer, member.broker):
+        elif not admits(member.run, peer, member.history.organiser or member.broker):
             why = "this run is for listed peers only"
             hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
             member.box.journal.write(events.JoinRefused(who=short(peer), why=why))
@@ -267,27 +274,47 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),
         broker=links.me if start.organiser else next(iter(start.contacts)),
-        keeps_log=not start.organiser,
         name=start.name,
     )
-    if member.keeps_log:
-        for entry in await store.log():
-            member.learn(entry)
+    if start.run is not None:
+        settings = SettingsChanged(canonical(start.run), b"")
+        member.wanted = Settings(settings.run, box.sign(to_sign(settings, member.run_id)))
     return member
 
 
-def _open_doors(member: Member, office: Office | None) -> None:
+async def _take_seat(member: Member, start: Start) -> Council:
+    """Return our part in the council as the disk knows it; an organiser without a log begins one.
+
+    What our anchor is made of is committed; what follows in our log may be, and is learned when we hear that it is.
+    """
+    store = member.store
+    entries = await store.log()
+    if not entries and start.organiser:
+        entries = [founding(member.me)]
+        await store.append(entries, durable=True)
+    applied = [e.index + 1 for e in entries if _brought(e.record, member.anchor.version)]
+    committed = applied[0] if applied else 0
+    for entry in entries[:committed]:
+        member.learn(entry, again=True)
+    for entry in entries[committed:]:
+        if isinstance(entry.record, RosterChanged):  # committed or not, it says where others can be found
+            member.links.contacts.update({PeerId(m.peer): m.addresses for m in entry.record.joined})
+    ballot = await store.ballot()
+    chance = member.box.random.random()
+    return Council(member, recall_raft(member.me, ballot.term, ballot.vote, entries, committed, chance))
+
+
+def _brought(record: Record, version: int) -> bool:
+    return isinstance(record, RoundCommitted) and record.key.version == version
+
+
+def _open_doors(member: Member, council: Council) -> None:
     """Let other peers' streams in."""
-
-    async def redirect(peer: PeerId, stream: Stream) -> None:
-        await hear(stream, MemberTalk)
-        known = member.links.contacts.get(member.broker, ())
-        await say(stream, Redirect(member.broker, known))
-
     member.links.serve(
         {
-            "ask": _tell_run(member),
-            "control": office.attend if office is not None else redirect,
+            "ask": _tell_run(member, council),
+            "control": council.attend,
+            "council": council.listen,
             "part": partial(exchange.take_part, member),
             "result": partial(exchange.take_result, member),
             "fetch": partial(serve_fetch, member),

@@ -11,17 +11,29 @@ the stream is reset. Nothing a stranger sends ends the peer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost
 from atoll.journal import Journal
 from atoll.net.identity import short
-from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, ConnLost, PeerId, Stream, StreamClosed, Traffic, Transport
+from atoll.net.transport import (
+    MESSAGE_BYTES_MAX,
+    Conn,
+    ConnectFailed,
+    ConnLost,
+    PeerId,
+    Stream,
+    StreamClosed,
+    Traffic,
+    Transport,
+)
 from atoll.net.wire import Wire, encode
+from atoll.peer.rates import Meter
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -30,10 +42,13 @@ Handler = Callable[[PeerId, Stream], Awaitable[None]]
 TRAFFIC = {
     "ask": Traffic.CONTROL,
     "control": Traffic.CONTROL,
+    "council": Traffic.CONTROL,
     "part": Traffic.ROUND,
     "result": Traffic.ROUND,
     "fetch": Traffic.STATE,
 }
+FAILED_S = 60.0
+"""For so long a vain attempt to reach a peer is taken for an answer."""
 QUEUE_MAX = 64
 """Messages waiting on a stream to ourselves."""
 
@@ -52,12 +67,17 @@ class Links:
     def __init__(self, transport: Transport, journal: Journal) -> None:
         self.transport = transport
         self.counts = Counts()
+        self.up, self.down = Meter(), Meter()
+        self.met: dict[PeerId, None] = {}
+        """Peers that a link to has worked in this life."""
         self.contacts: dict[PeerId, tuple[str, ...]] = {}
         self._journal = journal
         self._handlers: dict[str, Handler] = {}
         self._doors = asyncio.Event()
         self._conns: dict[PeerId, list[Conn]] = {}
         self._dialling: dict[PeerId, asyncio.Lock] = {}
+        self._knocks: dict[PeerId, asyncio.Event] = {}
+        self._failed_s: dict[PeerId, float] = {}
         self._tasks: asyncio.TaskGroup | None = None
 
     @property
@@ -99,19 +119,50 @@ class Links:
         async with self._dialling.setdefault(peer, asyncio.Lock()):
             if self._conns.get(peer):
                 return self._conns[peer][0]
-            conn = await self.transport.connect(peer, list(self.contacts.get(peer, ())))
+            try:
+                conn = await self.transport.connect(peer, list(self.contacts.get(peer, ())))
+            except ConnectFailed:
+                self._failed_s[peer] = asyncio.get_running_loop().time()
+                raise
             self._keep(conn)
             return conn
+
+    def linked(self, peer: PeerId) -> bool:
+        """Return whether a connection to this peer is open, as far as we know."""
+        return bool(self._conns.get(peer))
+
+    def unreachable(self, peer: PeerId) -> bool:
+        """Return whether we tried to reach a peer in vain a short while ago, and it has not come to us since."""
+        now_s = asyncio.get_running_loop().time()
+        return not self.linked(peer) and now_s - self._failed_s.get(peer, -math.inf) < FAILED_S
+
+    def round_trip_s(self, peer: PeerId) -> float | None:
+        """Return the last measured round trip to a peer that we are linked to."""
+        conns = self._conns.get(peer)
+        return conns[0].round_trip_s() if conns else None
+
+    async def visited(self, peer: PeerId, limit_s: float) -> bool:
+        """Return whether a peer that we could not reach has come to us instead, now or within a while."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._knocks.setdefault(peer, asyncio.Event()).wait()
+        except TimeoutError:
+            return False
+        return self.linked(peer)
 
     def _keep(self, conn: Conn) -> None:
         assert self._tasks is not None, "links run before they are used"
         self._conns.setdefault(conn.peer, []).append(conn)
+        self.met[conn.peer] = None
+        self._knocks.setdefault(conn.peer, asyncio.Event()).set()
         self._tasks.create_task(self._listen(conn))
 
     def _forget(self, conn: Conn) -> None:
         conns = self._conns.get(conn.peer, [])
         if conn in conns:
             conns.remove(conn)
+        if not conns:
+            self._knocks.pop(conn.peer, None)
 
     async def _listen(self, conn: Conn) -> None:
         assert self._tasks is not None
@@ -121,6 +172,10 @@ class Links:
                 self._tasks.create_task(self._answer(conn.peer, tag, stream))
         except PeerLost:
             self._forget(conn)
+
+    def refuse(self, peer: PeerId, why: str) -> None:
+        """Say in the journal what a peer did wrong."""
+        self._journal.write(events.MessageRefused(who=short(peer), why=why))
 
     async def _answer(self, peer: PeerId, tag: str, stream: Stream) -> None:
         """Run a handler; whatever the other side did wrong stays on this stream."""
@@ -205,7 +260,22 @@ async def hear(stream: Stream, wire: Wire[M]) -> M:
     return wire.decode(await stream.recv())
 
 
-async def within(limit_s: float, turn: Awaitable[T]) -> T:
+async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, Any]) -> T:
+    """Run the two sides of a conversation and return what the first returns; what either raises ends both."""
+    sides = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+    try:
+        await asyncio.wait(sides, return_when=asyncio.FIRST_EXCEPTION)
+        for side in sides:
+            if side.done():
+                side.result()
+        return cast("asyncio.Future[T]", sides[0]).result()
+    finally:
+        for side in sides:
+            side.cancel()
+        await asyncio.wait(sides)
+
+
+async def within(limit_s: float | None, turn: Awaitable[T]) -> T:
     """Return what the other side's turn in a conversation brings; raises `PeerLost` when it takes too long."""
     try:
         async with asyncio.timeout(limit_s):

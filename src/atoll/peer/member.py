@@ -19,12 +19,27 @@ from atoll.net.transport import PeerId
 from atoll.peer.box import Box
 from atoll.peer.links import Links
 from atoll.peer.store import Result, Store
+from atoll.spec.load import decode_run
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
-from atoll.swarm import log
-from atoll.swarm.log import Entry, History, Key, RoundAnnounced, RoundCommitted, RoundVoided
-from atoll.swarm.messages import Contribution, FromMember, Plan, Standing
-from atoll.sync.grid import Grid, Shard, shards_of
+from atoll.swarm import ledger, log
+from atoll.swarm.layout import Layout
+from atoll.swarm.log import (
+    CouncilReformed,
+    Entry,
+    EpochStarted,
+    History,
+    Key,
+    RosterChanged,
+    RoundAnnounced,
+    RoundCommitted,
+    RoundVoided,
+    SettingsChanged,
+)
+from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
+from atoll.swarm.shares import Bulk
+from atoll.sync.codec import element_bytes
+from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
 
 T = TypeVar("T")
@@ -67,6 +82,84 @@ class Own:
     chunks: list[bytes]
 
 
+class Begun(Struct, frozen=True):
+    """A round whose work this peer has begun, and how many samples its lease has."""
+
+    key: Key
+    samples: int
+
+
+@dataclass
+class Downloads:
+    """What this peer knows about getting state from others."""
+
+    distrusted: dict[PeerId, str] = field(default_factory=dict)
+    """Who sent what was wrong, and what: nobody asks them again in this life."""
+    fellows: dict[PeerId, None] = field(default_factory=dict)
+    """Who is getting the same snapshot, as we heard from them or from a donor."""
+    readers: dict[str, dict[PeerId, tuple[str, ...]]] = field(default_factory=dict)
+    """Who draws which snapshot from us now, by its root, and where they can be found."""
+    began_s: float | None = None
+    """When we fell behind."""
+    began_version: int = 0
+    """The newest version then."""
+    rate_bytes_s: float = 0.0
+    """Measured over the last download."""
+    told_slow: bool = False
+
+
+class Reduction(Struct, frozen=True):
+    """A reduced chunk: what is in it, its digest and its bytes."""
+
+    of: bytes
+    digest: bytes
+    data: bytes
+
+
+class Sum(Struct, frozen=True):
+    """A group's weighted sum of a chunk, not yet divided: what is in it, its weight and its fp32 bytes."""
+
+    of: bytes
+    weight: float
+    data: bytes
+
+
+@dataclass
+class Owned:
+    """What an owner holds of the open round: parts of contributions, and what it made of them."""
+
+    key: Key
+    parts: dict[Contribution, dict[int, bytes]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    """How many contributions each chunk is here of."""
+    touched: dict[int, None] = field(default_factory=dict)
+    """Chunks of which something came since the reducer looked."""
+    reduced: dict[int, Reduction] = field(default_factory=dict)
+    order: list[int] = field(default_factory=list)
+    """Chunks in the order in which they were reduced; one that was reduced again is in it again."""
+    sums: dict[tuple[int, int], Sum] = field(default_factory=dict)
+    """By group and chunk: ours, and those passed up to us as a chunk's root."""
+    sum_order: list[tuple[int, int]] = field(default_factory=list)
+    finished: tuple[Key, int, int] | None = None
+    """The plan that is settled and for which all our chunks are reduced."""
+    arrived: Changes = field(default_factory=Changes)
+    summed: Changes = field(default_factory=Changes)
+    returned: Changes = field(default_factory=Changes)
+
+    def keep(self, contribution: Contribution, index: int, data: bytes) -> None:
+        """Take in a chunk of a contribution."""
+        held = self.parts[contribution]
+        self.counts[index] = self.counts.get(index, 0) + (index not in held)
+        held[index] = data
+        self.touched[index] = None
+        self.arrived.notify()
+
+    def forget(self, contribution: Contribution) -> None:
+        """Make room: this contribution was computed anew."""
+        for index in self.parts.pop(contribution):
+            self.counts[index] -= 1
+
+
 @dataclass
 class Member:
     """The desk."""
@@ -83,23 +176,44 @@ class Member:
     anchor: Anchor
     digest: str
     broker: PeerId
-    keeps_log: bool
-    """False where the broker in this same peer keeps it."""
     name: str = ""
     history: History = field(default_factory=History)
     past: dict[int, Past] = field(default_factory=dict)
     plan: Plan | None = None
     own: Own | None = None
-    parts: dict[tuple[Key, Contribution], dict[int, bytes]] = field(default_factory=dict)
-    incoming: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
-    """Result chunks of the present plan: index to (digest, bytes)."""
+    begun: Begun | None = None
+    """Work that has touched the engine's inner state and is neither counted nor taken back yet."""
+    inner: int = 0
+    """The newest version that the engine's inner state went with in this life."""
+    downloads: Downloads = field(default_factory=Downloads)
+    owned: Owned | None = None
+    """What we hold of the open round as one of its owners."""
+    incoming: dict[int, Reduction] = field(default_factory=dict)
+    """Result chunks of the open round, the newest of each; they count once all are of the settled set."""
+    spare: dict[int, Reduction] = field(default_factory=dict)
+    """Those of the round that was closed last: it may be committed before all of them came."""
     held: Result | None = None
     reports: list[FromMember] = field(default_factory=list)
     """What the broker must hear about the present plan; said again after a lost link."""
     ready: bool = False
     """True once the anchor is worth reporting (a fresh joiner's is not)."""
     leaving: str = ""
+    wanted: Settings | None = None
+    """As the organiser: the run as its owner wants it now, signed."""
+    knocked: list[PeerId] = field(default_factory=list)
+    """Doors we knocked at in vain since we last had a broker."""
+    attended: bool = False
+    """True while a broker listens to us."""
+    followed: bool = False
+    """True once we have followed another peer in this life: the run was going on without us."""
+    memory_bytes: int = 0
+    """What the exchange may take of this machine's memory; 0: no limit."""
     _made: int = 0
+    _measured: tuple[int, int, int] | None = None
+    _layout: tuple[tuple[Key, int, int], Layout] | None = None
+    _announced_s: float = 0.0
+    _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
+    """Entries that were checked and are not committed here yet, with the history that they make."""
     farewell: bool = False
     changes: Changes = field(default_factory=Changes)
 
@@ -118,16 +232,34 @@ class Member:
 
     def standing(self) -> list[FromMember]:
         """Return what the broker must hear about our state."""
-        return [Standing(self.anchor.version, self.digest)] if self.ready else []
+        if not self.ready:
+            return []
+        if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
+            self._measured = (self.anchor.version, self.links.up.rate_bytes_s(), self.links.down.rate_bytes_s())
+        _, up_bytes_s, down_bytes_s = self._measured
+        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes)]
 
-    def learn(self, entry: Entry) -> None:
-        """Take in one more entry of the log."""
+    def check(self, entries: tuple[Entry, ...]) -> None:
+        """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""
+        history = self.history
+        for entry in entries:
+            if isinstance(entry.record, SettingsChanged | CouncilReformed):
+                problem = log.objection(entry.record, history.organiser, self.run_id)
+                if problem:
+                    raise log.BadLog(f"entry {entry.index}: {problem}")
+            history = log.apply(history, entry)
+            self._ahead[entry.index] = (entry, history)
+
+    def learn(self, entry: Entry, *, again: bool = False) -> None:
+        """Take in one more committed entry of the log, and journal it unless it is only remembered."""
         before = self.history
-        self.history = log.apply(before, entry)
+        known = self._ahead.pop(entry.index, None)
+        self.history = known[1] if known is not None and known[0] == entry else log.apply(before, entry)
         match entry.record:
             case RoundAnnounced(key=key, base=base) as announced:
                 samples = sum(r.count for one in announced.leases for r in one)
                 self.past[key.version] = Past(samples_before=before.samples, round_samples=samples, base=base)
+                self._announced_s = self.now_s()
             case RoundCommitted(key=key) as committed:
                 past = self.past[key.version]
                 self.past[key.version] = Past(
@@ -141,15 +273,32 @@ class Member:
                 del self.past[key.version]
                 self.own = None
                 self._close(key)
+            case RosterChanged(joined=joined):
+                self.links.contacts.update({PeerId(m.peer): m.addresses for m in joined})
+            case SettingsChanged(run=run):
+                self.run = decode_run(run)
+                self.links.transport.limit_silence(self.run.upkeep.silence_s_max)
+            case EpochStarted(broker=broker):
+                self.broker = PeerId(broker)
             case _:
                 pass
-        self.links.contacts.update({PeerId(p): m.addresses for p, m in self.history.members.items()})
-        if self.history.broker:
-            self.broker = PeerId(self.history.broker)
+        event = None if again else ledger.event_of(before, entry.record, self.engine.tokens_per_sample, self._round_s())
+        if event is not None:
+            self.box.journal.write(event)
+
+    def now_s(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def _round_s(self) -> float:
+        return self.now_s() - self._announced_s
 
     def _close(self, key: Key) -> None:
         """Clear the desk of a round that is over."""
-        self.parts = {k: v for k, v in self.parts.items() if k[0].version > key.version}
+        self.links.up.turn()
+        self.links.down.turn()
+        if self.owned is not None and self.owned.key.version <= key.version:
+            self.owned = None
+        self.spare, self.incoming = self.incoming, {}
         self.reports = []
         self.plan = None
 
@@ -160,8 +309,11 @@ class Member:
         same = self.plan is not None and (plan.key, plan.epoch, plan.attempt) == plan_id(self.plan)
         if not same:
             self.reports = []
+        if self.plan is not None and self.plan.key != plan.key:
             self.incoming = {}
         self.plan = plan
+        if self.owned is not None:
+            self.owned.arrived.notify()
 
     def next_serial(self) -> int:
         """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""
@@ -174,9 +326,23 @@ class Member:
             self.reports.append(message)
             self.changes.notify()
 
-    def shards(self, plan: Plan) -> tuple[Shard, ...]:
-        """Return who owns what under a plan."""
-        return shards_of(self.grid, plan.owners)
+    @property
+    def bulk(self) -> Bulk:
+        """Return what one contribution is on the wire."""
+        return Bulk(self.grid.chunks, self.grid.chunk * element_bytes(self.channel.what.codec))
+
+    def layout(self, plan: Plan) -> Layout:
+        """Return who sends what to whom under a plan of the open round."""
+        if self._layout is None or self._layout[0] != plan_id(plan):
+            assert self.history.open is not None, "a plan ends with its round"
+            self._layout = (plan_id(plan), Layout.of(plan, self.history.open.members))
+        return self._layout[1]
+
+    def owning(self, key: Key) -> Owned:
+        """Return our desk as an owner of the open round."""
+        if self.owned is None or self.owned.key != key:
+            self.owned = Owned(key)
+        return self.owned
 
     def is_member(self) -> RoundAnnounced | None:
         """Return the open round if we are in it."""

@@ -1,14 +1,14 @@
 """The broker's office: carries out what `swarm.broker` decides, and nothing else.
 
-It keeps the log (each record is on disk before anybody hears of it), one session per member, and a
-clock tick a second. Whether this peer holds the office is the council's matter; today it is the
-organiser's.
+It has one session per member and a clock tick a second. What it writes goes to the council, and comes back
+when it is committed. Whether this peer holds the office is the council's matter too.
 """
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost
@@ -16,14 +16,15 @@ from atoll.net.identity import short
 from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
-from atoll.peer.box import Box
-from atoll.peer.links import hear, say
-from atoll.peer.store import Store
-from atoll.spec.run import PROTOCOL, Run
+from atoll.peer.links import hear, say, within
+from atoll.peer.member import Member as Desk
+from atoll.peer.member import unless
+from atoll.spec.run import PROTOCOL
 from atoll.swarm import broker as decisions
-from atoll.swarm.log import Entry, History, Member, apply
-from atoll.swarm.messages import Append, FromBroker, FromMember, Hello, Refused
-from atoll.swarm.state import Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Write
+from atoll.swarm.log import Entry, Member, Record
+from atoll.swarm.messages import Append, FromBroker, FromMember, Hello, Redirect, Refused
+from atoll.swarm.raft import Raft
+from atoll.swarm.state import Action, Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Write
 
 MemberTalk: Wire[FromMember] = Wire(FromMember)
 TICK_S = 1.0
@@ -34,6 +35,8 @@ HEARD_MAX = 1024
 CATCH_UP_ENTRIES = 256
 NAME_CHARS_MAX = 256
 """It goes into the log, and so to everybody."""
+GREETING_S_MAX = 30.0
+"""How long a visitor may take to introduce itself."""
 LINGER_S = 20.0
 """After the farewell, how long members may take to close their streams."""
 
@@ -46,35 +49,57 @@ class _Session:
     outbox: asyncio.Queue[FromBroker] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
 
 
-class Office:
-    """The broker at work."""
+class Scribe(Protocol):
+    """Whoever gets records into the log: the council."""
 
-    def __init__(self, box: Box, store: Store, run: Run, run_id: str, tokens_per_sample: int, log: list[Entry]) -> None:
-        self._box = box
-        self._store = store
-        self._run_id = run_id
-        self._log = log
+    raft: Raft
+
+    async def propose(self, record: Record) -> None: ...
+
+
+class Office:
+    """The broker at work, for as long as this peer leads."""
+
+    def __init__(self, member: Desk, scribe: Scribe, term: int) -> None:
+        self._member = member
+        self._box = member.box
+        self._scribe = scribe
         self._sessions: dict[PeerId, _Session] = {}
         self._heard: asyncio.Queue[Heard] = asyncio.Queue()
         self._room = asyncio.Semaphore(HEARD_MAX)
+        self._closed = asyncio.Event()
         self._finished_s: float | None = None
         self._told_s: float | None = None
-        history = History()
-        for entry in log:
-            history = apply(history, entry)
         now_s = asyncio.get_running_loop().time()
-        self.broker = decisions.take_office(box.transport.id, run, tokens_per_sample, history, now_s)
+        self.broker, self._first = decisions.take_office(
+            member.me,
+            term,
+            member.run,
+            member.engine.tokens_per_sample,
+            member.history,
+            now_s,
+            cold=not member.followed,
+            bulk=member.bulk,
+        )
+
+    def logged(self, entry: Entry) -> None:
+        """Hear that an entry is committed."""
+        self._heard.put_nowait(Logged(entry))
 
     async def run(self) -> None:
         """Hear, decide, act; until the run is over and the members have gone."""
-        async with asyncio.TaskGroup() as tasks:
-            ticking = tasks.create_task(self._tick())
-            while not self._may_close():
-                heard = await self._heard.get()
-                if isinstance(heard, Said):
-                    self._room.release()
-                await self._handle(heard)
-            ticking.cancel()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                ticking = tasks.create_task(self._tick())
+                await self._carry_out(self._first)
+                while not self._may_close():
+                    heard = await self._heard.get()
+                    if isinstance(heard, Said):
+                        self._room.release()
+                    await self._handle(heard)
+                ticking.cancel()
+        finally:
+            self._closed.set()
 
     def _may_close(self) -> bool:
         """Return whether nobody needs us any more: all are gone, or had their time to go or to fetch the result."""
@@ -95,18 +120,21 @@ class Office:
 
     async def _handle(self, heard: Heard) -> None:
         self.broker, actions = decisions.step(self.broker, heard, asyncio.get_running_loop().time())
+        await self._carry_out(actions)
+
+    async def _carry_out(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
                 case Write(record=record):
-                    entry = Entry(len(self._log), record)
-                    await self._store.append([entry], durable=True)
-                    self._log.append(entry)
-                    await self._handle(Logged(entry))
+                    await self._scribe.propose(record)
                 case Tell(peer=peer, message=message):
                     self._tell(PeerId(peer), message)
                 case Catch(peer=peer, next_index=next_index):
-                    for first in range(next_index, len(self._log), CATCH_UP_ENTRIES):
-                        self._tell(PeerId(peer), Append(tuple(self._log[first : first + CATCH_UP_ENTRIES])))
+                    # What is committed but not yet decided on here follows by itself.
+                    end = self.broker.history.next_index
+                    for first in range(next_index, end, CATCH_UP_ENTRIES):
+                        entries = self._scribe.raft.log.slice(first, min(end, first + CATCH_UP_ENTRIES))
+                        self._tell(PeerId(peer), Append(entries))
                 case Note(event=event):
                     self._box.journal.write(event)
 
@@ -127,10 +155,13 @@ class Office:
 
     async def attend(self, peer: PeerId, stream: Stream) -> None:
         """Serve one member's control stream from its greeting to its end."""
-        hello = await hear(stream, MemberTalk)
+        hello = await within(GREETING_S_MAX, hear(stream, MemberTalk))
         if not isinstance(hello, Hello):
             raise PeerError("a control stream must begin with a greeting")
         _check_greeting(hello)
+        if hello.epoch > self.broker.term:  # it has followed a broker that came after us
+            await say(stream, Redirect(b"", ()))
+            return
         refusal = self._objection(hello)
         if refusal is not None:
             self._box.journal.write(events.JoinRefused(who=short(peer), why=refusal.why))
@@ -142,10 +173,7 @@ class Office:
         writing = asyncio.ensure_future(self._write(session, stream))
         why = "it closed the stream"
         try:
-            while True:
-                said = Said(peer, await hear(stream, MemberTalk))
-                await self._room.acquire()  # who talks faster than we decide has to wait
-                self._heard.put_nowait(said)
+            await unless(self._listen(peer, stream), self._closed.wait())
         except PeerLost as lost:
             why = str(lost)
         finally:
@@ -153,15 +181,21 @@ class Office:
             writing.cancel()
             await asyncio.wait([writing])
 
+    async def _listen(self, peer: PeerId, stream: Stream) -> None:
+        while True:
+            said = Said(peer, await hear(stream, MemberTalk))
+            await self._room.acquire()  # who talks faster than we decide has to wait
+            self._heard.put_nowait(said)
+
     def _objection(self, hello: Hello) -> Refused | None:
         if hello.protocol != PROTOCOL:
             why = f"you speak protocol {hello.protocol}, this run speaks {PROTOCOL}"
             return Refused(why, "install the same version of Atoll as the organiser")
-        if hello.run != self._run_id:
-            return Refused(f"this is run {self._run_id}, not {hello.run}", "ask the organiser for a new ticket")
-        if hello.next_index > len(self._log):
-            why = "you know more of the log than the organiser does"
-            return Refused(why, "the organiser's disk is older than yours: have it restored, or start a new run")
+        if hello.run != self._member.run_id:
+            return Refused(f"this is run {self._member.run_id}, not {hello.run}", "ask the organiser for a new ticket")
+        if hello.next_index > len(self._scribe.raft.log):
+            why = "you know more of the log than the council does"
+            return Refused(why, "the council's disks are older than yours: have them restored, or start a new run")
         return None
 
     async def _write(self, session: _Session, stream: Stream) -> None:

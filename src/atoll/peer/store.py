@@ -3,17 +3,26 @@
     run.json                 the run, canonical
     boots                    how often this peer has started: its serial number
     log                      the log as far as it is known, appended
+    ballot                   the council's term and whom we voted for in it
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
-    private/V.safetensors    inner optimizer state after the work of round V (never sent)
+    snapshot/V.safetensors   the same, made because somebody asked for it between two checkpoints
+    private/V.safetensors    inner optimizer state that goes with version V (never sent)
     results/V                chunk digests and encoded chunks of round V
+    partial/ROOT/            a snapshot on its way here: `listing`, and the pieces that came, by number
 
 The newest checkpoint plus the results after it give the newest anchor. Everything is plain data with
 a digest; a file that does not match it is refused with its name, never repaired in silence.
+
+Checkpoints and snapshots are what joiners get: read piece by piece, and kept while somebody reads them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -27,6 +36,7 @@ from atoll import disk as disks
 from atoll.disk import Disk
 from atoll.errors import LocalError
 from atoll.model.compute import Compute, Cost
+from atoll.peer.pieces import PIECE_BYTES, Listing, piece_bytes
 from atoll.swarm.log import Entry, from_bytes, result_root, to_bytes
 from atoll.sync.merge import Anchor
 
@@ -35,6 +45,12 @@ T = TypeVar("T")
 RESULTS_KEPT = 8
 """Rounds whose results are kept for members that lag behind."""
 CHECKPOINTS_KEPT = 2
+READ_KEPT = 2
+"""Older checkpoints and snapshots that are kept because others read them."""
+LINGER_S = 300.0
+"""How long after the last read: who was cut off finds it again."""
+HEADER_BYTES_MAX = 2**16
+"""The largest header of an anchor file."""
 
 
 class Result(Struct, frozen=True):
@@ -52,12 +68,42 @@ class Result(Struct, frozen=True):
         return len(self.chunks) == len(self.digests) and all(blake3(c).digest() == d for c, d in pairs)
 
 
-def _sound_result(data: bytes) -> Result | None:
+class _Contents(Struct, frozen=True):
+    """The head of a result file: what its chunks are, and where."""
+
+    digests: tuple[bytes, ...]
+    sizes: tuple[int, ...]
+
+
+def _result_to_bytes(result: Result) -> bytes:
+    head = msgspec.msgpack.encode(_Contents(result.digests, tuple(map(len, result.chunks))))
+    return len(head).to_bytes(4, "little") + head + b"".join(result.chunks)
+
+
+def _contents(head: bytes) -> _Contents | None:
     try:
-        result = msgspec.msgpack.decode(data, type=Result)
-    except msgspec.MsgspecError:
+        contents = msgspec.msgpack.decode(head, type=_Contents)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+    return contents if len(contents.digests) == len(contents.sizes) and min(contents.sizes, default=0) >= 0 else None
+
+
+def _sound_result(data: bytes) -> Result | None:
+    body = 4 + int.from_bytes(data[:4], "little")
+    contents = _contents(data[4:body])
+    if contents is None or body + sum(contents.sizes) != len(data):
+        return None
+    ends = list(accumulate(contents.sizes, initial=body))
+    chunks = tuple(data[first:end] for first, end in pairwise(ends))
+    result = Result(contents.digests, chunks)
     return result if result.sound() else None
+
+
+class Ballot(Struct, frozen=True):
+    """The last term of the council we took part in, and whom we voted for in it."""
+
+    term: int = 0
+    vote: bytes = b""
 
 
 class _About(Struct, frozen=True):
@@ -81,8 +127,8 @@ def anchor_from_bytes(data: bytes, where: str) -> Anchor:
         about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
         vectors = load(data)
         anchor = Anchor(about.version, vectors.pop("weights"), vectors)
-    except (SafetensorError, msgspec.MsgspecError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise _damaged(where, str(error)) from error
+    except (SafetensorError, msgspec.MsgspecError, RecursionError, KeyError, ValueError, TypeError, OverflowError) as error:
+        raise _damaged(where, str(error)[:200]) from error
     if anchor.digest() != about.digest:
         raise _damaged(where, "its digest does not match its contents")
     return anchor
@@ -96,12 +142,97 @@ def _damaged(where: str, what: str) -> LocalError:
     )
 
 
+class _Head(Struct, frozen=True):
+    """What the beginning of an anchor file says of it: itself, its size, and where its vectors are."""
+
+    about: _About
+    size_bytes: int
+    spans: dict[str, tuple[int, int]]
+
+
+def _head(data: bytes) -> _Head | None:
+    try:
+        body = 8 + int.from_bytes(data[:8], "little")
+        header = msgspec.json.decode(data[8:body])
+        about = msgspec.json.decode(header.pop("__metadata__")["atoll"], type=_About)
+        spans = {name: (body + first, body + end) for name, (first, end) in _offsets(header).items()}
+        return _Head(about, max(end for _, end in spans.values()), spans)
+    except (msgspec.MsgspecError, RecursionError, KeyError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def _offsets(header: dict[str, dict[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    """Return where the vectors are, in the order in which an anchor's digest takes them."""
+    names = ["weights", *sorted(name for name in header if name != "weights")]
+    return {name: header[name]["data_offsets"] for name in names}
+
+
+class ResultChunks:
+    """A kept result, read chunk by chunk."""
+
+    def __init__(self, disk: Disk, path: str, body: int, contents: _Contents) -> None:
+        self.digests = contents.digests
+        self._disk = disk
+        self._path = path
+        self._spans = list(zip(accumulate(contents.sizes, initial=body), contents.sizes, strict=False))
+
+    async def piece(self, index: int) -> bytes | None:
+        """Return one chunk, or None when the result was dropped meanwhile."""
+        try:
+            return await self._disk.read(self._path, *self._spans[index])
+        except FileNotFoundError:
+            return None
+
+
+class Partial:
+    """What has come of a snapshot, one file per piece: nothing is synced, since every piece is checked again."""
+
+    def __init__(self, disk: Disk, listing: Listing) -> None:
+        self.listing = listing
+        self.folder = f"partial/{listing.root()[:16]}/"
+        self.have: dict[int, None] = {}
+        """In the order in which they came."""
+        self.watchers: list[Callable[[], None]] = []
+        """Told of each piece that comes."""
+        self._disk = disk
+
+    async def find(self) -> None:
+        """Look at what an earlier life left."""
+        for name in await self._disk.names(self.folder):
+            if name.isdecimal() and int(name) < len(self.listing.digests):
+                piece = await self._disk.read(self.folder + name)
+                if blake3(piece).digest() == self.listing.digests[int(name)]:
+                    self.have[int(name)] = None
+
+    async def put(self, index: int, data: bytes) -> None:
+        """Keep a piece that was checked."""
+        await self._disk.write(f"{self.folder}{index}", data)
+        self.have[index] = None
+        for tell in self.watchers:
+            tell()
+
+    async def piece(self, index: int) -> bytes | None:
+        return await self._disk.read(f"{self.folder}{index}") if index in self.have else None
+
+    async def whole(self) -> bytes:
+        """Return the file, once all of it is here."""
+        return b"".join([await self._disk.read(f"{self.folder}{i}") for i in range(len(self.listing.digests))])
+
+
 class Store:
     """One peer's files."""
 
     def __init__(self, disk: Disk, compute: Compute | None = None) -> None:
         self.disk = disk
+        self.partial: Partial | None = None
+        """The snapshot that is on its way here."""
+        self._swept = False
+        """True once nothing of such a one is left on disk."""
         self._compute = compute
+        self._listing = asyncio.Lock()
+        self._listings: dict[int, Listing] = {}
+        self._readers: Counter[int] = Counter()
+        self._read_s: dict[int, float] = {}
 
     async def boot(self) -> int:
         """Count this start and return its number."""
@@ -133,12 +264,31 @@ class Store:
         """Add entries to the log; with `durable` they are on disk when this returns."""
         await self.disk.write("log", b"".join(to_bytes(e) for e in entries), append=True)
         if durable:
-            await self.disk.sync("log")
-            await self.disk.sync("/")
+            await self.sync_log()
+
+    async def sync_log(self) -> None:
+        """Return once everything appended to the log is on disk."""
+        await self.disk.sync("log")
+        await self.disk.sync("/")
+
+    async def ballot(self) -> Ballot:
+        """Return the last term we know to have taken part in, and our vote."""
+        data = await self._read("ballot")
+        if data is None:
+            return Ballot()
+        try:
+            return msgspec.json.decode(data, type=Ballot)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            hint = "move this peer's folder away and join again: it might vote twice otherwise"
+            raise LocalError(f"ballot: damaged ({error})", hint=hint) from error
+
+    async def keep_ballot(self, term: int, vote: bytes) -> None:
+        """Put term and vote on disk, durably."""
+        await disks.save(self.disk, "ballot", msgspec.json.encode(Ballot(term, vote)))
 
     async def keep_result(self, version: int, result: Result) -> None:
         """Put a round's result on disk, durably."""
-        data = await self._off_loop(lambda: msgspec.msgpack.encode(result), sum(map(len, result.chunks)))
+        data = await self._off_loop(lambda: _result_to_bytes(result), sum(map(len, result.chunks)))
         await disks.save(self.disk, f"results/{version}", data)
 
     async def result(self, version: int) -> Result | None:
@@ -148,25 +298,74 @@ class Store:
             return None
         return await self._off_loop(lambda: _sound_result(data), len(data))
 
+    async def result_chunks(self, version: int) -> ResultChunks | None:
+        """Return a way to read a kept result chunk by chunk, or None when there is none."""
+        path = f"results/{version}"
+        try:
+            length = int.from_bytes(await self.disk.read(path, 0, 4), "little")
+            contents = _contents(await self.disk.read(path, 4, length))
+        except FileNotFoundError:
+            return None
+        return None if contents is None else ResultChunks(self.disk, path, 4 + length, contents)
+
     async def keep_private(self, version: int, private: bytes) -> None:
-        """Save the inner optimizer state as it is after the work of a round."""
+        """Save the inner optimizer state that goes with a version."""
         await disks.save(self.disk, f"private/{version}.safetensors", private)
+
+    async def drop_private(self, version: int) -> None:
+        """Forget the inner optimizer state of a version: it does not go with it."""
+        if await self.has_private(version):
+            await self.disk.remove(f"private/{version}.safetensors")
+
+    async def keep_only_private(self, version: int) -> None:
+        """Drop older inner state that goes with no checkpoint."""
+        kept = await self.checkpoints()
+        for old in await self._versions("private"):
+            if old < version and old not in kept:
+                await self.disk.remove(f"private/{old}.safetensors")
 
     async def keep_checkpoint(self, anchor: Anchor) -> int:
         """Save an anchor, drop what is no longer needed, and return the bytes written; private state goes first."""
         data = await self._off_loop(lambda: anchor_to_bytes(anchor), 3 * anchor.weights.nbytes)
-        await disks.save(self.disk, f"checkpoint/{anchor.version}.safetensors", data)
-        versions = await self.checkpoints()
-        for version in versions[:-CHECKPOINTS_KEPT]:
-            await self.disk.remove(f"checkpoint/{version}.safetensors")
+        return await self._keep_checkpoint(anchor.version, data)
+
+    async def adopt(self, listing: Listing, data: bytes) -> None:
+        """Save a downloaded anchor as our newest checkpoint, and drop what the download left."""
+        for newer in [v for v in await self.checkpoints() if v > listing.version]:
+            await self.disk.remove(f"checkpoint/{newer}.safetensors")
+        await self._keep_checkpoint(listing.version, data)
+        self._listings[listing.version] = listing
+        await self.drop_partial()
+
+    async def _keep_checkpoint(self, version: int, data: bytes) -> int:
+        self._listings.pop(version, None)
+        await disks.save(self.disk, f"checkpoint/{version}.safetensors", data)
+        await self._prune(version)
+        return len(data)
+
+    async def _prune(self, newest: int) -> None:
+        """Drop what neither a restart nor anybody who reads it needs any more."""
+        checkpoints, snapshots = await self.checkpoints(), await self._versions("snapshot")
+        own = checkpoints[-CHECKPOINTS_KEPT:]
+        read = self._being_read([*checkpoints[:-CHECKPOINTS_KEPT], *snapshots])
+        for folder, versions in (("checkpoint", checkpoints), ("snapshot", snapshots)):
+            for version in versions:
+                if version not in read and (folder == "snapshot" or version not in own):
+                    self._listings.pop(version, None)
+                    await self.disk.remove(f"{folder}/{version}.safetensors")
         for version in await self._versions("private"):
-            if version < versions[-CHECKPOINTS_KEPT:][0]:
+            if version < own[0]:
                 await self.disk.remove(f"private/{version}.safetensors")
-        oldest = min([*versions[-CHECKPOINTS_KEPT:], anchor.version - RESULTS_KEPT])
+        oldest = min([*own, *read, newest - RESULTS_KEPT])
         for name in await self.disk.names("results"):
             if name.isdecimal() and int(name) <= oldest:
                 await self.disk.remove(f"results/{name}")
-        return len(data)
+
+    def _being_read(self, versions: list[int]) -> list[int]:
+        """Return those of some versions that others read now or did lately: the newest few."""
+        now_s = asyncio.get_running_loop().time()
+        read = [v for v in sorted(versions) if self._readers[v] or now_s < self._read_s.get(v, -LINGER_S) + LINGER_S]
+        return read[-READ_KEPT:]
 
     async def checkpoints(self) -> list[int]:
         """Return the versions of the checkpoints on disk, oldest first."""
@@ -192,6 +391,122 @@ class Store:
     async def private(self, version: int) -> bytes | None:
         """Return the private state as it was after a round's work, if it is kept."""
         return await self._read(f"private/{version}.safetensors")
+
+    # what others read
+
+    async def snapshots(self) -> list[int]:
+        """Return the versions that others can have, oldest first."""
+        return sorted(dict.fromkeys([*await self.checkpoints(), *await self._versions("snapshot")]))
+
+    async def keep_snapshot(self, anchor: Anchor) -> None:
+        """Save an anchor for others to read, unless it is there already."""
+        async with self._listing:
+            if anchor.version not in await self.snapshots():
+                data = await self._off_loop(lambda: anchor_to_bytes(anchor), 3 * anchor.weights.nbytes)
+                await disks.save(self.disk, f"snapshot/{anchor.version}.safetensors", data)
+                self._read_s[anchor.version] = asyncio.get_running_loop().time()
+
+    async def listing(self, version: int) -> Listing | None:
+        """Return what the snapshot of a version is made of; None when there is none or it is damaged."""
+        async with self._listing:  # one at a time: whoever comes second finds it ready
+            if version not in self._listings:
+                try:
+                    made = await self._list(version)
+                except FileNotFoundError:
+                    return None
+                if made is None:
+                    return None
+                self._listings[version] = made
+            self._read_s[version] = asyncio.get_running_loop().time()
+            return self._listings[version]
+
+    def is_listed(self, version: int) -> bool:
+        """Return whether it is known already what a snapshot is made of."""
+        return version in self._listings
+
+    async def _list(self, version: int) -> Listing | None:
+        """Read through a snapshot, a piece at a time; hashing a piece is too short to be sent off the loop."""
+        path = await self._path(version)
+        head = _head(await self.disk.read(path, 0, HEADER_BYTES_MAX))
+        if (
+            head is None
+            or head.about.version != version
+            or version < 0
+            or await self._digest(path, head) != head.about.digest
+        ):
+            return None
+        step = piece_bytes(head.size_bytes)
+        firsts = range(0, head.size_bytes, step)
+        digests = [blake3(await self.disk.read(path, first, step)).digest() for first in firsts]
+        return Listing(version, head.about.digest, head.size_bytes, tuple(digests))
+
+    async def _digest(self, path: str, head: _Head) -> str:
+        """Return the anchor's digest as its file gives it, without holding the anchor."""
+        hasher = blake3(head.about.version.to_bytes(8, "little"))
+        for name, (first, end) in head.spans.items():
+            hasher.update(name.encode() + b"\0")
+            for at in range(first, end, PIECE_BYTES):
+                hasher.update(await self.disk.read(path, at, min(PIECE_BYTES, end - at)))
+        return hasher.hexdigest()
+
+    async def piece(self, listing: Listing, index: int) -> bytes | None:
+        """Return one piece of a snapshot, from the file or from what has come of it; None when it is not here."""
+        try:
+            if self.partial is not None and self.partial.listing == listing:
+                return await self.partial.piece(index)
+            if self._listings.get(listing.version) == listing:
+                return await self.disk.read(await self._path(listing.version), *listing.span(index))
+        except FileNotFoundError:
+            pass
+        return None
+
+    async def _path(self, version: int) -> str:
+        folder = "checkpoint" if version in await self.checkpoints() else "snapshot"
+        return f"{folder}/{version}.safetensors"
+
+    @contextmanager
+    def reading(self, version: int) -> Iterator[None]:
+        """Keep a snapshot, and the results after it, while it is read."""
+        self._readers[version] += 1
+        try:
+            yield
+        finally:
+            self._readers[version] -= 1
+            self._read_s[version] = asyncio.get_running_loop().time()
+
+    # a snapshot on its way here
+
+    async def begin_partial(self, listing: Listing) -> Partial:
+        """Start to keep the pieces of a snapshot, or go on where an earlier life stopped."""
+        kept = await self.resume_partial()
+        if kept is not None and kept.listing == listing:
+            return kept
+        await self.drop_partial()
+        self.partial, self._swept = Partial(self.disk, listing), False
+        await disks.save(self.disk, self.partial.folder + "listing", msgspec.msgpack.encode(listing))
+        return self.partial
+
+    async def resume_partial(self) -> Partial | None:
+        """Return what is here of a snapshot, each piece checked; an earlier life's where this one has not begun."""
+        if self.partial is None:
+            for root in await self.disk.names("partial"):
+                data = await self._read(f"partial/{root}/listing")
+                try:
+                    listing = msgspec.msgpack.decode(data or b"", type=Listing)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                    continue
+                if listing.fits():
+                    self.partial = Partial(self.disk, listing)
+                    await self.partial.find()
+                    break
+        return self.partial
+
+    async def drop_partial(self) -> None:
+        """Forget what has come of a snapshot, in this life or in an earlier one."""
+        self.partial = None
+        if not self._swept and await self.disk.names("partial"):
+            await self.disk.remove("partial")
+        self._swept = True
 
     async def _off_loop(self, work: Callable[[], T], moved_bytes: float) -> T:
         """Do what takes long for a large model where it stops nobody."""

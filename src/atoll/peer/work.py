@@ -2,24 +2,30 @@
 
 Training comes in slices of about a second, so that the peer can stop between them and everything else on
 the machine keeps breathing. Where the peer is behind, it catches up: from its own disk, then from
-other peers' results, then by downloading the whole state.
+other peers' results or by downloading a snapshot of the state, whichever is fewer bytes.
+
+Work and lease are one: where a round is given up or committed without us, the lease goes back, and with it
+everything our work left. The inner optimizer is put back to what it was before. That state is read from disk,
+`private/V`, where it mostly is already because it is saved with checkpoints; a copy in memory would cost a large
+model as much as its optimizer, all the time, for something that seldom happens.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
 from atoll import journal as events
-from atoll.errors import LocalError, PeerError, PeerLost
+from atoll.errors import LocalError, PeerError, PeerLost, PeerRefused
 from atoll.model.compute import Cost, Engine, Step, Trained, Vector
 from atoll.net.transport import Traffic
 from atoll.peer.box import Box
-from atoll.peer.fetch import fetch_result, fetch_state
-from atoll.peer.member import Member, Own
+from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
+from atoll.peer.member import Begun, Member, Own
 from atoll.peer.store import Result, Store
 from atoll.spec.recipe import Delta, Grad
 from atoll.swarm import lease
@@ -30,8 +36,6 @@ from atoll.sync.schedule import rate
 
 SLICE_S = 1.0
 """Work between two looks at the desk takes about this long."""
-REPLAY_MAX = 2
-"""Rounds that are replayed from results; from further behind the whole state is fetched."""
 RETRY_S = 2.0
 FEW_STEPS = 10
 """A round of fewer steps is checkpointed only now and then."""
@@ -40,12 +44,12 @@ EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
 
 
-async def work(member: Member, *, evaluates: bool) -> None:
-    """Take part in rounds until the run is finished and its last anchor is ours."""
+async def work(member: Member) -> None:
+    """Take part in rounds until the run is finished and its last anchor is ours; the broker looks at the model too."""
     await member.changes.until(lambda: member.history.next_index > 0)
     if member.anchor.version >= member.history.version:
         stand(member)
-    if evaluates and member.run.upkeep.evaluate_every and member.anchor.version == 0:
+    if _is_broker(member) and member.run.upkeep.evaluate_every and member.anchor.version == 0:
         await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
         await member.changes.until(lambda: _something_to_do(member))
@@ -55,10 +59,14 @@ async def work(member: Member, *, evaluates: bool) -> None:
             await _take_part(member, announced)
         else:
             break
-        if evaluates and _evaluation_due(member):
+        if _is_broker(member) and _evaluation_due(member):
             await evaluate(member, member.run.upkeep.evaluate_samples)
-    if evaluates:
+    if _is_broker(member):
         await evaluate(member, member.engine.held_out())
+
+
+def _is_broker(member: Member) -> bool:
+    return member.broker == member.me
 
 
 def _something_to_do(member: Member) -> bool:
@@ -70,6 +78,15 @@ def stand(member: Member) -> None:
     """Let the broker know which anchor we hold."""
     member.ready = True
     member.changes.notify()
+
+
+def _stand_if_near(member: Member) -> None:
+    """Stand with a newer anchor; who joins must be near, lest a round wait long for what it still lacks.
+
+    One version behind is near: whoever keeps pace with the rounds may never be nearer, until it is in one.
+    """
+    if member.ready or member.anchor.version >= member.history.version - 1:
+        stand(member)
 
 
 def _to_do(member: Member) -> RoundAnnounced | None:
@@ -89,6 +106,7 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
     if announced.base != member.digest:
         await _heal(member, announced)
         return
+    await _begin(member, announced)
     contribution = await _train(member, announced)
     if contribution is not None:
         codec = member.channel.what.codec
@@ -108,7 +126,42 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
             await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
         member.own = Own(announced.key, member.next_serial(), chunks)
         member.changes.notify()
-    await member.changes.until(lambda: member.history.open != announced)
+    # A round that is given up may be announced again in the same words: then only our contribution is gone.
+    await member.changes.until(lambda: member.history.open != announced or member.own is None)
+    if member.history.version < announced.key.version:
+        await _take_back(member, "the round was given up")
+
+
+async def _begin(member: Member, announced: RoundAnnounced) -> None:
+    """Take our lease: from here on the inner optimizer moves, so what it is now must be on disk."""
+    await _take_back(member, "the work on this lease begins anew")
+    version = member.anchor.version
+    if isinstance(member.channel.what, Delta) and not await member.store.has_private(version):
+        await member.store.keep_private(version, await member.job(member.engine.private))
+        await member.store.keep_only_private(version)
+    own = announced.leases[announced.members.index(member.me)]
+    member.begun = Begun(announced.key, lease.size(own))
+    ranges = [(r.first, r.count) for r in own]
+    member.box.journal.write(
+        events.LeaseTaken(channel=announced.key.channel, version=announced.key.version, ranges=ranges)
+    )
+
+
+async def _take_back(member: Member, why: str) -> None:
+    """Put the inner optimizer where it was before work that does not count; nothing to do where none was begun."""
+    begun, member.begun = member.begun, None
+    if begun is None or not isinstance(member.channel.what, Delta):
+        return  # gradients leave no trace in the engine
+    version = begun.key.version - 1
+    private = await member.store.private(version)
+    if private is None:
+        raise LocalError(
+            f"private/{version}.safetensors is gone: work that did not count cannot be taken back",
+            hint="start again: the inner optimizer then begins from zero",
+        )
+    engine = member.engine
+    await member.box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+    member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
 async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
@@ -207,28 +260,62 @@ def spent(member: Member, version: int) -> float:
 
 async def catch_up(member: Member) -> None:
     """Move one or more versions towards the newest committed one."""
-    behind = member.history.version - member.anchor.version
-    version = member.anchor.version + 1
-    committed = member.past[version].committed
+    _note_behind(member)
+    committed = member.past[member.anchor.version + 1].committed
     assert committed is not None
     result = await _own_result(member, committed)
-    try:
-        if result is None and behind > REPLAY_MAX:
-            await _download(member)
+    fetched = result is None
+    if result is None:
+        if _lacking_bytes(member) > state_bytes(member) and await _downloaded(member):
             return
-        fetched = result is None
-        if result is None:
+        try:
             result = await fetch_result(member, committed)
-    except PeerError as error:
-        await _try_otherwise(member, error)
-        return
+        except PeerError as error:
+            await _try_otherwise(member, error)
+            return
     await _apply(member, committed, result, fetched=fetched)
+    _note_behind(member)
+    if member.anchor.version >= member.history.version:
+        await member.store.drop_partial()
+
+
+def _note_behind(member: Member) -> None:
+    """Remember since when we are behind, to judge whether we ever catch up."""
+    downloads = member.downloads
+    if member.anchor.version >= member.history.version:
+        downloads.began_s, downloads.told_slow = None, False
+    elif downloads.began_s is None:
+        downloads.began_s = asyncio.get_running_loop().time()
+        downloads.began_version = member.history.version
+
+
+def _lacking_bytes(member: Member) -> int:
+    """Return the size of the results between us and the newest version."""
+    return (member.history.version - member.anchor.version) * result_bytes(member)
+
+
+async def _downloaded(member: Member) -> bool:
+    """Return whether a snapshot brought us nearer; where it did not, the journal says why."""
+    try:
+        await _download(member, newer_than=member.anchor.version, bytes_max=_lacking_bytes(member))
+        return True
+    except PeerRefused:
+        return False  # the results are fewer bytes after all
+    except PeerError as error:
+        member.box.journal.write(events.CatchUpFailed(version=member.history.version, why=str(error)))
+        return False
 
 
 async def _own_result(member: Member, committed: RoundCommitted) -> Result | None:
     """Return the committed result if we hold it, in memory or on disk."""
     if member.held is not None and member.held.root() == committed.result:
         return member.held
+    if len(member.spare) == member.grid.chunks:  # the last chunk came, and the commit before it was all on disk
+        spare = [member.spare[index] for index in range(member.grid.chunks)]
+        whole = Result(tuple([each.digest for each in spare]), tuple([each.data for each in spare]))
+        if whole.root() == committed.result:
+            await member.store.keep_result(committed.key.version, whole)
+            return whole
     result = await member.store.result(committed.key.version)
     return result if result is not None and result.root() == committed.result else None
 
@@ -253,26 +340,46 @@ async def _apply(member: Member, committed: RoundCommitted, result: Result, *, f
     if fetched:
         await member.store.keep_result(version, result)
     key = committed.key
-    own = member.own
-    if own is not None and own.key == key:
-        if member.me not in committed.contributors:
-            _note_dropped(member, committed)
-        member.own = None
-    elif await member.store.has_private(version):  # we did the work of this round before a crash
-        await recall(member.box, member.store, member.engine, version)
-    member.held = None
+    await _settle(member, committed)
+    member.held, member.spare = None, {}
     member.box.journal.write(
         events.RoundApplied(channel=key.channel, version=version, anchor=member.digest, fetched=fetched)
     )
     _count_traffic(member)
     await _checkpoint(member)
-    stand(member)
+    _stand_if_near(member)
 
 
-def _note_dropped(member: Member, committed: RoundCommitted) -> None:
-    key = committed.key
-    samples = member.run.recipe.work.batch * member.channel.when.steps
-    member.box.journal.write(events.ContributionDropped(channel=key.channel, version=key.version, samples=samples))
+async def _settle(member: Member, committed: RoundCommitted) -> None:
+    """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
+    version, store = committed.key.version, member.store
+    begun = member.begun if member.begun is not None and member.begun.key == committed.key else None
+    finished = member.own is not None and member.own.key == committed.key
+    member.own = None
+    if member.me not in committed.contributors:
+        if begun is not None:
+            member.box.journal.write(
+                events.ContributionDropped(channel=begun.key.channel, version=version, samples=begun.samples)
+            )
+            await _take_back(member, "the round was committed without it")
+        if version > member.inner:
+            await store.drop_private(version)  # what the work that does not count would have left
+    elif begun is not None and finished:
+        member.begun = None
+    elif version > member.inner and await store.has_private(version):  # we did this work before a crash
+        member.begun = None
+        await recall(member.box, store, member.engine, version)
+    else:
+        await _take_back(member, "it counts as done before a crash, of which nothing was kept")
+    member.inner = max(member.inner, version)
+
+
+async def _settle_begun(member: Member) -> None:
+    """Before another state takes the place of ours: let what became of our work be known, or take it back."""
+    past = member.past.get(member.begun.key.version) if member.begun is not None else None
+    if past is not None and past.committed is not None:
+        await _settle(member, past.committed)
+    await _take_back(member, "the state was downloaded instead")
 
 
 def _count_traffic(member: Member) -> None:
@@ -320,6 +427,7 @@ async def recall(box: Box, store: Store, engine: Engine, version: int) -> None:
             return
         except LocalError as error:
             why = f"private/{version}.safetensors: {error}"
+            await store.drop_private(version)
     box.journal.write(events.PrivateStateReset(why=why))
 
 
@@ -339,7 +447,7 @@ async def _heal(member: Member, announced: RoundAnnounced) -> None:
         events.StateHealed(version=member.anchor.version, had=member.digest, wanted=announced.base)
     )
     try:
-        await _download(member)
+        await _download(member, newer_than=-1)
     except PeerError as error:
         member.box.journal.write(events.CatchUpFailed(version=member.anchor.version, why=str(error)))
         await asyncio.sleep(RETRY_S)
@@ -350,7 +458,7 @@ async def _try_otherwise(member: Member, error: PeerError) -> None:
     member.box.journal.write(events.CatchUpFailed(version=member.history.version, why=str(error)))
     await asyncio.sleep(RETRY_S)
     try:
-        await _download(member)
+        await _download(member, newer_than=member.anchor.version)
     except PeerError as again:
         if member.history.finished:
             raise PeerLost(
@@ -359,16 +467,18 @@ async def _try_otherwise(member: Member, error: PeerError) -> None:
             ) from again
 
 
-async def _download(member: Member) -> None:
-    """Fetch the whole anchor from whoever has it."""
+async def _download(member: Member, *, newer_than: int, bytes_max: float = math.inf) -> None:
+    """Fetch a snapshot of the anchor from those who have it."""
     began_s = asyncio.get_running_loop().time()
-    anchor, size_bytes, donors = await fetch_state(member)
+    fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max)
+    anchor = fetched.anchor
+    await _settle_begun(member)
     member.anchor = anchor
     member.digest = await member.job(anchor.digest)
-    member.own, member.held = None, None
+    member.own, member.held, member.spare = None, None, {}
     took_s = asyncio.get_running_loop().time() - began_s
     member.box.journal.write(
-        events.StateFetched(version=anchor.version, size_bytes=size_bytes, donors=donors, took_s=took_s)
+        events.StateFetched(version=anchor.version, size_bytes=len(fetched.data), donors=fetched.donors, took_s=took_s)
     )
     member.box.journal.write(
         events.RoundApplied(
@@ -376,8 +486,9 @@ async def _download(member: Member) -> None:
         )
     )
     await member.store.keep_private(anchor.version, await member.job(member.engine.private))
-    await member.store.keep_checkpoint(anchor)
-    stand(member)
+    await member.store.adopt(fetched.listing, fetched.data)
+    member.inner = max(member.inner, anchor.version)
+    _stand_if_near(member)
 
 
 # looking at the model

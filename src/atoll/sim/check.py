@@ -1,9 +1,11 @@
 """What must hold, whatever went wrong: checks that read only journals and disks.
 
-    one history   all peers that hold a version hold the same bits
+    one history   all peers that hold a version hold the same bits, and tell the same of its commit
+    no fork       an epoch has one leader
     counted once  no sample is in two committed contributions, and the anchor is exactly what the log says it
                   should be: the counting model makes a contribution that was lost or doubled visible
-    durable       what a journal called committed is in the organiser's log, after every crash and at the end
+    durable       what a journal called committed no council could have forgotten, at any crash and at the end
+    bad input     nonsense is blamed on who sent it, and on nobody else
     live          after the faults are over, rounds commit again and everybody gets to the newest one
 
 Each returns the violations it found, as sentences. None of them calls the code it judges, except to read
@@ -12,6 +14,7 @@ its file formats and to step the outer optimizer at its scheduled rate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,29 +22,44 @@ from numpy.typing import NDArray
 
 from atoll import journal
 from atoll.journal import Line
+from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import delta_of, first_weights
 from atoll.sim.disk import SimDisk
 from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import Delta
 from atoll.spec.run import Run
-from atoll.swarm.log import Entry, RoundAnnounced, RoundCommitted, from_bytes
+from atoll.swarm.log import (
+    CouncilChanged,
+    CouncilReformed,
+    Entry,
+    EpochStarted,
+    RoundAnnounced,
+    RoundCommitted,
+    from_bytes,
+)
 from atoll.sync.merge import Anchor, advance, outer_names
 from atoll.sync.schedule import rate
 
+SAID_MIN = 20
+"""Messages of nonsense of which at least one must have been heard by somebody."""
 TOLERANCE = 2.0**-14
 """Rounding of many fp32 steps stays far below; one sample more or less (at least 2^-12 / peers) stands out."""
 
 
 def violations(run: Run, outcome: Outcome) -> list[str]:
     """Return every broken promise of a play with counting models."""
-    entries = _log(outcome.hosts[0].disk)
+    entries = log_of_record(outcome)
     return [
         *one_history(outcome.lines),
         *durable(outcome.lines, entries),
         *durable_at_crashes(outcome),
         *counted_once(entries),
+        *one_commit(outcome.lines),
+        *one_leader(outcome),
+        *tokens_as_counted(run, outcome.lines, entries),
         *as_the_log_says(run, outcome, entries),
+        *blamed_rightly(outcome),
         *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
 
@@ -71,11 +89,40 @@ def durable(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
 
 
 def durable_at_crashes(outcome: Outcome) -> Iterator[str]:
-    """Check that whatever had been called committed was still in the log when its keeper crashed."""
+    """Check that at every crash no restart of all from disk could have forgotten what had been called committed.
+
+    It could have, if a council member whose log lacks the commit might still win a majority of its council.
+    """
+    peers = {bytes(host.peer): host.place for host in outcome.hosts}
     for left in outcome.remains:
-        if left.place == 0:
-            entries = from_bytes(left.log, "log")[0]
-            yield from (f"after a crash, {what}" for what in durable(outcome.lines[: left.lines], entries))
+        called = _called_committed(outcome.lines[: left.lines])
+        logs = [from_bytes(log, "log")[0] for log in left.logs]
+        known = [_know(log) for log in logs]
+        for place, log in enumerate(logs):
+            council = [peers[p] for p in _council(log) if p in peers]
+            votes = sum(known[other] <= known[place] for other in council)
+            lacking = sorted(called - _commits(log))
+            if place in council and 2 * votes > len(council) and lacking:
+                yield f"when peer {left.place} crashed, {place} could have led without version {lacking[0][0]}"
+
+
+def _called_committed(lines: list[Line]) -> set[tuple[int, str]]:
+    events = (line.event for line in lines)
+    return {(event.version, event.result) for event in events if isinstance(event, journal.RoundCommitted)}
+
+
+def _commits(log: list[Entry]) -> set[tuple[int, str]]:
+    return {(e.record.key.version, e.record.result) for e in log if isinstance(e.record, RoundCommitted)}
+
+
+def _know(log: list[Entry]) -> tuple[int, int]:
+    """Return how much a log knows, as voters compare it."""
+    return (log[-1].term, len(log)) if log else (0, 0)
+
+
+def _council(log: list[Entry]) -> tuple[bytes, ...]:
+    changes = [e.record.members for e in log if isinstance(e.record, CouncilChanged | CouncilReformed)]
+    return changes[-1] if changes else ()
 
 
 def counted_once(entries: list[Entry]) -> Iterator[str]:
@@ -101,13 +148,81 @@ def _positions(announced: RoundAnnounced) -> dict[bytes, list[int]]:
     return {peer: [position for r in lease for position in r.positions] for peer, lease in leases}
 
 
+def one_commit(lines: list[Line]) -> Iterator[str]:
+    """Check that everybody who tells of a version's commit tells the same: whose contributions, which result."""
+    known: dict[int, tuple[tuple[object, ...], str]] = {}
+    for line in lines:
+        match line.event:
+            case journal.RoundCommitted(version=version) as event:
+                told = (tuple(event.contributors), event.result, event.samples, event.tokens)
+                first, who = known.setdefault(version, (told, line.peer))
+                if first != told:
+                    yield f"version {version} was committed differently for {who} and {line.peer}"
+            case _:
+                pass
+
+
+def one_leader(outcome: Outcome) -> Iterator[str]:
+    """Check that nobody's log, at the end or at any crash, has two leaders of one epoch between them."""
+    offices: dict[int, bytes] = {}
+    logs = [_log(host.disk) for host in outcome.hosts]
+    logs += [from_bytes(log, "log")[0] for left in outcome.remains for log in left.logs]
+    for entry in (entry for log in logs for entry in log):
+        match entry.record:
+            case EpochStarted(epoch=epoch, broker=broker):
+                if offices.setdefault(epoch, broker) != broker:
+                    yield f"epoch {epoch} has two leaders"
+            case _:
+                pass
+
+
+def tokens_as_counted(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
+    """Check that the samples and tokens a journal tells of are those of the committed leases."""
+    samples: dict[int, int] = {}
+    leases: dict[bytes, list[int]] = {}
+    for entry in entries:
+        match entry.record:
+            case RoundAnnounced() as announced:
+                leases = _positions(announced)
+            case RoundCommitted(key=key, contributors=contributors):
+                samples[key.version] = sum(len(leases[peer]) for peer in contributors)
+            case _:
+                pass
+    for line in lines:
+        match line.event:
+            case journal.RoundCommitted(version=version) as event if version in samples:
+                counted = samples[version]
+                if (event.samples, event.tokens) != (counted, counted * run.data.context):
+                    yield f"version {version}: {line.peer} told of {event.samples} samples, the log has {counted}"
+            case _:
+                pass
+
+
+def blamed_rightly(outcome: Outcome) -> Iterator[str]:
+    """Check that refused messages are blamed on who sent nonsense, and on nobody else."""
+    liars = {short(host.peer) for host in outcome.hosts if host.lied}
+    blamed: dict[str, str] = {}
+    for line in outcome.lines:
+        if isinstance(line.event, journal.MessageRefused | journal.JoinRefused):
+            blamed.setdefault(line.event.who, line.event.why)
+    for who in sorted(outcome.vandals):
+        if outcome.vandals[who] >= SAID_MIN and who not in blamed:
+            yield f"{who} said {outcome.vandals[who]} messages of nonsense and no journal blames it"
+    honest = {short(host.peer): host for host in outcome.hosts if not host.lied and not host.gone}
+    for who in sorted(honest.keys() & blamed.keys() - liars):
+        yield f"peer {honest[who].place}, which is honest, is blamed: {blamed[who]}"
+
+
 def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
     """Check every checkpoint on every disk against the anchor that follows from the log alone."""
-    expected = _expected(run, outcome, entries)
+    honest_until = _honest_until(outcome, entries)
+    expected = _expected(run, outcome, entries, honest_until)
     for host in outcome.hosts:
         for path, data in _checkpoints(host.disk):
             anchor = anchor_from_bytes(data, path)
             if anchor.version not in expected:
+                if anchor.version > honest_until:
+                    continue
                 yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
                 continue
             gap = float(np.abs(anchor.weights - expected[anchor.version]).max())
@@ -115,8 +230,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
                 yield f"peer {host.place}, version {anchor.version}: {gap:.2e} away from what the log adds up to"
 
 
-def _expected(run: Run, outcome: Outcome, entries: list[Entry]) -> dict[int, NDArray[np.float64]]:
-    """Return the weights of every version, from leases and contributors alone."""
+def _expected(run: Run, outcome: Outcome, entries: list[Entry], honest_until: float) -> dict[int, NDArray[np.float64]]:
+    """Return the weights of every version up to `honest_until`, from leases and contributors alone."""
     channel = next(iter(run.recipe.channel.values()))
     size = _size(outcome)
     weights = first_weights(run.seeds.data, size)
@@ -129,6 +244,8 @@ def _expected(run: Run, outcome: Outcome, entries: list[Entry]) -> dict[int, NDA
             case RoundAnnounced() as announced:
                 leases = _positions(announced)
             case RoundCommitted(contributors=contributors):
+                if anchor.version >= honest_until:
+                    break
                 deltas = [delta_of(run.seeds.data, size, leases[peer]).astype(np.float64) for peer in contributors]
                 if not isinstance(channel.what, Delta):
                     deltas = [d / len(leases[p]) for d, p in zip(deltas, contributors, strict=True)]
@@ -138,6 +255,13 @@ def _expected(run: Run, outcome: Outcome, entries: list[Entry]) -> dict[int, NDA
             case _:
                 pass
     return by_version
+
+
+def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
+    """Return the last version before a stranger or a liar contributed: what those put in nobody can recompute."""
+    honest = {bytes(host.peer) for host in outcome.hosts if not host.lied}
+    commits = (entry.record for entry in entries if isinstance(entry.record, RoundCommitted))
+    return min((c.key.version - 1 for c in commits if not honest.issuperset(c.contributors)), default=math.inf)
 
 
 def _factor(run: Run, version: int) -> float:
@@ -158,14 +282,20 @@ def _size(outcome: Outcome) -> int:
 def settled(outcome: Outcome) -> list[str]:
     """Return what keeps the world from being at peace: peers that are not on the highest version and digest."""
     top = max((host.version for host in outcome.hosts), default=0)
-    anchors = sorted({host.anchor for host in outcome.hosts if host.alive and host.version == top})
-    behind = [host.place for host in outcome.hosts if host.alive and host.version < top]
+    here = [host for host in outcome.hosts if (host.here or host.alive) and not host.gone]
+    anchors = sorted({host.anchor for host in here if host.version == top})
+    behind = [host.place for host in here if host.version < top]
     problems = [f"peers {behind} are behind version {top}"] if behind else []
     return problems + ([f"{len(anchors)} anchors of version {top}"] if len(anchors) > 1 else [])
 
 
+def log_of_record(outcome: Outcome) -> list[Entry]:
+    """Return the log that any council would have to agree to: of all that are on disk, the one that knows most."""
+    return max((_log(host.disk) for host in outcome.hosts), key=_know)
+
+
 def _log(disk: SimDisk) -> list[Entry]:
-    return from_bytes(disk.files().get("log", b""), "log")[0]
+    return from_bytes(disk.file("log"), "log")[0]
 
 
 def _checkpoints(disk: SimDisk) -> list[tuple[str, bytes]]:

@@ -1,16 +1,18 @@
 """Computers that exist only in virtual time, and a model that only counts.
 
 `SimCompute` runs a job at its virtual start and then lets the modelled time pass, one job at a time, so that a
-peer killed in mid-job never sees the result. The job may be real torch work (loss real, time modelled) or that of
-`CountingEngine`, which stands for a model of any size with a small vector. Each sample moves that vector by a
-pure function of (seed, position), in whole multiples of a power of two: sums are exact in fp32 whatever their
-order, so a checker recomputes any anchor from the log alone and a sample counted twice or never shows.
+peer killed in mid-job never sees the result. With `hesitates` some jobs run only in the middle of their time, as a
+worker thread's do, so that what others do meanwhile comes before them. The job may be real torch work (loss real, time
+modelled) or that of `CountingEngine`, which stands for a model of any size with a small vector. Each sample moves that
+vector by a pure function of (seed, position), in whole multiples of a power of two: sums are exact in fp32 whatever
+their order, so a checker recomputes any anchor from the log alone and a sample counted twice or never shows.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import TypeVar
 
 import msgspec
@@ -46,10 +48,12 @@ class Device(Struct, frozen=True, kw_only=True):
 class SimCompute:
     """One device: jobs run in order, each as long as its cost says."""
 
-    def __init__(self, device: Device | None = None) -> None:
+    def __init__(self, device: Device | None = None, *, hesitates: float = 0.0, rng: Random | None = None) -> None:
         self.slow = 1.0
         """How many times slower than the device's own speed."""
         self.device = device or Device()
+        self._hesitates = hesitates
+        self._rng = rng or Random(0)
         self._turn = asyncio.Lock()
         self._free_s = 0.0
 
@@ -57,10 +61,17 @@ class SimCompute:
         """Run `job` now and return its result when its time has passed; cancelled: the device stays busy till then."""
         async with self._turn:
             await _sleep_until(self._free_s)
-            self._free_s = asyncio.get_running_loop().time() + self.took_s(cost)
+            now_s = asyncio.get_running_loop().time()
+            self._free_s = now_s + self.took_s(cost)
+            if self._hesitates and self._rng.random() < self._hesitates:
+                await _sleep_until(now_s + self._rng.random() * (self._free_s - now_s))
             result = job()
             await _sleep_until(self._free_s)
             return result
+
+    def again(self) -> SimCompute:
+        """Return the same device as a new process finds it: nothing running, at its own speed."""
+        return SimCompute(self.device, hesitates=self._hesitates, rng=self._rng)
 
     async def close(self) -> None:
         """Wait for nothing: a simulated device has no thread to end."""

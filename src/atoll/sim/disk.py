@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from atoll.errors import LocalError
 from atoll.sim.loop import VirtualLoop
+from atoll.sim.points import Points
 
 LOSE_ALL = 0.5
 """Part of the crashes that lose everything unsynced; the others decide case by case."""
@@ -95,6 +96,8 @@ class SimDisk:
         """How many times slower than the drive's own speed."""
         self.capacity_bytes = (drive or Drive()).capacity_bytes
         """May be lowered while running: that is how a disk fills up."""
+        self.points: Points | None = None
+        """Who looks at its syncs, if anybody does."""
         self._name = name
         self._rng = rng
         self._drive = drive or Drive()
@@ -104,9 +107,9 @@ class SimDisk:
         self._changes: list[_Change] = []
         self._folders: dict[str, None] = {"": None}
 
-    async def read(self, path: str) -> bytes:
+    async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
         _loop().check_open()
-        data = bytes(self._file(path).now)
+        data = bytes(self._file(path).now[first : None if count is None else first + count])
         await self._take_s(len(data) / self._drive.read_bytes_s)
         return data
 
@@ -128,10 +131,16 @@ class SimDisk:
 
     async def sync(self, path: str) -> None:
         _loop().check_open()
+        points = self.points
+        what = points.syncs(path) if points is not None else ""
+        if points is not None:
+            await points.reach("before", what)
         if path.endswith("/") or path == "":
             await self._sync_folder(path.strip("/"))
         else:
             await self._sync_file(self._file(path))
+        if points is not None:
+            await points.reach("after", what)
 
     async def rename(self, old: str, new: str) -> None:
         _loop().check_open()
@@ -182,6 +191,18 @@ class SimDisk:
     def files(self) -> dict[str, bytes]:
         """Return every present file: for those who look at a disk from outside."""
         return {path: bytes(file.now) for path, file in sorted(self._names.items())}
+
+    def file(self, path: str) -> bytes:
+        """Return one present file, or nothing: for those who look from outside."""
+        file = self._names.get(path)
+        return bytes(file.now) if file is not None else b""
+
+    def durable(self, path: str) -> bytes:
+        """Return what would be left of a file if the power went now and chance kept nothing."""
+        file = self._durable.get(path)
+        if file is None:
+            return b""
+        return bytes(file.now[: file.base]) if file.old is None else file.old
 
     def used_bytes(self) -> int:
         """Return how many bytes the present files have."""

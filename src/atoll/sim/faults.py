@@ -16,6 +16,10 @@ import msgspec
 from msgspec import Struct
 
 from atoll.errors import SpecError
+from atoll.sim.points import When
+
+LEADER = -1
+"""In place of a peer: whoever leads when the fault's time comes, as the logs on the disks say."""
 
 
 class _Fault(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -28,6 +32,21 @@ class Crash(_Fault, frozen=True, tag="crash"):
     """The process dies without a word; unsynced bytes are lost or torn. It comes back, or never (None)."""
 
     peer: int
+    restart_after_s: float | None = None
+
+
+class CrashAt(_Fault, frozen=True, tag="crash-at"):
+    """The process dies just before or just after its `nth` send or sync of a kind, if that comes within `for_s`.
+
+    What it sent just before it died arrives; what it synced just before it died is kept.
+    """
+
+    peer: int
+    what: str
+    """A point as `sim.points` names it: "send:control/append", "send:append", "fsync:log", "send:", "fsync:"."""
+    when: When = "before"
+    nth: int = 1
+    for_s: float = 60.0
     restart_after_s: float | None = None
 
 
@@ -46,11 +65,15 @@ class Pause(_Fault, frozen=True, tag="pause"):
 
 
 class Partition(_Fault, frozen=True, tag="partition"):
-    """Nothing passes between `side` and the rest; `one_way`: the side is heard by nobody but hears all."""
+    """Nothing passes between `side` and the rest; `one_way`: the side is heard by nobody but hears all.
+
+    With `others`, only between the side and those.
+    """
 
     side: tuple[int, ...]
     for_s: float
     one_way: bool = False
+    others: tuple[int, ...] = ()
 
 
 class SlowDisk(_Fault, frozen=True, tag="slow-disk"):
@@ -91,13 +114,41 @@ class Skew(_Fault, frozen=True, tag="skew"):
     by_s: float
 
 
-Fault = Crash | Leave | Pause | Partition | SlowDisk | FullDisk | SlowLink | LossyLink | SlowCompute | Skew
+class Vandal(_Fault, frozen=True, tag="vandal"):
+    """A stranger with a key of its own says random, mutated and replayed messages to everybody it can reach."""
+
+    for_s: float
+    pause_s: float = 0.3
+    """Mean time between two of its conversations."""
+
+
+class Lie(_Fault, frozen=True, tag="lie"):
+    """A member sends messages of one kind with their second half overwritten: broken memory, or bad faith.
+
+    It is set aside for that, so nothing more is expected of it, and nothing it contributed is known.
+    """
+
+    peer: int
+    what: str
+    for_s: float
+
+
+class Reform(_Fault, frozen=True, tag="reform"):
+    """The organiser's owner gives the rest of the council up for lost and starts it again with a new one."""
+
+
+Fault = (
+    Crash | CrashAt | Leave | Pause | Partition | SlowDisk | FullDisk | SlowLink | LossyLink | SlowCompute | Skew
+    | Vandal | Lie | Reform
+)  # fmt: skip
 
 
 class Weather(Struct, frozen=True, kw_only=True):
     """How many faults of each kind a storm has on average."""
 
     crashes: float = 2.0
+    crash_points: float = 0.0
+    """Crashes tied to a send or a sync instead of to a time."""
     leaves: float = 0.0
     pauses: float = 1.0
     partitions: float = 1.0
@@ -107,6 +158,10 @@ class Weather(Struct, frozen=True, kw_only=True):
     lossy_links: float = 0.5
     slow_computes: float = 0.5
     skews: float = 0.5
+    vandals: float = 0.0
+    lies: float = 0.0
+    of_leader: float = 0.0
+    """Part of the crashes, pauses and slow machines that hit whoever leads."""
     gone_for_good: float = 0.0
     """Part of the crashes and leaves from which a peer does not come back."""
     lasts_s: float = 8.0
@@ -140,25 +195,45 @@ def _kinds(sky: Weather) -> list[tuple[str, float, _Draw]]:
     def back(rng: Random, for_s: float) -> float | None:
         return None if rng.random() < sky.gone_for_good else for_s
 
+    def who(rng: Random, peers: int) -> int:
+        drawn = rng.randrange(peers)
+        return LEADER if sky.of_leader and rng.random() < sky.of_leader else drawn
+
+    def crash_at(rng: Random, peers: int, at_s: float, for_s: float) -> Fault:
+        what = rng.choice(("send:", "send:", "fsync:"))
+        when: When = "before" if rng.random() < 0.5 else "after"
+        nth = int(math.exp2(rng.uniform(0.0, 5.0)))
+        half_s = round(for_s / 2, 3)
+        return CrashAt(
+            at_s=at_s,
+            peer=who(rng, peers),
+            what=what,
+            when=when,
+            nth=nth,
+            for_s=half_s,
+            restart_after_s=back(rng, half_s),
+        )
+
     def partition(rng: Random, peers: int, at_s: float, for_s: float) -> Fault:
         side = sorted(rng.sample(range(peers), rng.randint(1, max(1, peers - 1))))
         return Partition(at_s=at_s, side=tuple(side), for_s=for_s, one_way=rng.random() < 0.3)
 
     return [
-        ("crash", sky.crashes, lambda r, n, t, d: Crash(at_s=t, peer=r.randrange(n), restart_after_s=back(r, d))),
+        ("crash", sky.crashes, lambda r, n, t, d: Crash(at_s=t, peer=who(r, n), restart_after_s=back(r, d))),
+        ("crash-at", sky.crash_points, crash_at),
         ("leave", sky.leaves, lambda r, n, t, d: Leave(at_s=t, peer=r.randrange(n), restart_after_s=back(r, d))),
-        ("pause", sky.pauses, lambda r, n, t, d: Pause(at_s=t, peer=r.randrange(n), for_s=d)),
+        ("pause", sky.pauses, lambda r, n, t, d: Pause(at_s=t, peer=who(r, n), for_s=d)),
         ("partition", sky.partitions, partition),
         (
             "slow-disk",
             sky.slow_disks,
-            lambda r, n, t, d: SlowDisk(at_s=t, peer=r.randrange(n), for_s=d, factor=_fold(r)),
+            lambda r, n, t, d: SlowDisk(at_s=t, peer=who(r, n), for_s=d, factor=_fold(r)),
         ),
         ("full-disk", sky.full_disks, lambda r, n, t, d: FullDisk(at_s=t, peer=r.randrange(n), for_s=d)),
         (
             "slow-link",
             sky.slow_links,
-            lambda r, n, t, d: SlowLink(at_s=t, peer=r.randrange(n), for_s=d, factor=_fold(r)),
+            lambda r, n, t, d: SlowLink(at_s=t, peer=who(r, n), for_s=d, factor=_fold(r)),
         ),
         (
             "lossy-link",
@@ -168,13 +243,19 @@ def _kinds(sky: Weather) -> list[tuple[str, float, _Draw]]:
         (
             "slow-compute",
             sky.slow_computes,
-            lambda r, n, t, d: SlowCompute(at_s=t, peer=r.randrange(n), for_s=d, factor=_fold(r)),
+            lambda r, n, t, d: SlowCompute(at_s=t, peer=who(r, n), for_s=d, factor=_fold(r)),
         ),
         (
             "skew",
             sky.skews,
             lambda r, n, t, d: Skew(at_s=t, peer=r.randrange(n), by_s=round(r.uniform(-3600, 3600), 3)),
         ),
+        (
+            "lie",
+            sky.lies,
+            lambda r, n, t, d: Lie(at_s=t, peer=r.randrange(n), for_s=d, what=r.choice(("send:part/", "send:fetch/"))),
+        ),
+        ("vandal", sky.vandals, lambda r, n, t, d: Vandal(at_s=t, for_s=d)),
     ]
 
 

@@ -108,6 +108,30 @@ class _Handle(asyncio.Handle):
         self._source_traceback = None
 
 
+class _Timer(asyncio.TimerHandle):
+    """A callback for later, made as sparingly."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        when_s: float,
+        callback: Callable[..., object],
+        args: Sequence[Any],
+        loop: asyncio.AbstractEventLoop,
+        context: contextvars.Context | None = None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+        self._when = when_s
+        self._scheduled = False
+
+
 _home: contextvars.ContextVar[Incarnation] = contextvars.ContextVar("incarnation")
 
 
@@ -271,9 +295,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        handle = _Timer(when, callback, args, self, context)
         if not self.over:
-            handle._scheduled = True  # type: ignore[attr-defined]
+            handle._scheduled = True
             heapq.heappush(self._timers, (when, next(self._timer_numbers), handle))
         return handle
 
@@ -311,26 +335,28 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # the heart
 
     def _run_once(self) -> None:
-        queue = self._queue
-        if not queue:
-            self._advance()
-        census = self._census if self.callbacks >= self._census_from else None
-        for _ in range(len(queue)):
-            handle = queue.popleft()
-            if handle._cancelled:
-                continue
-            context = handle._context
-            home = context.get(_home)
-            if home is not None and not home.running:
-                home._held.append(handle)
-                continue
-            self.callbacks += 1
-            if census is not None:
-                census[_name(handle)] += 1
+        """Run callbacks until somebody stops the loop: one long turn, since nothing from outside can come between."""
+        queue, next_handle = self._queue, self._queue.popleft
+        while not self._stopping:  # type: ignore[attr-defined]
+            if not queue:
+                self._advance()
+            census = self._census if self.callbacks >= self._census_from else None
+            for _ in range(len(queue)):
+                handle = next_handle()
+                if handle._cancelled:
+                    continue
+                context = handle._context
+                home = context.get(_home)
+                if home is not None and not home.running:
+                    home._held.append(handle)
+                    continue
+                self.callbacks += 1
+                if census is not None:
+                    census[_name(handle)] += 1
+                # Not Handle._run: that logs an exception of a callback, here it ends the simulation.
+                context.run(handle._callback, *handle._args)
             if self.callbacks > self._callbacks_max:
                 raise Livelock(self._livelock_text())
-            # Not Handle._run: that logs an exception of a callback, here it ends the simulation.
-            context.run(handle._callback, *handle._args)
 
     def _advance(self) -> None:
         """Jump to the next timer of somebody alive, and make ready all that is due then."""

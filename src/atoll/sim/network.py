@@ -5,10 +5,11 @@ and never queue behind bulk. Each direction of a stream keeps its order:
 
     send ─> queue ─(credit)─> flow ─(last byte left)─> transit ─(delay)─> inbox ─> recv
 
-What the real transport gets wrong is kept on purpose: a crash, a cut or a pause is noticed only `dead_after_s` after
-the last ping got through, connecting to nobody takes the whole deadline, a close throws away what was not read,
-one stream never gets more than its window per round trip, and loss slows a whole connection. Pings cost no events:
-when silence begins, the time of the last ping that passed is computed.
+What the real transport gets wrong is kept on purpose: a crash, a cut or a pause is noticed only when the last ping
+that got through is so old that the connection's history (`net/pulse`, the same code) makes it very improbable,
+connecting to nobody takes the whole deadline, a close throws away what was not read, one stream never gets more than
+its window per round trip, and loss slows a whole connection. Pings cost no events: when silence begins, the time of
+the last ping that passed is computed, and the history up to it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ from random import Random
 
 from msgspec import Struct
 
+from atoll.net.pulse import SILENCE_S_MAX, Rhythm, tick_for
 from atoll.net.stream import TAG_BYTES_MAX, Counts
 from atoll.net.transport import (
+    CONNECT_S_MAX,
     MESSAGE_BYTES_MAX,
     STREAMS_MAX,
     ConnectFailed,
@@ -35,6 +38,7 @@ from atoll.net.transport import (
 )
 from atoll.sim.flows import NO_LINK, Flow, Fluid
 from atoll.sim.loop import Incarnation, VirtualLoop
+from atoll.sim.points import Points
 
 SMALL_BYTES = 4096
 """Messages below this bypass the fluid model."""
@@ -43,10 +47,8 @@ WINDOW_BYTES = 1_250_000
 PACKET_BYTES = 1400
 MATHIS = 1.22
 """A connection under random loss p carries about MATHIS * packet / (round trip * sqrt(p))."""
-PING_EVERY_S = 1.0
-DEAD_AFTER_S = 5.0
-CONNECT_S_MAX = 10.0
 CONNECT_RETRY_S = 1.0
+"""QUIC's first repetition, before any round trip is known."""
 RESEND_S_MIN = 0.2
 ARRIVALS_MAX = 1024
 """Connections waiting to be accepted; more are not answered."""
@@ -130,6 +132,8 @@ class _Host:
         self.up = fluid.link(link.up_bytes_s)
         self.down = fluid.link(link.down_bytes_s)
         self.door: SimTransport | None = None
+        self.points: Points | None = None
+        """Who looks at its sends, if anybody does."""
 
 
 class SimNetwork:
@@ -142,14 +146,14 @@ class SimNetwork:
         rng: Random,
         *,
         quantum_s: float = 0.0,
-        dead_after_s: float = DEAD_AFTER_S,
+        silence_s_max: float = SILENCE_S_MAX,
         connect_s_max: float = CONNECT_S_MAX,
         scale: float = 1.0,
     ) -> None:
         self.loop = loop
         self.links = links
         self.rng = rng
-        self.dead_after_s = dead_after_s
+        self.silence_s_max = silence_s_max
         self.connect_s_max = connect_s_max
         self.scale = scale
         """Modelled bytes per real byte of round and state traffic: a small vector may stand for a large model."""
@@ -201,11 +205,17 @@ class SimNetwork:
         """Lose this part of a peer's packets, for messages that start from now on."""
         self._host(peer).loss = loss
 
+    def watch(self, peer: PeerId, points: Points) -> None:
+        """Let `points` look at everything a peer sends, in this life and the next."""
+        self._host(peer).points = points
+
     def passes(self, sender: SimTransport, receiver: SimTransport) -> bool:
         """Say whether a packet would get through now."""
-        if not (sender.running and receiver.running):
-            return False
-        return not self._cuts or not self._cuts.get((sender.id, receiver.id))
+        return sender.running and self.lands(sender, receiver)
+
+    def lands(self, sender: SimTransport, receiver: SimTransport) -> bool:
+        """Say whether a packet that is on the wire already would arrive, whatever became of its sender."""
+        return receiver.running and (not self._cuts or not self._cuts.get((sender.id, receiver.id)))
 
     def find(self, peer: PeerId, addresses: list[str]) -> SimTransport | None:
         """Return the listening door of `peer` if one of the addresses is its own."""
@@ -242,6 +252,7 @@ class SimTransport:
         """False while paused and after the crash."""
         self.listening = True
         self.counts = Counts()
+        self.silence_s_max = network.silence_s_max
         self.conns: dict[int, SimConn] = {}
         self._arrived: deque[SimConn] = deque()
         self._bell = Bell(network.loop)
@@ -252,6 +263,9 @@ class SimTransport:
 
     def addresses(self) -> list[str]:
         return [self.host.address]
+
+    def limit_silence(self, silence_s_max: float) -> None:
+        self.silence_s_max = silence_s_max
 
     async def connect(self, peer: PeerId, addresses: list[str]) -> SimConn:
         """Return a connection after one round trip, or raise `ConnectFailed` at the deadline."""
@@ -344,6 +358,8 @@ class SimConn:
         self.why: str | None = None
         """Why it is gone, once it is."""
         self.streams: dict[int, SimStream] = {}
+        self.lingers = False
+        """This side dies just after a send: what is on the wire still arrives."""
         self._remote = remote
         self._number = next(self.network.loop.numbers)
         self._born_s = self.network.loop.time()
@@ -352,8 +368,13 @@ class SimConn:
         self._arrived: deque[tuple[str, SimStream]] = deque()
         self._bell = Bell(self.network.loop)
         self._held: list[Callable[[], None]] = []
+        self._rhythm = Rhythm(tick_for(door.silence_s_max), round_trip_s=2 * delay_s)
+        self._written_s = self._born_s
+        """Up to when the history is written."""
         self._heard_s: float | None = None
         """The last sign of life, while the other side is silent."""
+        self._paused_s: float | None = None
+        """Since when this side looks at nothing."""
         self._silence: asyncio.TimerHandle | None = None
         self._loss_link = NO_LINK
         door.conns[self._number] = self
@@ -406,6 +427,10 @@ class SimConn:
         """Say whether a packet from this side gets to the other now."""
         return self.network.passes(self.door, self._remote)
 
+    def lands(self) -> bool:
+        """Say whether what this side sent before it died gets through now."""
+        return self.network.lands(self.door, self._remote)
+
     def flows(self) -> bool:
         """Say whether a transfer makes headway: data one way, acknowledgements the other."""
         return self.reaches() and self.network.passes(self._remote, self.door)
@@ -416,7 +441,7 @@ class SimConn:
         loop.call_in_world_at(loop.time() + self.delay_s, self._land, land)
 
     def _land(self, land: Callable[[], None]) -> None:
-        if self.reaches():
+        if self.reaches() or (self.lingers and self.lands()):
             land()
         else:
             self._held.append(land)
@@ -521,29 +546,65 @@ class SimConn:
         """Arm or disarm the timer that ends this side when the other has been silent for too long."""
         if self.why is not None:
             return
-        loop = self.network.loop
         hears = self.other.why is None and self.network.passes(self._remote, self.door)
         if not self.door.running:
             self._note_silence()
             self._disarm()  # a paused process notices nothing
-        elif not hears:
+            self._paused_s = self.network.loop.time() if self._paused_s is None else self._paused_s
+            return
+        self._leave_out_pause()
+        if not hears:
             self._note_silence()
-            assert self._heard_s is not None
             if self._silence is None:
-                dead_s = max(self._heard_s + self.network.dead_after_s, loop.time() + self.delay_s)
-                self._silence = loop.call_in_world_at(dead_s, self._give_up)
+                self._silence = self.network.loop.call_in_world_at(self._dead_s(), self._give_up)
         elif self._silence is None or self._next_ping_s() < self._silence.when():
             self._disarm()
-            self._heard_s = None
+            self._note_end_of_silence()
+
+    def _leave_out_pause(self) -> None:
+        """Our own pause says nothing about the other side."""
+        if self._paused_s is not None:
+            assert self._heard_s is not None
+            self._heard_s += self.network.loop.time() - self._paused_s
+            self._paused_s = None
 
     def _note_silence(self) -> None:
+        """Write the history up to the last ping that got through."""
         if self._heard_s is None:
-            pings = math.floor((self.network.loop.time() - self.delay_s - self._born_s) / PING_EVERY_S)
-            self._heard_s = self._born_s + max(0.0, pings * PING_EVERY_S + self.delay_s)
+            tick_s = self._rhythm.tick_s
+            pings = math.floor((self.network.loop.time() - self.delay_s - self._born_s) / tick_s)
+            self._heard_s = self._born_s + max(0.0, pings * tick_s + self.delay_s)
+            self._write(round((self._heard_s - self._written_s) / tick_s))
+            self._written_s = max(self._written_s, self._heard_s)
+
+    def _note_end_of_silence(self) -> None:
+        if self._heard_s is not None:
+            next_s = self._next_ping_s()
+            silent = max(0, math.ceil((next_s - self._heard_s) / self._rhythm.tick_s) - 1)
+            self._rhythm = self._rhythm.after(silent + 1, silent)
+            self._written_s = next_s
+            self._heard_s = None
+
+    def _write(self, ticks: int) -> None:
+        """Add so many ticks with nothing in them but the pings that loss may have swallowed, one after the other."""
+        if ticks > 0:
+            later = self._rhythm.after(ticks)
+            loss = self._loss()
+            silent = loss * (1 - (1 - loss) ** 2)  # neither their ping nor their answer to ours
+            run = math.log(max(later.ticks, 1)) / -math.log(silent) if 0 < silent < 1 else 0.0
+            self._rhythm = self._rhythm.after(ticks, int(run))
+
+    def _dead_s(self) -> float:
+        """Return when the present silence will have lasted too long, looked at once a tick."""
+        assert self._heard_s is not None
+        tick_s, loop = self._rhythm.tick_s, self.network.loop
+        noticed_s = self._born_s + math.ceil((self._heard_s - self._born_s) / tick_s) * tick_s
+        dead_s = noticed_s + self._rhythm.silent_max(self.door.silence_s_max) * tick_s
+        return max(dead_s, loop.time() + self.delay_s)
 
     def _next_ping_s(self) -> float:
-        pings = math.ceil((self.network.loop.time() - self._born_s) / PING_EVERY_S)
-        return self._born_s + pings * PING_EVERY_S + self.delay_s
+        pings = math.ceil((self.network.loop.time() - self._born_s) / self._rhythm.tick_s)
+        return self._born_s + pings * self._rhythm.tick_s + self.delay_s
 
     def _disarm(self) -> None:
         if self._silence is not None:
@@ -552,8 +613,8 @@ class SimConn:
 
     def _give_up(self) -> None:
         self._silence = None
-        silence_s = self.network.dead_after_s
-        self.end(f"silent for {silence_s:g} s", tell=f"the other side heard nothing for {silence_s:g} s")
+        why = self._rhythm.verdict(self._rhythm.silent_max(self.door.silence_s_max))
+        self.end(why, tell=f"the other side heard nothing of this one: {why}")
 
 
 class _Kind(Enum):
@@ -588,6 +649,7 @@ class SimStream:
         self.opener = opener
         self._loop = conn.network.loop
         self._broken: str | None = None
+        self._said = False
         self._finishing = False
         self._acked = False
         self._queue: deque[_Item] = deque()
@@ -608,12 +670,32 @@ class SimStream:
         self._raise_if_broken()
         assert not self._finishing, "send after finish"
         assert len(message) <= MESSAGE_BYTES_MAX, f"a message of {len(message)} bytes is too long to send"
+        points = self.conn.door.host.points
+        what = points.sends(self.tag, message, self.opener and not self._said) if points is not None else ""
+        if points is not None:
+            await points.reach("before", what)
+            message = points.said(what, message)
+        self._said = True
         scale = 1.0 if self.traffic is Traffic.CONTROL else self.conn.network.scale
         item = _Item(_Kind.DATA, bytes(message), len(message) * scale)
         self.put(item)
         while not item.accepted:
             await self._wait_to_send()
         self.conn.door.counts.sent_bytes[self.traffic] += len(message)
+        if points is not None:
+            await points.reach("after", what, self._outlive)
+
+    def _outlive(self) -> None:
+        """Let what is on the wire arrive although this process is about to die."""
+        self.conn.lingers = True
+        items, self._transit = self._transit, deque()
+        for item in items:
+            if item.due_s < math.inf:
+                self._loop.call_in_world_at(item.due_s, self._arrive_late, item)
+
+    def _arrive_late(self, item: _Item) -> None:
+        if self.conn.lands():
+            self.twin.arrive(item)
 
     async def _wait_to_send(self) -> None:
         """Wait for the next change; cancelled: the stream is reset, as half a message may be out."""

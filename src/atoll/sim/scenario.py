@@ -8,8 +8,11 @@ peers work inside. Peers are named by their place in the fleet; the first one or
 from __future__ import annotations
 
 import asyncio
+import gc
+import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -19,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.errors import AtollError, PeerLost
+from atoll.errors import AtollError, LocalError, PeerLost
 from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
 from atoll.model.folder import layout_of
@@ -34,9 +37,12 @@ from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Fault, stream
 from atoll.sim.loop import Incarnation, SimulationFailed, VirtualLoop
 from atoll.sim.network import Link, Links, SimNetwork
+from atoll.sim.points import Points, Trap
 from atoll.sim.trace import Trace
+from atoll.sim.vandal import Eavesdropper, Vandal
 from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s, link
-from atoll.spec.run import Folder, Run, identity
+from atoll.spec.run import AllowList, Folder, Run, identity
+from atoll.swarm.log import EpochStarted, from_bytes
 
 Build = Callable[[Run], Engine]
 
@@ -50,6 +56,7 @@ class PeerBroke(SimulationFailed):
 
 
 TRY_AGAIN_S = 5.0
+LOOK_AGAIN_S = 5.0
 COUNTING_SIZE = 256
 """Elements of a counting model's vector in a search for faults: a few chunks, so that not everybody owns one."""
 STAND_IN_SIZE = 8192
@@ -75,12 +82,24 @@ class Scenario:
     seed: int = 0
     faults: Sequence[Fault] = ()
     entrances: Sequence[Entrance] = ()
+    tickets: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Whom a peer first turns to, by place; whoever is not named here asks the organiser."""
     build: Build | None = None
     """How a peer makes its engine; None: a small counting model."""
+    resumes_with: Run | None = None
+    """What the organiser's run file says when it starts again; None: the same."""
+    hesitates: float = 0.0
+    """Part of the compute jobs that run somewhere within their time instead of at its beginning."""
+    looks: bool = False
+    """Count every send and sync by kind."""
     scale: float = 1.0
     """Modelled bytes per byte that is really exchanged: above 1 where a small vector stands for a large model."""
+    quantum_s: float = 0.0
+    """How often the shares of links are computed anew at most; 0: at every change. Large fleets need some."""
     enough: Callable[[World], bool] | None = None
     """Ends the play early; None: until every peer has stopped."""
+    calm_s: float = math.inf
+    """When the faults are over: whoever has not entered by then enters."""
     limit_s: float = 400 * 86400.0
     sees: Callable[[Line], None] | None = None
     """Called with every journal line as it is written: progress for a person, or a check."""
@@ -105,6 +124,21 @@ class Host:
     """What ended any of its lives."""
     version: int = 0
     anchor: str = ""
+    here: bool = False
+    """It was alive when the play ended."""
+    lives: int = 0
+    """Processes started on it."""
+    gone: bool = False
+    """It crashed or left for good, or was rightly set aside: nothing more is expected of it."""
+    reforms: bool = False
+    """Its owner starts it with a council re-formed."""
+    lied: bool = False
+    """It sent what it had not computed."""
+    full: int = 0
+    """How many faults keep its disk full: that it stops is then right."""
+    roomy_bytes: int = 0
+    """What its disk holds when it is not full."""
+    points: Points | None = None
 
     @property
     def peer(self) -> PeerId:
@@ -116,11 +150,11 @@ class Host:
 
 
 class Remains(Struct, frozen=True):
-    """What a crash left of the log on a disk, and how many journal lines had been written by then."""
+    """What is sure to survive of every peer's log at the moment of a crash, and the journal lines written by then."""
 
     place: int
     lines: int
-    log: bytes
+    logs: list[bytes]
 
 
 @dataclass
@@ -137,11 +171,24 @@ class World:
     committed: int = 0
     finished: bool = False
     remains: list[Remains] = field(default_factory=list)
+    vandals: dict[str, Vandal] = field(default_factory=dict)
     bug: PeerBroke | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def now_s(self) -> float:
         return self.loop.time()
+
+    def leader(self) -> int:
+        """Return the place of who took office last, as far as any disk knows; the organiser before that."""
+        offices = [office for host in self.hosts for office in _offices(host)]
+        last = max(offices, key=lambda office: office.epoch, default=None)
+        return next((host.place for host in self.hosts if last is not None and host.peer == last.broker), 0)
+
+
+def _offices(host: Host) -> list[EpochStarted]:
+    """Return who took office, as a host's log has it."""
+    entries, _ = from_bytes(host.disk.file("log"), "log")
+    return [entry.record for entry in entries if isinstance(entry.record, EpochStarted)]
 
 
 class Outcome(Struct, frozen=True):
@@ -153,6 +200,8 @@ class Outcome(Struct, frozen=True):
     lines: list[Line]
     hosts: list[Host]
     remains: list[Remains]
+    vandals: dict[str, int] = {}
+    """Short names of those who said nothing true, and how many messages they got out."""
 
 
 class _Clock:
@@ -188,9 +237,31 @@ def simulate(scenario: Scenario) -> Outcome:
         await _play(world)
         if world.bug is not None:
             raise world.bug
-        return Outcome(world.trace.digest(), world.now_s(), loop.callbacks, world.lines, world.hosts, world.remains)
+        for host in world.hosts:
+            host.here = host.alive
+        return Outcome(
+            trace=world.trace.digest(),
+            took_s=world.now_s(),
+            callbacks=loop.callbacks,
+            lines=world.lines,
+            hosts=world.hosts,
+            remains=world.remains,
+            vandals={name: vandal.said for name, vandal in world.vandals.items()},
+        )
 
-    return loop.run(main(), limit_s=scenario.limit_s, event_budget=EVENTS_MAX, progress_s_max=PROGRESS_S_MAX)
+    with _seldom_collecting():
+        return loop.run(main(), limit_s=scenario.limit_s, event_budget=EVENTS_MAX, progress_s_max=PROGRESS_S_MAX)
+
+
+@contextmanager
+def _seldom_collecting() -> Iterator[None]:
+    """Look for garbage seldom: a world is large, lives as long as its play, and has few cycles."""
+    usual = gc.get_threshold()
+    gc.set_threshold(200_000, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
@@ -205,10 +276,24 @@ def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
         delays_s=dict(scenario.delays_s),
         losses=dict(scenario.losses),
     )
-    network = SimNetwork(loop, links, stream(scenario.seed, "network"), scale=scenario.scale)
+    silence_s_max = scenario.run.upkeep.silence_s_max
+    rng = stream(scenario.seed, "network")
+    network = SimNetwork(
+        loop, links, rng, scale=scenario.scale, silence_s_max=silence_s_max, quantum_s=scenario.quantum_s
+    )
     for host in hosts:
         network.address(host.peer)
+        if scenario.looks:
+            _look(network, host)
     return World(scenario, loop, network, hosts, Trace(loop.time))
+
+
+def _look(network: SimNetwork, host: Host) -> Points:
+    """Return what looks at a host's sends and syncs, set up if nobody looked so far."""
+    if host.points is None:
+        host.points = host.disk.points = Points()
+        network.watch(host.peer, host.points)
+    return host.points
 
 
 def key_of(seed: int, place: int) -> Identity:
@@ -219,7 +304,9 @@ def key_of(seed: int, place: int) -> Identity:
 def _make_host(scenario: Scenario, place: int, machine: Machine) -> Host:
     device = Device(flop_s=machine.device.flop_s, efficiency=machine.device.efficiency)
     disk = SimDisk(stream(scenario.seed, f"disk/{place}"), name=f"peer {place}")
-    return Host(place, machine, key_of(scenario.seed, place), disk, SimCompute(device))
+    rng = stream(scenario.seed, f"compute/{place}")
+    compute = SimCompute(device, hesitates=scenario.hesitates, rng=rng)
+    return Host(place, machine, key_of(scenario.seed, place), disk, compute)
 
 
 # processes
@@ -230,14 +317,16 @@ def start(world: World, host: Host) -> None:
     life = world.loop.incarnation(f"peer {host.place}")
     life.watch(crash=lambda: _lose(world, host))
     host.life, host.stop, host.failed = life, Stop(), None
-    host.compute = SimCompute(host.compute.device)
+    host.lives += 1
+    host.compute = host.compute.again()
     host.task = life.start(_process(world, host, life))
 
 
 def _lose(world: World, host: Host) -> None:
     """Let a crash take what was not synced, and remember what it left."""
     host.disk.crash()
-    world.remains.append(Remains(host.place, len(world.lines), host.disk.files().get("log", b"")))
+    logs = [other.disk.durable("log") for other in world.hosts]
+    world.remains.append(Remains(host.place, len(world.lines), logs))
 
 
 async def _process(world: World, host: Host, life: Incarnation) -> None:
@@ -246,7 +335,7 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
     journal_ = Journal(short(host.peer), _Clock(world, host), life.guard(lambda line: _record(world, host, line)))
 
     async def build(run: Run) -> Engine:
-        return scenario.build(run) if scenario.build is not None else counting(run)
+        return (scenario.build or counting)(run)
 
     box = Box(
         transport=world.network.transport(host.peer, life),
@@ -254,14 +343,17 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
         disk=host.disk,
         journal=journal_,
         random=Random(f"{scenario.seed}/peer/{host.place}/{world.now_s()}"),
+        sign=host.key.sign,
         build=build,
         device=host.machine.name,
     )
     organiser = world.hosts[0]
     if host is organiser:
-        begin = Start(run=run, name=host.machine.name)
+        asked = run if host.lives == 1 else scenario.resumes_with or run
+        begin = Start(run=asked, name=host.machine.name, reform=host.reforms)
     else:
-        contacts = {organiser.peer: (world.network.address(organiser.peer),)}
+        known = [world.hosts[place] for place in scenario.tickets.get(host.place, (0,))]
+        contacts = {other.peer: (world.network.address(other.peer),) for other in known}
         begin = Start(run_id=identity(run), contacts=contacts, name=host.machine.name)
     try:
         await live(box, begin, host.stop)
@@ -269,11 +361,19 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
         world.loop.call_in_world_at(world.now_s() + TRY_AGAIN_S, _try_again, world, host, life)
     except AtollError as error:
         host.failed = error
-        host.failures.append(error)
+        host.gone = host.gone or _unwelcome(run, host)
+        if not (host.gone or (host.full and isinstance(error, LocalError))):
+            host.failures.append(error)
     except Exception as error:
         told = "".join(traceback.format_exception(error))
         world.bug = world.bug or PeerBroke(f"peer {host.place} broke at {world.now_s():.6f} s\n{told}")
     world.changed.set()
+
+
+def _unwelcome(run: Run, host: Host) -> bool:
+    """Return whether a host is not on the list of those who may take part: that it is refused is right."""
+    who = run.membership.who
+    return host.place > 0 and isinstance(who, AllowList) and host.peer.hex() not in who.peers
 
 
 def _try_again(world: World, host: Host, life: Incarnation) -> None:
@@ -282,9 +382,9 @@ def _try_again(world: World, host: Host, life: Incarnation) -> None:
         start(world, host)
 
 
-def counting(run: Run) -> Engine:
+def counting(run: Run, size: int = COUNTING_SIZE) -> Engine:
     """Return a small counting model."""
-    return CountingEngine(seed=run.seeds.data, size=COUNTING_SIZE, tokens_per_sample=run.data.context)
+    return CountingEngine(seed=run.seeds.data, size=size, tokens_per_sample=run.data.context)
 
 
 def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
@@ -335,18 +435,29 @@ async def _play(world: World) -> None:
     async with asyncio.TaskGroup() as tasks:
         directors = [tasks.create_task(_happen(world, fault)) for fault in world.scenario.faults]
         owners = [tasks.create_task(_come_and_go(world, host)) for host in world.hosts]
+        owners.append(tasks.create_task(_look_again(world)))
         for host in world.hosts:
             if late.get(host.place, 0) == 0:
                 start(world, host)
         waiting = [host for host in world.hosts if late.get(host.place, 0) > 0]
         while not _over(world, waiting, directors):
             world.changed.clear()
-            for host in [h for h in waiting if world.announced >= late[h.place]]:
+            everybody = world.now_s() >= world.scenario.calm_s
+            for host in [h for h in waiting if everybody or world.announced >= late[h.place]]:
                 waiting.remove(host)
                 start(world, host)
             await world.changed.wait()
         for director in (*directors, *owners):
             director.cancel()
+
+
+async def _look_again(world: World) -> None:
+    """Let the end be asked for now and then once the faults are over, even if nobody writes a line any more."""
+    if world.scenario.calm_s < math.inf:
+        await asyncio.sleep(world.scenario.calm_s)
+        while True:
+            world.changed.set()
+            await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _come_and_go(world: World, host: Host) -> None:
@@ -373,14 +484,32 @@ def _over(world: World, waiting: list[Host], directors: list[asyncio.Task[None]]
 async def _happen(world: World, fault: Fault) -> None:
     """Let one fault happen and, where it ends, undo it."""
     await asyncio.sleep(fault.at_s)
-    await _carry_out(world, fault)
+    await _carry_out(world, _resolved(world, fault))
     world.changed.set()
+
+
+def _resolved(world: World, fault: Fault) -> Fault:
+    """Return the fault with the present leader's place where it says only "the leader"."""
+    match fault:
+        case kinds.Partition(side=side) if kinds.LEADER in side:
+            leader = world.leader()
+            return replace(fault, side=tuple(sorted({leader if p == kinds.LEADER else p for p in side})))
+        case kinds.Partition() | kinds.Vandal() | kinds.Reform():
+            return fault
+        case _:
+            return replace(fault, peer=world.leader()) if fault.peer == kinds.LEADER else fault
 
 
 async def _carry_out(world: World, fault: Fault) -> None:
     match fault:
         case kinds.Crash(peer=peer, restart_after_s=after_s):
             await _crash(world, world.hosts[peer], after_s)
+        case kinds.CrashAt():
+            await _crash_at(world, fault)
+        case kinds.Vandal():
+            await _vandalise(world, fault)
+        case kinds.Reform():
+            await _reform(world, world.hosts[0])
         case kinds.Leave(peer=peer, restart_after_s=after_s):
             await _leave(world, world.hosts[peer], after_s)
         case kinds.Pause(peer=peer, for_s=for_s):
@@ -389,6 +518,8 @@ async def _carry_out(world: World, fault: Fault) -> None:
                 await _for_a_while(for_s, life.pause, life.resume)
         case kinds.Partition():
             await _partition(world, fault)
+        case kinds.Lie():
+            await _lie(world, fault)
         case kinds.Skew(peer=peer, by_s=by_s):
             world.hosts[peer].skew_s += by_s
         case _:
@@ -399,16 +530,71 @@ async def _crash(world: World, host: Host, after_s: float | None) -> None:
     if host.life is None or not host.life.alive:
         return
     host.life.crash()
+    host.gone = after_s is None
     if after_s is not None:
         await asyncio.sleep(after_s)
         if not host.life.alive:
             start(world, host)
 
 
+async def _reform(world: World, host: Host) -> None:
+    host.reforms = True
+    await _crash(world, host, 0.1)
+    if not host.alive:
+        start(world, host)
+
+
+async def _crash_at(world: World, fault: kinds.CrashAt) -> None:
+    """Wait for the point, if it comes in time; crash there, and start again."""
+    host = world.hosts[fault.peer]
+    points, sprung = _look(world.network, host), asyncio.Event()
+
+    def spring() -> None:
+        assert host.life is not None
+        host.life.crash()
+        sprung.set()
+
+    trap = Trap(fault.what, fault.when, fault.nth, spring)
+    points.set(trap)
+    try:
+        async with asyncio.timeout(fault.for_s):
+            await sprung.wait()
+    except TimeoutError:
+        pass  # it never came to that
+    points.clear(trap)
+    host.gone = host.gone or (sprung.is_set() and fault.restart_after_s is None)
+    if sprung.is_set() and fault.restart_after_s is not None:
+        await asyncio.sleep(fault.restart_after_s)
+        if host.life is not None and not host.life.alive:
+            start(world, host)
+
+
+async def _lie(world: World, fault: kinds.Lie) -> None:
+    host = world.hosts[fault.peer]
+    host.gone = host.lied = True
+    lies = _look(world.network, host).lies
+    await _for_a_while(fault.for_s, lambda: lies.append(fault.what), lambda: lies.remove(fault.what))
+
+
+async def _vandalise(world: World, fault: kinds.Vandal) -> None:
+    """Let a stranger loose for a while; then it is gone without a word."""
+    number = len(world.vandals)
+    key = Identity.from_seed(blake3(b"vandal %d %d" % (world.scenario.seed, number)).digest())
+    heard = Eavesdropper()
+    for host in world.hosts:
+        _look(world.network, host).hear = heard.hear
+    life = world.loop.incarnation(f"vandal {number}")
+    rng = stream(world.scenario.seed, f"vandal/{number}")
+    vandal = Vandal(world.network.transport(key.peer, life), [host.peer for host in world.hosts], heard, rng)
+    world.vandals[short(key.peer)] = vandal
+    await _for_a_while(fault.for_s, lambda: life.start(vandal.rampage(fault.pause_s)), life.crash)
+
+
 async def _leave(world: World, host: Host, after_s: float | None) -> None:
     if not host.alive or host.stop is None:
         return
     host.stop.ask("its owner wants the machine")
+    host.gone = after_s is None
     if after_s is not None:
         await asyncio.sleep(after_s)
         if not host.alive:
@@ -417,7 +603,8 @@ async def _leave(world: World, host: Host, after_s: float | None) -> None:
 
 async def _partition(world: World, fault: kinds.Partition) -> None:
     side = [world.hosts[place].peer for place in fault.side]
-    rest = [host.peer for host in world.hosts if host.place not in fault.side]
+    others = fault.others or range(len(world.hosts))
+    rest = [world.hosts[place].peer for place in others if place not in fault.side]
     for one in side:
         for other in rest:
             world.network.cut(one, other, one_way=fault.one_way)
@@ -436,9 +623,7 @@ async def _hamper(
         case kinds.SlowDisk(factor=factor):
             await _set_for(fault.for_s, lambda value: setattr(host.disk, "slow", value), factor, 1.0)
         case kinds.FullDisk():
-            was = host.disk.capacity_bytes
-            full = host.disk.used_bytes()
-            await _set_for(fault.for_s, lambda value: setattr(host.disk, "capacity_bytes", value), full, was)
+            await _fill(world, host, fault.for_s)
         case kinds.SlowLink(factor=factor):
             await _set_for(fault.for_s, lambda value: network.slow(host.peer, value), factor, 1.0)
         case kinds.LossyLink(loss=loss):
@@ -447,11 +632,24 @@ async def _hamper(
             await _set_for(fault.for_s, lambda value: setattr(host.compute, "slow", value), factor, 1.0)
 
 
+async def _fill(world: World, host: Host, for_s: float) -> None:
+    """Leave no room on a disk for a while; a peer that stopped for it is started again when there is."""
+    if not host.full:
+        host.roomy_bytes, host.disk.capacity_bytes = host.disk.capacity_bytes, host.disk.used_bytes()
+    host.full += 1
+    await asyncio.sleep(for_s)
+    host.full -= 1
+    if not host.full:
+        host.disk.capacity_bytes = host.roomy_bytes
+        if host.failed is not None and not host.alive:
+            start(world, host)
+
+
 async def _set_for(for_s: float, put: Callable[[Any], None], during: Any, after: Any) -> None:
     await _for_a_while(for_s, lambda: put(during), lambda: put(after))
 
 
-async def _for_a_while(for_s: float, begin: Callable[[], None], end: Callable[[], None]) -> None:
+async def _for_a_while(for_s: float, begin: Callable[[], object], end: Callable[[], object]) -> None:
     begin()
     await asyncio.sleep(for_s)
     end()

@@ -10,7 +10,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from atoll.spec.recipe import Accumulate, AdamW, Assign, Channel, Constant, Cosine, Delta, Grad, Recipe, Sgd, Work, Wsd
+from atoll.spec.recipe import (
+    GROUP_MAX,
+    Accumulate,
+    AdamW,
+    Assign,
+    Butterfly,
+    Channel,
+    Constant,
+    Cosine,
+    Delta,
+    Grad,
+    Recipe,
+    Sgd,
+    Work,
+    Wsd,
+)
 from atoll.spec.run import SIZES, AllowList, Corpus, Data, Folder, Fresh, Lora, Model, Run, Size
 from atoll.spec.strict import KeyPath, Layers, near
 
@@ -47,6 +62,7 @@ def _rules(run: Run) -> Iterator[Rule]:
     yield _within(("upkeep", "evaluate_every"), run.upkeep.evaluate_every, 0)
     yield _within(("upkeep", "evaluate_samples"), run.upkeep.evaluate_samples, 1)
     yield _above(("upkeep", "patience_s_max"), run.upkeep.patience_s_max)
+    yield _above(("upkeep", "silence_s_max"), run.upkeep.silence_s_max)
 
 
 def _budget_rules(run: Run) -> Iterator[Rule]:
@@ -142,6 +158,9 @@ def _work_rules(work: Work) -> Iterator[Rule]:
 def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
     yield _within((*path, "when", "steps"), channel.when.steps, 1)
     yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
+    route = channel.whom.route
+    if isinstance(route, Butterfly):
+        yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():

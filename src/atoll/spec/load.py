@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -42,13 +43,14 @@ def demo_run(*, overrides: Sequence[str] = ()) -> Run:
     return _build(parse_toml((_EXAMPLES / "demo.toml").read_text("utf-8"), "demo.toml"), "demo.toml", Path(), overrides)
 
 
+@lru_cache(maxsize=64)  # in simulation a thousand peers read the same few runs
 def decode_run(data: bytes, *, source: str = "run") -> Run:
     """Return a run from its canonical bytes, as strictly as from a file; `source` names it in errors."""
     if len(data) > RUN_BYTES_MAX:
         raise SpecError(f"{source}: {len(data)} bytes are too many for a run", hint=f"at most {RUN_BYTES_MAX}")
     try:
         tree = msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise SpecError(f"{source}: not a run: {error}", hint="was it sent by another version?") from None
     layers = Layers([(source, tree)])
     return check(record(tree, Run, layers), layers)

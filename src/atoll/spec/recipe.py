@@ -60,11 +60,22 @@ What = Delta | Grad
 # whom: which peers, by which route
 
 
+GROUP_MAX = 64
+"""More members than this do not exchange directly with each other."""
+
+
 class Butterfly(Axis, tag="butterfly"):
-    """Every member owns a share of the chunk grid: it reduces that share for all and returns it to all."""
+    """Members own shares of the chunk grid: each reduces its share for all and returns it to all."""
+
+    group: int = GROUP_MAX
+    """Members that exchange directly with each other; above that, groups add up and pass sums on."""
 
 
-Route = Butterfly
+class AllGather(Axis, tag="all-gather"):
+    """Every member gets every contribution whole and reduces them for itself."""
+
+
+Route = Butterfly | AllGather
 
 
 class All(Axis, tag="all"):

@@ -140,6 +140,8 @@ class Upkeep(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     """Held-out samples per look."""
     patience_s_max: float = 3600.0
     """A round never waits longer for a slow member once the first has contributed, whatever was measured."""
+    silence_s_max: float = 30.0
+    """A link that is silent for longer is given up, whatever was measured; QUIC itself gives up after 30 s."""
 
 
 class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

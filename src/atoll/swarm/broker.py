@@ -2,7 +2,8 @@
 
 The broker never touches a weight. It lets peers in, announces rounds to those who stand ready, brings each open
 round to its end (`round`), and says farewell when the budget is spent. Everything it knows is in the log, or comes
-back by itself when members say hello again; so a broker that starts anew goes on where the last one was.
+back by itself when members say hello again; so a new broker goes on where the last one was. Whoever leads the
+council is the broker; it also looks after the council itself: its size, and who takes a lost member's seat.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections import Counter
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.run import Run, canonical
+from atoll.spec.load import decode_run
+from atoll.spec.run import Run, canonical, identity
 from atoll.swarm import lease
 from atoll.swarm.log import (
+    CouncilChanged,
     Entry,
     EpochStarted,
     History,
@@ -25,7 +28,9 @@ from atoll.swarm.log import (
     RoundCommitted,
     RoundVoided,
     RunFinished,
+    SettingsChanged,
     apply,
+    objection,
 )
 from atoll.swarm.messages import (
     Append,
@@ -36,12 +41,14 @@ from atoll.swarm.messages import (
     Leave,
     Reduced,
     Refused,
+    Settings,
     Spoiled,
     Standing,
     Stuck,
     Welcome,
 )
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
+from atoll.swarm.shares import WHOLE, Bulk
 from atoll.swarm.state import (
     REUNION_S,
     Action,
@@ -64,20 +71,43 @@ from atoll.swarm.state import (
 
 GONE_S_MAX = 600.0
 """A peer that is away for longer leaves the roster; it may join again."""
+SEAT_S = 20.0
+"""A council member that is away for longer loses its seat to a peer that is there; shorter may be a restart."""
 LAG_MAX = 2
 """A peer this many versions behind may be counted in: it catches up before it works."""
 
 
-def take_office(me: bytes, run: Run, tokens_per_sample: int, history: History, now_s: float) -> Broker:
-    """Return a broker that starts, or starts again, from the log."""
-    return Broker(
+def take_office(
+    me: bytes,
+    term: int,
+    run: Run,
+    tokens_per_sample: int,
+    history: History,
+    now_s: float,
+    *,
+    cold: bool = True,
+    bulk: Bulk = WHOLE,
+) -> tuple[Broker, list[Action]]:
+    """Return a broker that starts in a new term from what is committed of the log, and its first act.
+
+    Records of earlier terms may still be on their way; they are final once its own first record is.
+    """
+    known = sorted({*history.members, *(history.open.members if history.open else ())})
+    away_s = dict.fromkeys(known, now_s)
+    if history.broker != me and history.broker in away_s:
+        away_s[history.broker] = now_s - REUNION_S  # it was given up, or we would not be here: not waited for
+    broker = Broker(
         me=me,
+        term=term,
         run=run,
         started_s=now_s,
+        cold=cold,
         tokens_per_sample=tokens_per_sample,
+        bulk=bulk,
         history=history,
-        away_s=dict.fromkeys(sorted({*history.members, *(history.open.members if history.open else ())}), now_s),
+        away_s=away_s,
     )
+    return _write(broker, EpochStarted(term, me))
 
 
 def step(broker: Broker, heard: Heard, now_s: float) -> tuple[Broker, list[Action]]:
@@ -105,7 +135,7 @@ def _hear(broker: Broker, heard: Heard, now_s: float) -> tuple[Broker, list[Acti
 
 def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[Action]]:
     peer = heard.member.peer
-    if not admits(broker.run, peer, broker.me):
+    if not admits(broker.run, peer, broker.history.organiser or broker.me):
         why = "this run is for listed peers only"
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
@@ -117,7 +147,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
         actions.append(Tell(peer, plan_of(broker, broker.round)))
     broker = replace(broker, present=present, away_s=away_s)
     if broker.round and back_too_soon and peer in broker.round.owners:
-        broker, again = replan(broker, broker.round, broker.round.owners, f"owner {short(peer)} restarted", now_s)
+        broker, again = replan(broker, broker.round, broker.round.shards, f"owner {short(peer)} restarted", now_s)
         actions += again
     return broker, actions
 
@@ -139,6 +169,8 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
             presence = replace(broker.present[peer], standing=message)
             missed = {p: v for p, v in broker.missed.items() if p != peer or message.version < v}
             return replace(broker, present=broker.present | {peer: presence}, missed=missed), []
+        case Settings(run=run, signature=signature):
+            return _take_settings(broker, peer, run, signature)
         case Leave(why=why):
             left, actions = _part(broker, peer, why, now_s)
             return replace(left, away_s=left.away_s | {peer: now_s - GONE_S_MAX}), actions
@@ -158,11 +190,25 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
             return broker, []
 
 
+def _take_settings(broker: Broker, peer: bytes, run: bytes, signature: bytes) -> tuple[Broker, list[Action]]:
+    """Let the organiser change what may change; anybody may pass on what it signed."""
+    if run == broker.history.settings:
+        return broker, []
+    changed = SettingsChanged(run, signature)
+    problem = objection(changed, broker.history.organiser or broker.me, identity(broker.run))
+    if problem:
+        return broker, [Note(journal.MessageRefused(who=short(peer), why=f"settings: {problem}"))]
+    return replace(broker, settings=changed), []
+
+
 def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Action]]:
     """Let a record that is now durable take effect, and pass it on to everybody present."""
     before = broker.history
-    broker = replace(broker, history=apply(before, entry), pending=False)
+    broker = replace(broker, history=apply(before, entry))
     actions: list[Action] = [Tell(peer, Append((entry,))) for peer in sorted(broker.present)]
+    if entry.term != broker.term:
+        return _inherit(broker), actions
+    broker = replace(broker, pending=False)
     match entry.record:
         case EpochStarted(epoch=epoch):
             broker = replace(broker, epoch=epoch)
@@ -171,26 +217,30 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
                 actions += plan
         case RosterChanged():
             actions += _roster_notes(before, broker.history)
+        case CouncilChanged():
+            actions += _council_notes(before, broker.history)
+        case SettingsChanged(run=settings):
+            broker = replace(broker, run=decode_run(settings), settings=None)
         case RoundAnnounced() as announced:
-            actions.append(Note(_announced_event(announced)))
             broker, plan = open_round(replace(broker, announced=True), announced, now_s)
             actions += plan
         case RoundCommitted() as committed:
-            actions.append(Note(_committed_event(broker, before, committed, now_s)))
             assert before.open is not None
             absent = [p for p in before.open.members if p not in committed.contributors]
             missed = broker.missed | dict.fromkeys(absent, committed.key.version)
             broker = replace(broker, round=None, missed=missed)
-        case RoundVoided(key=key):
-            actions.append(Note(journal.RoundVoided(channel=key.channel, version=key.version)))
+        case RoundVoided():
             broker = replace(broker, round=None)
-        case RunFinished():
-            samples = broker.history.samples
-            tokens = samples * broker.tokens_per_sample
-            actions.append(Note(journal.RunFinished(version=broker.history.version, samples=samples, tokens=tokens)))
         case _:
             pass
     return broker, actions
+
+
+def _inherit(broker: Broker) -> Broker:
+    """Take over what an earlier broker wrote and we find committed: whoever it names is waited for like the others."""
+    known = (m for m in broker.history.members if m not in broker.present and m not in broker.away_s)
+    broker = replace(broker, away_s=broker.away_s | dict.fromkeys(known, broker.started_s))
+    return replace(broker, run=decode_run(broker.history.settings)) if broker.history.settings else broker
 
 
 # decisions
@@ -200,9 +250,14 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     """Return what follows from what is known, at most one record at a time."""
     history = broker.history
     if not broker.epoch:
-        return _write(broker, EpochStarted(history.epoch + 1, broker.me))
+        return broker, []
     if history.finished:
         return _say_farewell(broker)
+    if broker.settings is not None:
+        return _write(broker, broker.settings)
+    council = _wanted_council(broker, now_s)
+    if council is not None:
+        return _write(broker, council)
     roster = _wanted_roster(broker, now_s)
     if roster is not None:
         return _write(broker, roster)
@@ -215,19 +270,50 @@ def _write(broker: Broker, record: Record) -> tuple[Broker, list[Action]]:
     return replace(broker, pending=True), [Write(record)]
 
 
+def _wanted_council(broker: Broker, now_s: float) -> CouncilChanged | None:
+    """Return a change of the council by one member: towards its right size, then in place of who is gone.
+
+    Whoever others cannot reach has no seat: a council that cannot talk without its leader is no better than one.
+    """
+    council = broker.history.council
+    hidden = {p for p, x in broker.present.items() if x.unreached}
+    here = [p for p, x in broker.present.items() if x.standing is not None and p in broker.history.members]
+    here = [p for p in here if p not in hidden]
+    size = seats(sum(not _gone(broker, p, now_s) and p not in hidden for p in broker.history.members))
+    lost = [p for p in council if p != broker.me and (p in hidden or _seat_free(broker, p, now_s))]
+    spare = [p for p in here if p not in council]
+    if spare and (len(council) < size or lost and len(council) == size):
+        return CouncilChanged((*council, spare[0]))
+    surplus = len(council) > size
+    leaves = lost[:1] or [p for p in reversed(council) if p != broker.me and surplus][:1]
+    if surplus and leaves:
+        return CouncilChanged(tuple(p for p in council if p != leaves[0]))
+    return None
+
+
+def seats(peers: int) -> int:
+    """Return how many of a run's peers vote: always an odd number, and one alone while there are fewer than three."""
+    return 1 if peers < 3 else 3 if peers < 7 else 5 if peers < 20 else 7
+
+
+def _seat_free(broker: Broker, peer: bytes, now_s: float) -> bool:
+    """Return whether a council member has been away for so long that another takes its seat."""
+    return peer not in broker.present and now_s - broker.away_s.get(peer, broker.started_s) >= SEAT_S
+
+
+def _gone(broker: Broker, peer: bytes, now_s: float) -> bool:
+    return peer not in broker.present and now_s - broker.away_s.get(peer, now_s) >= GONE_S_MAX
+
+
 def _wanted_roster(broker: Broker, now_s: float) -> RosterChanged | None:
     """Return a change of the roster: who stands ready is in, who left or was away too long is out."""
     members = broker.history.members
-    wanted = {
-        peer: member
-        for peer, member in members.items()
-        if peer in broker.present or now_s - broker.away_s.get(peer, now_s) < GONE_S_MAX
-    }
+    left = tuple(p for p in sorted(members) if _gone(broker, p, now_s))
     ready = {peer: x.member for peer, x in broker.present.items() if x.standing is not None}
-    wanted |= ready
-    if wanted == members:
+    joined = tuple(member for peer, member in sorted(ready.items()) if members.get(peer) != member)
+    if not left and not joined:
         return None
-    return RosterChanged(broker.history.roster + 1, tuple(wanted[peer] for peer in sorted(wanted)))
+    return RosterChanged(broker.history.roster + 1, joined, left)
 
 
 def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
@@ -279,9 +365,9 @@ def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
 
 
 def _wanted_peers(broker: Broker, now_s: float) -> int:
-    """Return how many must stand ready: at the start, and for a while after a restart, the spec's number."""
+    """Return how many must stand ready: at the start, and for a while after a restart of all, the spec's number."""
     membership = broker.run.membership
-    again = not broker.announced and now_s - broker.started_s < REUNION_S
+    again = broker.cold and not broker.announced and now_s - broker.started_s < REUNION_S
     return max(membership.contributors_min, membership.start_with if again or not broker.history.version else 1)
 
 
@@ -320,27 +406,8 @@ def _roster_notes(before: History, after: History) -> list[Action]:
     return notes + [Note(journal.PeerLeft(who=short(p), roster=after.roster)) for p in left]
 
 
-def _announced_event(announced: RoundAnnounced) -> journal.RoundAnnounced:
-    ranges = [r for one in announced.leases for r in one]
-    return journal.RoundAnnounced(
-        channel=announced.key.channel,
-        version=announced.key.version,
-        members=[short(p) for p in announced.members],
-        samples=lease.size(ranges),
-        first=min(r.first for r in ranges),
-    )
-
-
-def _committed_event(
-    broker: Broker, before: History, committed: RoundCommitted, now_s: float
-) -> journal.RoundCommitted:
-    samples = broker.history.samples - before.samples
-    return journal.RoundCommitted(
-        channel=committed.key.channel,
-        version=committed.key.version,
-        contributors=[short(p) for p in committed.contributors],
-        samples=samples,
-        tokens=samples * broker.tokens_per_sample,
-        result=committed.result,
-        round_s=now_s - broker.round.began_s if broker.round else 0.0,
-    )
+def _council_notes(before: History, after: History) -> list[Action]:
+    new = [short(p) for p in after.council if p not in before.council]
+    old = [short(p) for p in before.council if p not in after.council]
+    why = f"{new[0]} has a seat now" if new else f"{old[0]} has lost its seat"
+    return [Note(journal.CouncilChanged(members=[short(p) for p in after.council], why=why))]

@@ -14,7 +14,11 @@ from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
 
-from atoll.errors import LocalError, PeerError
+from atoll.errors import LocalError, PeerError, SpecError
+from atoll.net.identity import verify
+from atoll.net.transport import PeerId
+from atoll.spec.load import decode_run
+from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 
@@ -36,6 +40,21 @@ class Member(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
+class CouncilChanged(Struct, frozen=True, tag="council", forbid_unknown_fields=True):
+    """Who votes from here on: one more or one fewer than before. The first entry of a log names its organiser."""
+
+    members: tuple[bytes, ...]
+
+
+class CouncilReformed(Struct, frozen=True, tag="reformed", forbid_unknown_fields=True):
+    """The organiser put a new council in place of one that lost its majority for good, and signed for it."""
+
+    members: tuple[bytes, ...]
+    generation: int
+    """One more than that of the re-forming before."""
+    signature: bytes
+
+
 class EpochStarted(Struct, frozen=True, tag="epoch", forbid_unknown_fields=True):
     """A broker took office; what earlier ones planned but did not commit is void."""
 
@@ -44,10 +63,19 @@ class EpochStarted(Struct, frozen=True, tag="epoch", forbid_unknown_fields=True)
 
 
 class RosterChanged(Struct, frozen=True, tag="roster", forbid_unknown_fields=True):
-    """Who is in the run from here on."""
+    """Who came, or changed its addresses, and who left."""
 
     version: int
-    members: tuple[Member, ...]
+    joined: tuple[Member, ...] = ()
+    left: tuple[bytes, ...] = ()
+
+
+class SettingsChanged(Struct, frozen=True, tag="settings", forbid_unknown_fields=True):
+    """The organiser changed what may change in a run (budget, membership, upkeep), and signed for it."""
+
+    run: bytes
+    """Canonical form."""
+    signature: bytes
 
 
 class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
@@ -80,22 +108,38 @@ class RunFinished(Struct, frozen=True, tag="finished", forbid_unknown_fields=Tru
     """The budget is spent."""
 
 
-Record = EpochStarted | RosterChanged | RoundAnnounced | RoundCommitted | RoundVoided | RunFinished
+Record = (
+    CouncilChanged
+    | CouncilReformed
+    | EpochStarted
+    | RosterChanged
+    | SettingsChanged
+    | RoundAnnounced
+    | RoundCommitted
+    | RoundVoided
+    | RunFinished
+)
 
 
 class Entry(Struct, frozen=True, forbid_unknown_fields=True):
-    """A record at its place in the log."""
+    """A record at its place in the log, and the term of the leader that put it there."""
 
     index: int
     record: Record
+    term: int = 0
 
 
 class History(Struct, frozen=True, kw_only=True):
     """What the log adds up to."""
 
     next_index: int = 0
+    organiser: bytes = b""
+    council: tuple[bytes, ...] = ()
+    reforms: int = 0
     epoch: int = 0
     broker: bytes = b""
+    settings: bytes = b""
+    """The run as the organiser last changed it; empty: as it began."""
     roster: int = 0
     members: dict[bytes, Member] = {}
     version: int = 0
@@ -123,10 +167,18 @@ def apply(history: History, entry: Entry) -> History:
     _must(entry.index == history.next_index, "an entry is missing")
     history = replace(history, next_index=entry.index + 1)
     match entry.record:
+        case CouncilChanged(members=members):
+            return _change_council(history, members)
+        case CouncilReformed(members=members, generation=generation):
+            _must(generation == history.reforms + 1 and len(members) > 0, "a council is re-formed out of turn")
+            return replace(history, council=members, reforms=generation)
         case EpochStarted(epoch=epoch, broker=broker):
+            _must(epoch > history.epoch, "an epoch begins that is not newer than the last")
             return replace(history, epoch=epoch, broker=broker)
-        case RosterChanged(version=version, members=members):
-            return replace(history, roster=version, members={m.peer: m for m in members})
+        case RosterChanged() as change:
+            return _change_roster(history, change)
+        case SettingsChanged(run=run):
+            return replace(history, settings=run)
         case RoundAnnounced() as announced:
             return _announce(history, announced)
         case RoundCommitted() as committed:
@@ -135,6 +187,21 @@ def apply(history: History, entry: Entry) -> History:
             return _void(history, key)
         case RunFinished():
             return replace(history, finished=True)
+
+
+def _change_council(history: History, members: tuple[bytes, ...]) -> History:
+    _must(0 < len(members) == len(set(members)), "a council has nobody, or somebody twice")
+    if not history.council:
+        return replace(history, council=members, organiser=members[0])
+    _must(len(set(members) ^ set(history.council)) == 1, "a council changes by more than one member")
+    return replace(history, council=members)
+
+
+def _change_roster(history: History, change: RosterChanged) -> History:
+    _must(change.version == history.roster + 1, "a roster is missing")
+    _must(all(peer in history.members for peer in change.left), "somebody left who was not there")
+    members = {p: m for p, m in history.members.items() if p not in change.left}
+    return replace(history, roster=change.version, members=members | {m.peer: m for m in change.joined})
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -175,6 +242,24 @@ def _leases(history: History, key: Key) -> dict[bytes, Lease]:
     return dict(zip(announced.members, announced.leases, strict=True))
 
 
+def to_sign(record: SettingsChanged | CouncilReformed, run_id: str) -> bytes:
+    """Return what the organiser signs: the record without its signature, for this run only."""
+    return run_id.encode() + b"\0" + _encode(replace(record, signature=b""))
+
+
+def objection(record: SettingsChanged | CouncilReformed, organiser: bytes, run_id: str) -> str:
+    """Return why a record that only the organiser may write is not to be believed; empty: it is."""
+    if not organiser or not verify(PeerId(organiser), to_sign(record, run_id), record.signature):
+        return "the organiser did not sign it"
+    if isinstance(record, SettingsChanged):
+        try:
+            if identity(decode_run(record.run)) != run_id:
+                return "it describes another run"
+        except SpecError as error:
+            return f"it describes no run: {error}"
+    return ""
+
+
 def result_root(digests: Iterable[bytes]) -> str:
     """Return the root over a result's chunk digests, in the order of the grid."""
     return blake3(b"".join(digests)).hexdigest()
@@ -197,12 +282,21 @@ def to_bytes(entry: Entry) -> bytes:
 def from_bytes(data: bytes, where: str) -> tuple[list[Entry], int]:
     """Return the entries of a log file and how many bytes of it are sound.
 
-    A torn tail (a crash in the middle of an append) is left out; damage before the tail is an error.
+    An entry overrides what stood at its place and after it: that was never committed. A torn tail (a crash in the
+    middle of an append) is left out; damage before the tail is an error.
     """
     entries: list[Entry] = []
     at = 0
     while (end := _end_of(data, at)) is not None:
-        entries.append(_decode(data[at + _HEAD_BYTES : end]))
+        try:
+            entry = _decode(data[at + _HEAD_BYTES : end])
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            what = f"{where}: no entry of a log at byte {at}: {str(error)[:200]}"
+            raise LocalError(what, hint="was it written by another version?") from error
+        if entry.index > len(entries):
+            break
+        del entries[entry.index :]
+        entries.append(entry)
         at = end
     if at < len(data) and _sound_later(data, at):
         raise LocalError(

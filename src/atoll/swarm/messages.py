@@ -7,9 +7,15 @@ grows (`Append`) and the present plan of the open round (`Plan`). A plan is void
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from blake3 import blake3
 from msgspec import Struct
 
 from atoll.swarm.log import Entry, Key
+from atoll.swarm.shares import Shard, owners_of
+
+SET_BYTES = 16
 
 
 class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
@@ -18,6 +24,8 @@ class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
     run: str
     protocol: int
     next_index: int
+    epoch: int
+    """Of the newest broker we know of."""
     addresses: tuple[str, ...]
     name: str = ""
 
@@ -42,6 +50,12 @@ class Redirect(Struct, frozen=True, tag="redirect", forbid_unknown_fields=True):
     addresses: tuple[str, ...]
 
 
+class Hail(Struct, frozen=True, tag="hail", forbid_unknown_fields=True):
+    """I am the broker of this epoch: come to me."""
+
+    epoch: int
+
+
 class Append(Struct, frozen=True, tag="append", forbid_unknown_fields=True):
     """The log went on."""
 
@@ -55,21 +69,48 @@ class Contribution(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
     serial: int
 
 
+def set_id(contributions: Iterable[Contribution]) -> bytes:
+    """Return a short name for a set of contributions, in canonical order: a result says by it what is in it."""
+    hasher = blake3()
+    for contribution in contributions:
+        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))
+    return hasher.digest(length=SET_BYTES)
+
+
+def whole_id(groups: Sequence[bytes]) -> bytes:
+    """Return a short name for the sets of all groups together; one group's own where there is one."""
+    return groups[0] if len(groups) == 1 else blake3(b"".join(groups)).digest(length=SET_BYTES)
+
+
 class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
-    """Who owns the shards of the open round and, once settled, whose contributions count."""
+    """Who owns the shards of the open round and, once settled, whose contributions count.
+
+    Until it is settled owners reduce for everybody who is not `absent`: results of another set are never applied.
+    """
 
     key: Key
     epoch: int
     attempt: int
-    owners: tuple[bytes, ...]
+    shards: tuple[Shard, ...]
     settled: tuple[Contribution, ...] | None = None
+    absent: tuple[bytes, ...] = ()
+    gather: bool = False
+    """Everybody who owns gets all contributions and reduces them for itself."""
+
+    @property
+    def owners(self) -> tuple[bytes, ...]:
+        return owners_of(self.shards)
 
 
 class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
-    """I hold the anchor of this version, and this is its digest."""
+    """I hold the anchor of this version, this is its digest, and what I measured of my own line; 0: not known."""
 
     version: int
     anchor: str
+    up_bytes_s: int = 0
+    down_bytes_s: int = 0
+    memory_bytes: int = 0
+    """What the exchange may take of my memory; 0: as much as it needs."""
 
 
 class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):
@@ -82,7 +123,7 @@ class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=
 
 
 class Reduced(Struct, frozen=True, tag="reduced", forbid_unknown_fields=True):
-    """I reduced my shard for the settled set; these are its chunks' digests."""
+    """I reduced my shards for the settled set; these are their chunks' digests, in the order of the plan."""
 
     key: Key
     epoch: int
@@ -108,12 +149,20 @@ class Spoiled(Struct, frozen=True, tag="spoiled", forbid_unknown_fields=True):
 
 
 class Stuck(Struct, frozen=True, tag="stuck", forbid_unknown_fields=True):
-    """I cannot get my contribution to this owner."""
+    """I cannot get my contribution to this owner; `never`: no link to it has worked in this life."""
 
     key: Key
     epoch: int
     attempt: int
     owner: bytes
+    never: bool = False
+
+
+class Settings(Struct, frozen=True, tag="settings", forbid_unknown_fields=True):
+    """The organiser changed what may change in the run, and signed for it."""
+
+    run: bytes
+    signature: bytes
 
 
 class Leave(Struct, frozen=True, tag="leave", forbid_unknown_fields=True):
@@ -126,5 +175,5 @@ class Farewell(Struct, frozen=True, tag="farewell", forbid_unknown_fields=True):
     """The run is over and everybody has its result: you may go."""
 
 
-FromMember = Hello | Standing | Contributed | Reduced | Holding | Spoiled | Stuck | Leave
+FromMember = Hello | Standing | Contributed | Reduced | Holding | Spoiled | Stuck | Settings | Leave
 FromBroker = Welcome | Refused | Redirect | Append | Plan | Farewell

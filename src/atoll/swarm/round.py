@@ -6,53 +6,60 @@
 
 Whatever goes wrong before the commit is mended by a new plan with a larger attempt. Contributions are kept by
 their makers until commit, so owners can be replaced at any time, in the end by the broker itself, which
-everybody can reach.
+everybody can reach. Whoever takes over gets only what was the dead owner's; everything else stays where it is.
 """
 
 from __future__ import annotations
 
-from statistics import median
+from collections import Counter
 
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.swarm.layout import Layout
 from atoll.swarm.log import RoundAnnounced, RoundCommitted, RoundVoided, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
+from atoll.swarm.owners import alone, doubt, gathers, share_out, without
+from atoll.swarm.patience import STALL_S, patience, remember, resend_s, stall
+from atoll.swarm.shares import Shards
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Write, expected, short
 
-STALL_S = 30.0
-"""A settled round that nothing moves for this long, or for as long as patience, is planned anew around the broker."""
-STALLS_MAX = 6
-"""Each new plan may take twice as long as the one before, so many times."""
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
 
 
 def open_round(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple[Broker, list[Action]]:
-    """Begin to plan an announced round: every member that can be reached owns a share."""
-    owners = tuple(p for p in announced.members if p in broker.present) or announced.members
+    """Begin to plan an announced round: members own what their lines can carry."""
+    broker, shards, notes = share_out(broker, announced)
     number = broker.attempts
     round_ = Round(
-        announced=announced, began_s=now_s, moved_s=now_s, attempt=number, first_attempt=number, owners=owners
+        announced=announced,
+        began_s=now_s,
+        moved_s=now_s,
+        attempt=number,
+        first_attempt=number,
+        shards=shards,
+        gather=gathers(broker, shards),
     )
+    round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=number + 1)
-    return broker, tell_plan(broker, round_)
+    return broker, [*notes, *tell_plan(broker, round_)]
 
 
-def replan(
-    broker: Broker, round_: Round, owners: tuple[bytes, ...], why: str, now_s: float
-) -> tuple[Broker, list[Action]]:
+def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float) -> tuple[Broker, list[Action]]:
     """Start the exchange of the open round again with other owners or another set of contributors."""
     round_ = replace(
         round_,
         attempt=broker.attempts,
-        owners=owners,
+        shards=shards,
+        gather=gathers(broker, shards),
         settled=None,
         serials={},
         reduced={},
         holding={},
         moved_s=now_s,
     )
+    round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=broker.attempts + 1)
     event = journal.RoundReplanned(
         channel=round_.key.channel, version=round_.key.version, attempt=round_.attempt, why=why
@@ -67,7 +74,7 @@ def tell_plan(broker: Broker, round_: Round) -> list[Action]:
 
 
 def plan_of(broker: Broker, round_: Round) -> Plan:
-    return Plan(round_.key, broker.epoch, round_.attempt, round_.owners, round_.settled)
+    return Plan(round_.key, broker.epoch, round_.attempt, round_.shards, round_.settled, round_.absent, round_.gather)
 
 
 def advance(
@@ -79,8 +86,12 @@ def advance(
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
             if round_.settled is not None and Contribution(peer, serial) not in round_.settled:
-                return replan(broker, round_, round_.owners, f"{short(peer)} computed its contribution anew", now_s)
+                return replan(broker, round_, round_.shards, f"{short(peer)} computed its contribution anew", now_s)
         case Reduced(digests=digests):
+            count = len(_layout(round_).roots(peer))
+            if round_.gather or len(digests) != count:
+                why = f"digests of {len(digests)} chunks, where it makes the result of {0 if round_.gather else count}"
+                return broker, [Note(journal.MessageRefused(who=short(peer), why=why))]
             round_ = replace(round_, reduced=round_.reduced | {peer: digests}, moved_s=now_s)
         case Holding(result=result):
             round_ = replace(round_, holding=round_.holding | {peer: result}, moved_s=now_s)
@@ -88,12 +99,22 @@ def advance(
             if culprit not in round_.announced.members or culprit in round_.spoiled or peer not in round_.owners:
                 return broker, []
             round_ = replace(round_, spoiled=(*round_.spoiled, culprit))
-            return replan(broker, round_, round_.owners, f"contribution of {short(culprit)} refused: {why}", now_s)
-        case Stuck(owner=owner):
+            return replan(broker, round_, round_.shards, f"contribution of {short(culprit)} refused: {why}", now_s)
+        case Stuck(owner=owner, never=never):
             if owner in round_.owners and round_.settled is None:
-                owners = tuple(p for p in round_.owners if p != owner) or (broker.me,)
-                return replan(broker, round_, owners, f"{short(peer)} cannot reach {short(owner)}", now_s)
+                return _shun(broker, round_, owner, peer, now_s, never=never)
     return replace(broker, round=round_), []
+
+
+def _shun(
+    broker: Broker, round_: Round, owner: bytes, by: bytes, now_s: float, *, never: bool
+) -> tuple[Broker, list[Action]]:
+    """Give the shards of an owner that a member cannot reach to others; of a link that never worked keep a note."""
+    broker, notes = doubt(broker, owner, by, round_.key.version, never=never)
+    round_ = replace(round_, shunned=(*round_.shunned, owner))
+    why = f"{short(by)} cannot reach {short(owner)}"
+    broker, again = replan(broker, round_, without(broker, round_, [owner]), why, now_s)
+    return broker, [*notes, *again]
 
 
 def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
@@ -101,24 +122,35 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     live = [p for p in round_.announced.members if p in broker.present]
     waited = [p for p in round_.announced.members if p not in broker.present and expected(broker, p, now_s)]
     if round_.settled is not None:
-        root = _root(round_)
+        root = _root(round_, live)
         if root is not None and _held(round_, root, len(live)):
             contributors = tuple(c.peer for c in round_.settled)
-            return replace(broker, pending=True), [Write(RoundCommitted(round_.key, contributors, root))]
+            broker = remember(broker, round_, now_s)
+            commit = Write(RoundCommitted(round_.key, contributors, root))
+            return replace(broker, pending=True), [*_differing(round_, root), commit]
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
     if not leaving and len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
         return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
     if dead:
-        owners = tuple(live) or (broker.me,)
-        return replan(broker, round_, owners, f"owner {short(dead[0])} is gone", now_s)
+        return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
         return _settle(broker, round_, live, waited, now_s)
-    limit_s = stall_s(broker, round_)
+    limit_s, why = stall(broker, round_)
     if now_s - round_.moved_s > limit_s:
-        return replan(broker, round_, (broker.me,), f"nothing moved for {limit_s:.0f} s", now_s)
+        return replan(broker, round_, alone(broker, round_), f"nothing moved for {limit_s:.0f} s: {why}", now_s)
     return broker, []
+
+
+def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:
+    """Return whose contributions nobody need hope for: owners reduce without them until it is settled otherwise."""
+    return tuple(
+        peer
+        for peer in round_.announced.members
+        if peer in round_.spoiled
+        or not (peer in broker.present or peer in round_.serials or expected(broker, peer, now_s))
+    )
 
 
 def _possible(broker: Broker, round_: Round, now_s: float) -> list[bytes]:
@@ -131,22 +163,39 @@ def _possible(broker: Broker, round_: Round, now_s: float) -> list[bytes]:
     ]
 
 
-def stall_s(broker: Broker, round_: Round) -> float:
-    """Return how long a settled round may stand still.
-
-    Results take as long to return as contributions took to send, and that is not known apart from the work; so
-    what is patient with contributors is patient here. A plan that was given up is followed by one with more time:
-    however slow the links, some plan has enough.
-    """
-    patience_s, _ = patience(broker, round_)
-    return max(STALL_S, patience_s) * 2.0 ** min(round_.attempt - round_.first_attempt, STALLS_MAX)
+def _layout(round_: Round) -> Layout:
+    return Layout(round_.shards, round_.announced.members, gather=round_.gather)
 
 
-def _root(round_: Round) -> str | None:
-    """Return the digest root of the result once every owner has reported."""
-    if any(owner not in round_.reduced for owner in round_.owners):
+def _root(round_: Round, live: list[bytes]) -> str | None:
+    """Return the digest root of the result once everybody who makes some of it has reported."""
+    if round_.gather:
+        return _gathered(round_, live)
+    layout = _layout(round_)
+    makers = {owner: roots for owner in round_.owners if (roots := layout.roots(owner))}
+    if any(owner not in round_.reduced for owner in makers):
         return None
-    return result_root(digest for owner in round_.owners for digest in round_.reduced[owner])
+    digests = {
+        index: digest
+        for owner, roots in makers.items()
+        for index, digest in zip(roots, round_.reduced[owner], strict=True)
+    }
+    return result_root(digests[index] for index in sorted(digests))
+
+
+def _gathered(round_: Round, live: list[bytes]) -> str | None:
+    """Return what most have made of it, once everybody has who is here and got all contributions."""
+    if any(owner not in round_.holding for owner in round_.owners if owner in live):
+        return None
+    counts = Counter(round_.holding[owner] for owner in round_.owners if owner in round_.holding)
+    return max(sorted(counts), key=lambda root: counts[root], default=None)
+
+
+def _differing(round_: Round, root: str) -> list[Action]:
+    """Return a word about everybody who made another result of the same contributions: it will fetch this one."""
+    odd = [p for p in round_.owners if round_.gather and round_.holding.get(p, root) != root]
+    why = "it made another result of the same contributions than most did, and fetches theirs"
+    return [Note(journal.MessageRefused(who=short(p), why=why)) for p in odd]
 
 
 def _held(round_: Round, root: str, live: int) -> bool:
@@ -164,13 +213,18 @@ def _settle(
     in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]
     open_ = [p for p in [*live, *waited] if p not in round_.serials and p not in round_.spoiled]
     patience_s, why = patience(broker, round_)
-    stalled = now_s - round_.moved_s > STALL_S
+    stalled = now_s - round_.moved_s > resend_s(broker, round_)
     late = now_s - round_.began_s >= patience_s and (stalled or not any(p in round_.took_s for p in open_))
     enough = len(in_) >= broker.run.membership.contributors_min
     if not enough or (open_ and not late):
-        return broker, []
+        absent = _absent(broker, round_, now_s)
+        if absent == round_.absent:
+            return broker, []
+        round_ = replace(round_, absent=absent)
+        broker = replace(broker, round=round_)
+        return broker, tell_plan(broker, round_)
     settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
-    round_ = replace(round_, settled=settled, moved_s=now_s)
+    round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
     note = journal.RoundSettled(
         channel=round_.key.channel,
@@ -180,19 +234,3 @@ def _settle(
         why="everybody present contributed" if not open_ else why,
     )
     return broker, [Note(note), *tell_plan(broker, round_)]
-
-
-def patience(broker: Broker, round_: Round) -> tuple[float, str]:
-    """Return how long the round may wait for its slowest member, and why.
-
-    Until half have contributed little is known, and the spec's ceiling holds, counted from the first contribution;
-    then four times the median of what they took, and ten seconds for the wire.
-    """
-    limit_s = broker.run.upkeep.patience_s_max
-    took = sorted(round_.took_s.values())
-    ceiling_s = limit_s + min(took, default=0.0)
-    if 2 * len(took) < len(round_.announced.members):
-        return ceiling_s, f"fewer than half have contributed {limit_s:.0f} s after the first"
-    derived_s = 4 * median(took) + 10
-    why = f"four times the median of {median(took):.1f} s and 10 s"
-    return min(ceiling_s, derived_s), why

@@ -10,8 +10,9 @@ from msgspec import Struct
 
 from atoll import journal
 from atoll.spec.run import AllowList, Run
-from atoll.swarm.log import Entry, History, Key, Member, Record, RoundAnnounced
+from atoll.swarm.log import Entry, History, Key, Member, Record, RoundAnnounced, SettingsChanged
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Standing
+from atoll.swarm.shares import Bulk, Shard, owners_of
 
 REUNION_S = 15.0
 """After a restart, how long known members may take to come back before the run goes on without them."""
@@ -94,6 +95,19 @@ class Presence(Struct, frozen=True):
 
     member: Member
     standing: Standing | None = None
+    unreached: tuple[bytes, ...] = ()
+    """Members that cannot reach it."""
+    doubts: tuple[tuple[bytes, int], ...] = ()
+    """Members that could not reach it once, though they had before, and in which round."""
+
+
+class Pace(Struct, frozen=True):
+    """How long the last rounds took: the median contribution, and results from the settling to the commit."""
+
+    work_s: tuple[float, ...] = ()
+    return_s: tuple[float, ...] = ()
+    seen: tuple[bytes, ...] = ()
+    """Who contributed to the last of them."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -104,8 +118,10 @@ class Round(Struct, frozen=True, kw_only=True):
     moved_s: float
     attempt: int
     first_attempt: int
-    owners: tuple[bytes, ...]
+    shards: tuple[Shard, ...]
+    gather: bool = False
     settled: tuple[Contribution, ...] | None = None
+    settled_s: float = 0.0
     serials: dict[bytes, int] = {}
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
@@ -113,6 +129,14 @@ class Round(Struct, frozen=True, kw_only=True):
     spoiled: tuple[bytes, ...] = ()
     reduced: dict[bytes, tuple[bytes, ...]] = {}
     holding: dict[bytes, str] = {}
+    shunned: tuple[bytes, ...] = ()
+    """Members that somebody could not bring its contribution to: they own nothing for the rest of the round."""
+    absent: tuple[bytes, ...] = ()
+    """Members whose contribution is not hoped for: away, or refused."""
+
+    @property
+    def owners(self) -> tuple[bytes, ...]:
+        return owners_of(self.shards)
 
     @property
     def key(self) -> Key:
@@ -123,9 +147,15 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Everything the broker decides from."""
 
     me: bytes
+    term: int
+    """The council's term in which we lead: the epoch that our first record opens."""
     run: Run
     started_s: float
+    cold: bool = False
+    """This peer itself has just started: perhaps everybody has."""
     tokens_per_sample: int
+    bulk: Bulk = Bulk()
+    """What one contribution is on the wire."""
     history: History = History()
     epoch: int = 0
     """Our own epoch; 0 until the log says that it began."""
@@ -141,6 +171,11 @@ class Broker(Struct, frozen=True, kw_only=True):
     """A round was announced in our epoch."""
     attempts: int = 0
     """Plans made in our epoch: each has a number of its own, so that no late report can pass for a new one."""
+    settings: SettingsChanged | None = None
+    """What the organiser wants changed."""
+    shares: dict[bytes, float] = {}
+    """Which part of the grid each peer that can own something owns since the shares last changed."""
+    pace: Pace = Pace()
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
 

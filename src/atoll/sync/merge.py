@@ -52,13 +52,27 @@ def first_anchor(outer: Outer, weights: Vector) -> Anchor:
     return Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(outer)})
 
 
-def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
-    """Return the weighted mean of some contributions, in the order given; what is too large comes out not finite."""
+def add_up(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return the weighted sum of some contributions, in the order given; what is too large comes out not finite."""
     total = np.zeros_like(parts[0])
     with np.errstate(over="ignore", invalid="ignore"):
         for part, weight in zip(parts, weights, strict=True):
             total = total + part * np.float32(weight)
-        return total / np.float32(sum(weights))
+    return total
+
+
+def mean(sums: Sequence[Vector], weight: float) -> Vector:
+    """Return the mean from the weighted sums of groups, in the order given, and the weight of all together."""
+    total = np.zeros_like(sums[0])
+    with np.errstate(over="ignore", invalid="ignore"):
+        for part in sums:
+            total = total + part
+        return total / np.float32(weight)
+
+
+def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
+    """Return the weighted mean of some contributions, in the order given; what is too large comes out not finite."""
+    return mean([add_up(parts, weights)], sum(weights))
 
 
 def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> Anchor:

@@ -1,0 +1,794 @@
+"""Do rounds keep their word when peers die? Five real peers, each killed or cut off in the middle of rounds.
+
+    python -m bench.kills                            on loopback: each kind of death 20 times
+    sudo python -m bench.kills --where namespaces    machines of their own, lines of 30 Mbit/s and one of 8
+    python -m bench.kills --audit                    20 kills in one run, then the ledger and the held-out loss
+
+A moment is drawn uniformly over the undisturbed round (the median of the last ten). The victim is a `contributor` (one
+that owns nothing where there is one), an `owner`, the `leader` (all by SIGKILL), or anybody whose `link` falls silent
+for 20 s (on loopback: SIGSTOP). It stays away until the round is over, or with `--back soon` is started again after a
+second. The promise, for the very round that was open: all survivors commit and apply it with one result and one
+anchor, and the delay past the undisturbed commit is at most the time until the death was detected (by the broker; of
+the leader: until the next one's epoch began) plus 1.2 times what must be sent again. That is, for contributions of B
+bytes, a victim that owned the share s, n survivors, lines of r bytes/s, and survivors' shares s' after it:
+
+    s B / r  of the slowest survivor (its part for the heirs)  +  (n - 1) s' B / r  of the busiest owner (all results)
+
+On loopback, where no line has a rate, it is the undisturbed exchange: from the last one's work to the commit. Exits 1
+if a promise is broken, and prints what the journals say of that round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import FrameType
+
+from atoll import journal
+from atoll.journal import Line
+from atoll.observe.tail import Tail
+
+PEERS = 5
+KINDS = ("contributor", "owner", "leader", "link")
+BACK_S = 1.0
+SILENT_S = 20.0
+"""How long a link stays silent."""
+CALM_ROUNDS = 10
+"""Rounds whose median is the undisturbed one."""
+TRIAL_S_MAX = 120.0
+"""A round that takes longer hangs."""
+GATHER_S_MAX = 300.0
+"""Everybody is together again within this time, or the run hangs."""
+NOTICE_S_MAX = 45.0
+"""A death is noticed within this time, needed or not: links are given up after 30 s of silence at the latest."""
+LOOK_S = 0.02
+SLACK = 1.2
+RATES_MBIT = (30, 30, 30, 30, 8)
+"""Lines in namespaces: one is too slow to own anything."""
+SIZE = "1m"
+STEPS = 10
+"""Local steps: with that size a round takes a few seconds on two cores."""
+AUDIT_SIZE = "tiny"
+AUDIT_STEPS = 60
+AUDIT_ROUNDS = 40
+AUDIT_SEEDS = (0, 1, 2)
+AUDIT_S_MAX = 1800.0
+
+BATCH = 4
+CONTEXT = 64
+
+RUN = """
+name = "mortals"
+[model]
+kind = "fresh"
+size = "{size}"
+[data]
+context = 64
+source = {{ kind = "corpus", name = "austen", tokenizer = "bytes" }}
+[recipe]
+base = "diloco"
+[recipe.work]
+batch = 4
+schedule = {{ kind = "cosine", warmup_steps = 50, floor = 0.1 }}
+inner = {{ kind = "adamw", lr = 2e-3, betas = [0.9, 0.95], weight_decay = 0.1 }}
+[recipe.channel.outer.when]
+steps = {steps}
+[budget]
+{budget}
+[membership]
+start_with = {peers}
+[seeds]
+model = {seed}
+data = {seed}
+[upkeep]
+evaluate_samples = 512
+"""
+
+
+# one seat: keeps its peer alive
+
+
+def keep_alive(folder: Path) -> int:
+    """Be a seat: start its peer, and start it again whenever it dies, until the run is over or the director is gone."""
+    index, host = int(os.environ["ATOLL_HOST_INDEX"]), os.environ["ATOLL_HOST_IP"]
+    signal.signal(signal.SIGTERM, _leave)
+    home, director = folder / "peers" / str(index), int((folder / "director").read_text())
+    home.mkdir(parents=True, exist_ok=True)
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        words = ["--run", str(folder / "run.json")] if index == 0 else ["--ticket", _ticket(folder, director)]
+        while True:
+            process = _start(folder, home, [*words, "--host", host])
+            _leave_note(folder / f"pid-{index}", str(process.pid))
+            while process.poll() is None and _alive(director):
+                time.sleep(0.05)
+            with (folder / f"ends-{index}").open("a") as ends:
+                ends.write(f"{process.returncode}\n")
+            if process.returncode == 0 or not _alive(director):
+                return 0
+            time.sleep(BACK_S)
+            while (folder / f"away-{index}").exists() and _alive(director):
+                time.sleep(0.05)
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+def _start(folder: Path, home: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "atoll.cli.main", "peer", "--home", str(home), *words]
+    env = {**os.environ, "HOME": str(folder), "ATOLL_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    with (home / "output.log").open("ab") as said:
+        return subprocess.Popen(
+            [*command, "--threads", "1", "--device", "cpu"], stdin=subprocess.DEVNULL, stdout=said, stderr=said, env=env
+        )
+
+
+def _ticket(folder: Path, director: int) -> str:
+    """Return the organiser's ticket once it is printed."""
+    path = folder / "peers" / "0" / "journal.jsonl"
+    while _alive(director):
+        for line in journal.read(path) if path.is_file() else ():
+            if isinstance(line.event, journal.TicketPrinted):
+                return line.event.ticket
+        time.sleep(0.1)
+    raise KeyboardInterrupt
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _leave_note(path: Path, text: str) -> None:
+    """Write a file that is seen whole or not at all."""
+    draft = path.with_suffix(".new")
+    draft.write_text(text)
+    draft.rename(path)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+# the stage: five seats somewhere
+
+
+@dataclass
+class Stage:
+    """Five seats and what can be done to the peers on them."""
+
+    folder: Path
+    where: str
+    killed: dict[int, int] = field(default_factory=dict)
+    """How often each was killed by us."""
+    silenced: dict[int, float] = field(default_factory=dict)
+    """Since when seats are silent."""
+
+    def pid(self, seat: int) -> int:
+        return int((self.folder / f"pid-{seat}").read_text())
+
+    def kill(self, seat: int, *, stay: bool) -> float:
+        """End a peer without a word and return when; one that is to `stay` away waits for `let_back`."""
+        if stay:
+            (self.folder / f"away-{seat}").touch()
+        self.killed[seat] = self.killed.get(seat, 0) + 1
+        os.kill(self.pid(seat), signal.SIGKILL)
+        return time.time()
+
+    def silence(self, seat: int) -> float:
+        """Let nothing come from a peer any more and return since when."""
+        self._link(seat, "down", signal.SIGSTOP)
+        self.silenced[seat] = time.time()
+        return self.silenced[seat]
+
+    def let_back(self) -> None:
+        """Let everybody come back who is away; a silent link when its time is over."""
+        for path in self.folder.glob("away-*"):
+            path.unlink()
+        for seat, since_s in list(self.silenced.items()):
+            time.sleep(max(0.0, since_s + SILENT_S - time.time()))
+            self._link(seat, "up", signal.SIGCONT)
+            del self.silenced[seat]
+
+    def _link(self, seat: int, state: str, instead: signal.Signals) -> None:
+        if self.where == "loopback":
+            os.kill(self.pid(seat), instead)
+        else:
+            inside = ["nsenter", "-t", str(self.pid(seat)), "-n"]
+            subprocess.run([*inside, "ip", "link", "set", "eth0", state], check=True)
+
+    def fallen(self) -> list[str]:
+        """Return who ended without having been killed."""
+        found = []
+        for seat in range(PEERS):
+            path = self.folder / f"ends-{seat}"
+            codes = path.read_text().split() if path.is_file() else []
+            strange = [code for code in codes if code not in ("0", str(-signal.SIGKILL))]
+            if strange or codes.count(str(-signal.SIGKILL)) > self.killed.get(seat, 0):
+                said = (self.folder / "peers" / str(seat) / "output.log").read_text(errors="replace").strip()
+                found.append(f"peer {seat} ended by itself ({', '.join(strange)}): {said[-1500:]}")
+        return found
+
+
+@contextmanager
+def staged(folder: Path, where: str, text: str) -> Iterator[Stage]:
+    """Keep five peers on a run, and leave nothing running behind."""
+    prepare(folder, text)
+    _leave_note(folder / "director", str(os.getpid()))
+    inside = [sys.executable, "-m", "bench.kills", "--inside", str(folder)]
+    if where == "loopback":
+        env = [{**os.environ, "ATOLL_HOST_INDEX": str(seat), "ATOLL_HOST_IP": "127.0.0.1"} for seat in range(PEERS)]
+        seats = [subprocess.Popen(inside, env=each, start_new_session=True) for each in env]
+    else:
+        rates = ",".join(f"{rate}mbit" for rate in RATES_MBIT)
+        script = Path(__file__).with_name("netns.sh")
+        command = ["bash", str(script), str(PEERS), rates, "--", *inside]
+        seats = [subprocess.Popen(command, start_new_session=True)]
+    try:
+        yield Stage(folder, where)
+    finally:
+        for seat in seats:
+            seat.terminate()
+        for seat in seats:
+            seat.wait()
+
+
+def prepare(folder: Path, text: str) -> None:
+    """Write the run where seats find it, its data prepared."""
+    from atoll.cli.local import save_run
+    from atoll.cli.machine import Machine, pinned
+    from atoll.spec.load import load_run
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.toml").write_text(text)
+    os.environ["ATOLL_HOME"] = str(folder / "cache")
+    save_run(folder, pinned(load_run(folder / "run.toml"), Machine(device="cpu")))
+
+
+# the story: what the journals say
+
+
+class Story:
+    """What all journals together say, read as they grow."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tail = Tail(folder)
+        self._seats: dict[str, int] = {}
+        self.recent: deque[Line] = deque(maxlen=4000)
+        self.announced: dict[int, tuple[float, tuple[str, ...]]] = {}
+        self.committed: dict[int, dict[str, tuple[float, str, tuple[str, ...]]]] = {}
+        self.applied: dict[int, dict[str, tuple[float, str]]] = {}
+        self.worked_s: dict[int, float] = {}
+        """When the last one's work for a version was done."""
+        self.voided: set[int] = set()
+        self.replanned: dict[int, list[str]] = {}
+        self.lost: list[tuple[float, str, str]] = []
+        """When, by whom, who."""
+        self.epochs: list[tuple[float, int, str]] = []
+        self.shares: dict[str, float] = {}
+        self.started: dict[str, float] = {}
+        self.losses: dict[str, float | None] = {}
+        self.finished: set[str] = set()
+
+    def look(self) -> None:
+        for line in self._tail.lines():
+            self.recent.append(line)
+            self._add(line)
+
+    def _add(self, line: Line) -> None:
+        at_s, peer = line.at_s, line.peer
+        match line.event:
+            case journal.RoundAnnounced(version=version, members=members):
+                self.announced.setdefault(version, (at_s, tuple(members)))
+            case journal.WorkProgressed(version=version, steps=steps, steps_of=whole) if steps == whole:
+                self.worked_s[version] = max(self.worked_s.get(version, 0.0), at_s)
+            case journal.RoundCommitted(version=version, result=result, contributors=contributors):
+                self.committed.setdefault(version, {}).setdefault(peer, (at_s, result, tuple(contributors)))
+            case journal.RoundApplied(version=version, anchor=anchor):
+                self.applied.setdefault(version, {}).setdefault(peer, (at_s, anchor))
+            case journal.RoundVoided(version=version):
+                self.voided.add(version)
+            case journal.RoundReplanned(version=version, why=why):
+                self.replanned.setdefault(version, []).append(why)
+            case journal.PeerLost(who=who) | journal.BrokerLost(who=who):
+                self.lost.append((at_s, peer, who))
+            case journal.EpochStarted(epoch=epoch, broker=broker):
+                if not self.epochs or epoch > self.epochs[-1][1]:
+                    self.epochs.append((at_s, epoch, broker))
+                    self.shares = {}
+            case journal.SharesChanged(shares=shares):
+                self.shares = shares
+            case journal.PeerStarted():
+                self.started[peer] = at_s
+            case journal.Evaluated(loss=loss):
+                self.losses[peer] = loss
+            case journal.PeerStopped(finished=True):
+                self.finished.add(peer)
+            case _:
+                pass
+
+    def seats(self) -> dict[str, int]:
+        """Return which peer sits where."""
+        for path in self._tail.files():
+            if int(path.parent.name) not in self._seats.values():
+                with path.open("rb") as lines:
+                    self._seats[journal.parse(lines.readline()).peer] = int(path.parent.name)
+        return self._seats
+
+    @property
+    def version(self) -> int:
+        return max(self.committed, default=0)
+
+    @property
+    def leader(self) -> str:
+        return self.epochs[-1][2]
+
+    def share(self, peer: str) -> float:
+        """Return which part of the grid a peer owns: unless something else was said, all own the same."""
+        return self.shares.get(peer, 0.0) if self.shares else 1.0 / PEERS
+
+    def committed_s(self, version: int, by: Sequence[str] = ()) -> float | None:
+        """Return when the first (of some) learned that a version is committed."""
+        told = self.committed.get(version, {})
+        return min((at_s for peer, (at_s, *_) in told.items() if not by or peer in by), default=None)
+
+    def calm(self) -> list[int]:
+        """Return the last undisturbed rounds: all were in, and nothing was planned anew."""
+        whole = [v for v, told in self.committed.items() if all(len(c) == PEERS for _, _, c in told.values())]
+        return [v for v in sorted(whole) if v > 1 and v not in self.replanned and v not in self.voided][-CALM_ROUNDS:]
+
+    def undisturbed_s(self) -> float:
+        return statistics.median(self._round_s(version) for version in self.calm())
+
+    def exchange_s(self) -> float:
+        return statistics.median((self.committed_s(v) or 0.0) - self.worked_s[v] for v in self.calm())
+
+    def spread_s(self) -> float:
+        """Return by how much the longest undisturbed round is longer than the median."""
+        return max(self._round_s(version) for version in self.calm()) - self.undisturbed_s()
+
+    def _round_s(self, version: int) -> float:
+        return (self.committed_s(version) or 0.0) - self.announced[version][0]
+
+    def forks(self) -> list[str]:
+        """Return the versions of which two peers tell different things, ever."""
+        found = []
+        for version, told in sorted(self.committed.items()):
+            if len({what[1:] for what in told.values()}) > 1:
+                found.append(f"round {version} was committed in two ways: {told}")
+        for version, held in sorted(self.applied.items()):
+            if len({anchor for _, anchor in held.values()}) > 1:
+                found.append(f"round {version}: different anchors: {held}")
+        return found
+
+    def tell(self, since_s: float, version: int = 0) -> list[str]:
+        """Return the lines since a time (that belong to a version, or to none) as a person reads them."""
+        seats = self.seats()
+        quiet = (journal.TrafficCounted, journal.CheckpointSaved, journal.LeaseTaken, journal.TicketPrinted)
+        told = []
+        for line in sorted(self.recent, key=lambda line: line.at_s):
+            event = line.event
+            dull = isinstance(event, journal.WorkProgressed) and event.steps < event.steps_of
+            other = version and getattr(event, "version", version) != version
+            if line.at_s >= since_s and not dull and not other and not isinstance(event, quiet):
+                text = repr(event)
+                for peer, seat in seats.items():
+                    text = text.replace(repr(peer), f"#{seat}").replace(peer, f"#{seat}")
+                told.append(f"{line.at_s - since_s:7.2f} #{seats.get(line.peer, '?')} {text[:260]}")
+        return told
+
+
+# trials
+
+
+@dataclass
+class Trial:
+    """One death, and what became of its round."""
+
+    kind: str
+    version: int
+    seat: int
+    led: bool
+    share: float
+    at_s: float
+    """When it died, from the announcement on."""
+    undisturbed_s: float
+    bound_s: float
+    """What must be sent again takes so long."""
+    kept: bool = False
+    """All survivors committed and applied the very round."""
+    identical: bool = False
+    delay_s: float | None = None
+    detected_s: float | None = None
+    """From the death until the broker knew, or a new leader's epoch began."""
+    noticed_s: float | None = None
+    """Until the first survivor knew."""
+    contributors: int = 0
+    replanned: list[str] = field(default_factory=list)
+    came_back: bool = False
+    """The victim was at work again before the round was committed."""
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def within(self) -> bool:
+        limit_s = (self.detected_s or 0.0) + SLACK * self.bound_s
+        return self.delay_s is not None and self.delay_s <= limit_s
+
+    @property
+    def good(self) -> bool:
+        return self.kept and self.identical and self.within
+
+
+class Hang(Exception):
+    """Something did not happen in time."""
+
+
+class Director:
+    """Lets peers die, one after the other."""
+
+    def __init__(self, stage: Stage, size_bytes: int, *, stay: bool) -> None:
+        self.stage, self.stay = stage, stay
+        self.story = Story(stage.folder)
+        self._size_bytes = size_bytes
+        self._after = 0
+        """Only rounds after this version are looked at."""
+
+    def until(self, claim: Callable[[], bool], limit_s: float, what: str) -> None:
+        """Read journals until something holds."""
+        deadline_s = time.monotonic() + limit_s
+        while not claim():
+            if time.monotonic() > deadline_s:
+                raise Hang(f"{what}: not within {limit_s:.0f} s")
+            time.sleep(LOOK_S)
+            self.story.look()
+
+    def warm_up(self) -> None:
+        """Wait until enough rounds went by undisturbed."""
+        self.until(lambda: len(self.story.calm()) >= CALM_ROUNDS, GATHER_S_MAX, f"{CALM_ROUNDS} undisturbed rounds")
+
+    def trial(self, kind: str) -> Trial:
+        """Let somebody die at a moment of a round, and return what became of it."""
+        while (trial := self._strike(kind)) is None:
+            pass
+        story, struck_s = self.story, story_time(self.story, trial)
+        survivors = [peer for peer, seat in story.seats().items() if seat != trial.seat]
+        victim = next(peer for peer, seat in story.seats().items() if seat == trial.seat)
+        try:
+            self.until(lambda: self._over(trial, survivors), TRIAL_S_MAX, "the end of the round")
+            self.until(lambda: self._detected(trial, victim, struck_s), NOTICE_S_MAX, "the notice")
+        except Hang as hang:
+            trial.told.append(f"hang: {hang}")
+        self._judge(trial, survivors, victim, struck_s)
+        self.stage.let_back()
+        return trial
+
+    def _strike(self, kind: str) -> Trial | None:
+        """Wait for the moment and let somebody die; None where the round was over before."""
+        story = self.story
+        self.until(self._together, GATHER_S_MAX, "a round with everybody in it")
+        version = max(story.announced)
+        announced_s, members = story.announced[version]
+        self._after = version
+        undisturbed_s = story.undisturbed_s()
+        moment_s = announced_s + random.uniform(0.0, undisturbed_s)
+        self.until(lambda: time.time() >= moment_s or version in story.committed, TRIAL_S_MAX, "the moment")
+        if version in story.committed:
+            return None
+        victim = self._pick(kind, members)
+        seat, led, share = story.seats()[victim], victim == story.leader, story.share(victim)
+        bound_s = self._bound_s(victim, members)
+        struck_s = self.stage.silence(seat) if kind == "link" else self.stage.kill(seat, stay=self.stay)
+        return Trial(kind, version, seat, led, round(share, 3), struck_s - announced_s, undisturbed_s, bound_s)
+
+    def _together(self) -> bool:
+        """Return whether a round is open with everybody in it, and the one before had everybody's contribution."""
+        story = self.story
+        version = max(story.announced, default=0)
+        if version <= self._after or version in story.committed or len(story.announced[version][1]) < PEERS:
+            return False
+        return version - 1 in story.calm() and len(story.seats()) == PEERS
+
+    def _pick(self, kind: str, members: Sequence[str]) -> str:
+        story = self.story
+        others = [peer for peer in members if peer != story.leader]
+        match kind:
+            case "leader":
+                return story.leader
+            case "owner":
+                return random.choice([peer for peer in others if story.share(peer) > 0] or others)
+            case "contributor":
+                return random.choice([peer for peer in others if not story.share(peer)] or others)
+            case _:
+                return random.choice(members)
+
+    def _bound_s(self, victim: str, members: Sequence[str]) -> float:
+        """Return how long it takes to send again what must be; see the module's docstring."""
+        story = self.story
+        if self.stage.where == "loopback":
+            return story.exchange_s()
+        rate_bytes_s = {peer: RATES_MBIT[seat] * 1e6 / 8 for peer, seat in story.seats().items()}
+        survivors = [peer for peer in members if peer != victim]
+        left = sum(story.share(peer) for peer in survivors) or 1.0
+        parts_s = max(story.share(victim) * self._size_bytes / rate_bytes_s[peer] for peer in survivors)
+        copies = (len(survivors) - 1) * self._size_bytes
+        return parts_s + max(story.share(peer) / left * copies / rate_bytes_s[peer] for peer in survivors)
+
+    def _over(self, trial: Trial, survivors: Sequence[str]) -> bool:
+        return all(peer in self.story.applied.get(trial.version, {}) for peer in survivors)
+
+    def _detected(self, trial: Trial, victim: str, struck_s: float) -> bool:
+        """Note who knew of the death when; return whether it counts as detected."""
+        story = self.story
+        notices = [(at_s, by) for at_s, by, who in story.lost if who == victim and by != victim and at_s >= struck_s]
+        epochs = [at_s for at_s, _, broker in story.epochs if broker != victim and at_s >= struck_s]
+        decided = epochs if trial.led else [at_s for at_s, by in notices if by == story.leader]
+        trial.noticed_s = min((at_s - struck_s for at_s, _ in notices), default=None)
+        trial.detected_s = min((at_s - struck_s for at_s in decided), default=None)
+        return trial.detected_s is not None
+
+    def _judge(self, trial: Trial, survivors: Sequence[str], victim: str, struck_s: float) -> None:
+        story, version = self.story, trial.version
+        announced_s = story.announced[version][0]
+        told = {peer: what for peer, what in story.committed.get(version, {}).items() if peer in survivors}
+        held = {peer: what for peer, what in story.applied.get(version, {}).items() if peer in survivors}
+        trial.kept = len(told) == len(held) == len(survivors) and version not in story.voided
+        trial.identical = len({what[1:] for what in told.values()}) == len({a for _, a in held.values()}) == 1
+        trial.contributors = max((len(what[2]) for what in told.values()), default=0)
+        trial.replanned = story.replanned.get(version, [])
+        committed_s = story.committed_s(version, survivors)
+        if committed_s is not None:
+            trial.delay_s = committed_s - announced_s - trial.undisturbed_s
+            trial.came_back = struck_s < story.started.get(victim, 0.0) < committed_s
+        if not trial.good:
+            trial.told += story.tell(announced_s, version)
+
+
+def story_time(story: Story, trial: Trial) -> float:
+    """Return when the victim died, on the journals' clock."""
+    return story.announced[trial.version][0] + trial.at_s
+
+
+def trials(where: str, times: int, kinds: Sequence[str], *, stay: bool, folder: Path) -> tuple[list[Trial], list[str]]:
+    """Return all trials, and what else is wrong."""
+    text = RUN.format(size=SIZE, steps=STEPS, budget="rounds = 1000000", peers=PEERS, seed=0)
+    done: list[Trial] = []
+    wrong: list[str] = []
+    with staged(folder, where, text) as stage:
+        director = Director(stage, contribution_bytes(folder), stay=stay)
+        try:
+            director.warm_up()
+            _say_calm(director.story)
+            for number in range(times):
+                for kind in kinds:
+                    done.append(director.trial(kind))
+                    _say(number, done[-1])
+            director.until(director._together, GATHER_S_MAX, "everybody together again at the end")
+        except Hang as hang:
+            wrong += [f"hang: {hang}", *director.story.tell(time.time() - GATHER_S_MAX)[-80:]]
+        except KeyboardInterrupt:
+            wrong.append("interrupted")
+        finally:
+            stage.let_back()
+        wrong += director.story.forks() + stage.fallen()
+        _say_calm(director.story)
+    return done, wrong
+
+
+def contribution_bytes(folder: Path) -> int:
+    """Return the size of one contribution in fp32."""
+    from atoll.data.shards import read_manifest
+    from atoll.model.shape import elements, shapes
+    from atoll.spec.run import SIZES
+
+    return 4 * elements(shapes(SIZES[SIZE], read_manifest(_shards(folder)).tokenizer.vocab_size))
+
+
+def _shards(folder: Path) -> Path:
+    """Return where the run's data lies."""
+    return next((folder / "cache").rglob("manifest.json")).parent
+
+
+def _say_calm(story: Story) -> None:
+    if story.calm():
+        print(
+            f"undisturbed: {story.undisturbed_s():.2f} s a round, {story.exchange_s():.2f} s of it the exchange; "
+            f"the longest of the last {len(story.calm())} took {story.spread_s():.2f} s more; "
+            f"shares {sorted((story.seats()[p], round(story.share(p), 3)) for p in story.seats())}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _say(number: int, trial: Trial) -> None:
+    said = (
+        f"{number + 1:>3} {trial.kind:<11} #{trial.seat} round {trial.version}, at {trial.at_s:.2f} of "
+        f"{trial.undisturbed_s:.2f} s: delay {_seconds(trial.delay_s)}, detected {_seconds(trial.detected_s)}, "
+        f"bound {trial.bound_s:.2f} s, {trial.contributors} in, {len(trial.replanned)} plans more"
+        f"{', came back' if trial.came_back else ''}{'' if trial.good else '  BROKEN'}"
+    )
+    print("\n".join([said, *("      " + line for line in trial.told)]), file=sys.stderr, flush=True)
+
+
+def _seconds(number: float | None) -> str:
+    return "never" if number is None else f"{number:.2f} s"
+
+
+def table(done: Sequence[Trial]) -> str:
+    """Return what the trials come to, a line for each kind."""
+    rows = [("kind", "trials", "kept", "identical", "delay: median", "worst", "detected: median", "within the bound")]
+    for kind in dict.fromkeys(trial.kind for trial in done):
+        mine = [trial for trial in done if trial.kind == kind]
+        delays = [trial.delay_s for trial in mine if trial.delay_s is not None]
+        found = [trial.detected_s for trial in mine if trial.detected_s is not None]
+        rows.append(
+            (
+                kind,
+                str(len(mine)),
+                str(sum(trial.kept for trial in mine)),
+                str(sum(trial.identical for trial in mine)),
+                _seconds(statistics.median(delays) if delays else None),
+                _seconds(max(delays, default=None)),
+                _seconds(statistics.median(found) if found else None),
+                str(sum(trial.within for trial in mine)),
+            )
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+# the audit: many kills in one run
+
+
+def one_run(folder: Path, seed: int, kills: int) -> tuple[dict[str, object], list[str]]:
+    """Train to the end with so many kills on the way; return what came of it, and what is wrong."""
+    tokens = AUDIT_ROUNDS * PEERS * AUDIT_STEPS * BATCH * CONTEXT
+    text = RUN.format(size=AUDIT_SIZE, steps=AUDIT_STEPS, budget=f"tokens = {tokens}", peers=PEERS, seed=seed)
+    wrong: list[str] = []
+    dead: list[str] = []
+    with staged(folder, "loopback", text) as stage:
+        director = Director(stage, 0, stay=False)
+        story = director.story
+        try:
+            for _ in range(kills):
+                dead.append(_kill_somebody(director))
+                print(f"seed {seed}: kill {len(dead)}: {dead[-1]}", file=sys.stderr, flush=True)
+            director.until(lambda: len(story.finished) == PEERS, AUDIT_S_MAX, "the end of the run")
+        except Hang as hang:
+            wrong += [f"hang: {hang}", *story.tell(time.time() - 120.0)[-80:]]
+        wrong += story.forks() + stage.fallen()
+        outcome: dict[str, object] = {
+            "seed": seed,
+            "kills": dead,
+            "rounds": story.version,
+            "leaders": len(story.epochs),
+            "losses": sorted({loss for loss in story.losses.values() if loss is not None}),
+        }
+    return outcome, wrong
+
+
+def _kill_somebody(director: Director) -> str:
+    """Wait until a round later, and a random while, and kill anybody who is up."""
+    story, stage = director.story, director.stage
+    version = story.version
+    director.until(lambda: story.version > version and len(story.seats()) == PEERS, GATHER_S_MAX, "the next round")
+    moment_s = time.time() + random.uniform(0.0, 2.0)
+    director.until(lambda: time.time() >= moment_s, TRIAL_S_MAX, "the moment")
+    up = [seat for seat in range(PEERS) if _alive(stage.pid(seat))]
+    seat = random.choice(up)
+    stage.kill(seat, stay=False)
+    leads = story.epochs[-1][2] == next(peer for peer, at in story.seats().items() if at == seat)
+    return f"#{seat}{', the leader' if leads else ''}, round {max(story.announced)}"
+
+
+def ledgers(folder: Path) -> tuple[list[dict[str, object]], list[str]]:
+    """Audit every pair of journals with the command that people use; return the sums, and what is wrong."""
+    found: list[dict[str, object]] = []
+    wrong: list[str] = []
+    for one in range(PEERS):
+        for other in range(one + 1, PEERS):
+            pair = [str(folder / "peers" / str(seat)) for seat in (one, other)]
+            command = [sys.executable, "-m", "atoll.cli.main", "data", "ledger", *pair, "--data", str(_shards(folder))]
+            asked = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
+            if not asked.stdout:
+                wrong.append(f"peers {one} and {other}: {asked.stderr.strip()[-500:]}")
+                continue
+            told = json.loads(asked.stdout)
+            found.append({"peers": [one, other], **{key: told[key] for key in ("ok", "rounds", "positions", "tokens")}})
+            wrong += [f"peers {one} and {other}: {finding}" for finding in told["findings"]]
+    return found, wrong
+
+
+def audit(folder: Path, kills: int) -> tuple[dict[str, object], list[str]]:
+    """Compare one run full of kills with undisturbed ones of several seeds."""
+    struck, wrong = one_run(folder / "struck", AUDIT_SEEDS[0], kills)
+    sums, lost = ledgers(folder / "struck")
+    print(f"audit: {sums}", file=sys.stderr, flush=True)
+    wrong += lost
+    calm = []
+    for seed in AUDIT_SEEDS:
+        outcome, faults = one_run(folder / f"calm-{seed}", seed, 0)
+        print(f"undisturbed, seed {seed}: {outcome['losses']}", file=sys.stderr, flush=True)
+        calm.append(outcome)
+        wrong += [f"undisturbed, seed {seed}: {fault}" for fault in faults]
+    outcome = {"struck": struck, "ledgers": sums, "calm": calm}
+    losses = [_loss(each) for each in calm]
+    if None in losses or _loss(struck) is None:
+        return outcome, [*wrong, "a run has no held-out loss"]
+    known = [loss for loss in losses if loss is not None]
+    mean, spread = statistics.mean(known), statistics.stdev(known)
+    outcome |= {"mean": mean, "stdev": spread, "off": (_loss(struck) or 0.0) - mean}
+    return outcome, wrong
+
+
+def _loss(outcome: dict[str, object]) -> float | None:
+    losses = outcome["losses"]
+    assert isinstance(losses, list)
+    return float(losses[0]) if len(losses) == 1 else None
+
+
+# from outside
+
+
+def _run_trials(options: argparse.Namespace, folder: Path) -> int:
+    kinds = options.kinds.split(",")
+    done, wrong = trials(options.where, options.times, kinds, stay=options.back == "after", folder=folder)
+    if options.json:
+        rows = [asdict(trial) | {"within": trial.within} for trial in done]
+        print(json.dumps({"where": options.where, "back": options.back, "trials": rows, "wrong": wrong}))
+    else:
+        print(table(done))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong or not all(trial.good for trial in done) else 0
+
+
+def _run_audit(options: argparse.Namespace, folder: Path) -> int:
+    outcome, wrong = audit(folder, options.times)
+    print(json.dumps(outcome) if options.json else "\n".join(f"{key:<8} {value}" for key, value in outcome.items()))
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--where", choices=("loopback", "namespaces"), default="loopback")
+    parser.add_argument("--times", type=int, default=20, help="deaths of each kind; with --audit: in all")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--back", choices=("soon", "after"), default="after", help="when the dead start again")
+    parser.add_argument("--audit", action="store_true")
+    parser.add_argument("--seed", type=int, default=None, help="draw the same moments and victims again")
+    parser.add_argument("--keep", type=Path, help="an empty folder for the journals; else they are thrown away")
+    parser.add_argument("--json", action="store_true", help="print all trials as JSON")
+    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.inside is not None:
+        return keep_alive(options.inside)
+    if set(options.kinds.split(",")) - set(KINDS):
+        parser.error(f"--kinds: known are {', '.join(KINDS)}")
+    random.seed(options.seed)
+    signal.signal(signal.SIGTERM, _leave)  # so that nothing is left running
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell switches it off for background jobs
+    with TemporaryDirectory() as name:
+        folder = options.keep or Path(name)
+        return _run_audit(options, folder) if options.audit else _run_trials(options, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""This peer's seat in the council, or its place beside it: carries out what `swarm.raft` decides.
+
+One inbox, handled in order: ticks, what council members say, what our broker proposes, what the broker we follow
+told us. Votes and entries are on disk before anybody hears of them. Committed entries go to the desk, whoever we
+are. When we lead, the broker's office opens here; when we do not, it closes, and its visitors are sent on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from atoll.errors import PeerError, PeerLost
+from atoll.net.transport import PeerId, Stream
+from atoll.net.wire import Wire
+from atoll.peer.links import hear, say, within
+from atoll.peer.member import Member
+from atoll.peer.office import GREETING_S_MAX, MemberTalk, Office
+from atoll.spec.run import canonical
+from atoll.swarm import raft as council
+from atoll.swarm.log import CouncilChanged, Entry, Record, SettingsChanged
+from atoll.swarm.messages import Hail, Redirect
+from atoll.swarm.raft import Commit, Follow, FromCouncil, Keep, Lead, Learned, Lost, Propose, Raft, Received, Save, Send
+from atoll.swarm.state import Note
+
+CouncilTalk: Wire[FromCouncil | Hail] = Wire(FromCouncil | Hail)
+OUTBOX_MAX = 64
+"""Messages waiting for one council member; older ones are dropped, for newer ones say more."""
+INBOX_MAX = 1024
+
+
+@dataclass(eq=False)
+class _Line:
+    """Our one-way line to another council member."""
+
+    outbox: asyncio.Queue[FromCouncil | Hail] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
+
+
+class Council:
+    """One peer's log, and its part in agreeing on it."""
+
+    def __init__(self, member: Member, raft: Raft) -> None:
+        self.raft = raft
+        self.office: Office | None = None
+        self._member = member
+        self._inbox: asyncio.Queue[council.Heard] = asyncio.Queue(INBOX_MAX)
+        self._lines: dict[PeerId, _Line] = {}
+        self._unsynced = False
+        self._tasks: asyncio.TaskGroup | None = None
+        self._office_task: asyncio.Task[None] | None = None
+        self._speakers: list[asyncio.Task[None]] = []
+
+    # the running of it
+
+    async def run(self) -> None:
+        """Hear, decide, act; until the run is over for us and nobody needs our office."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            duties = [tasks.create_task(self._tick()), tasks.create_task(self._attend_inbox())]
+            await self._member.changes.until(self._may_close)
+            await self._close_office()
+            for task in (*duties, *self._speakers):
+                task.cancel()
+
+    def _may_close(self) -> bool:
+        """Return whether we were told to go, and no office is open or the open one is done."""
+        done = self._office_task is None or self._office_task.done()
+        return self._member.farewell and done
+
+    async def _tick(self) -> None:
+        """Let time pass for those who have a seat."""
+        while True:
+            await self._member.changes.until(lambda: self.raft.stands)
+            await self._inbox.put(council.Tick())
+            await asyncio.sleep(council.TICK_S)
+
+    async def _attend_inbox(self) -> None:
+        while True:
+            await self._handle(await self._inbox.get())
+
+    # what others tell us
+
+    async def listen(self, peer: PeerId, stream: Stream) -> None:
+        """Hear a council member out."""
+        while True:
+            message = await hear(stream, CouncilTalk)
+            if not isinstance(message, Hail) and not council.sound(message):
+                raise PeerError("a message that no council member would send")
+            if not self._has_a_say(peer):
+                if peer not in self._member.links.contacts:
+                    raise PeerError("it has no seat in the council")
+            elif isinstance(message, Hail):
+                self._answer_hail(peer, message)
+            else:
+                await self._inbox.put(Received(peer, message))
+
+    def _answer_hail(self, peer: PeerId, hail: Hail) -> None:
+        """Try whoever says that it leads: what is true of it we shall see there."""
+        if hail.epoch >= max(self.raft.term, self._member.history.epoch) and self.office is None:
+            self._member.broker = peer
+            self._member.changes.notify()
+
+    def _has_a_say(self, peer: PeerId) -> bool:
+        """Return whether to listen to a peer: it has a seat, as far as we know, or began the run.
+
+        A member without a seat could have the log say anything; one whose seat we have not heard of yet is heard when
+        we have (a majority of those that were there before knows of every seat that is final).
+        """
+        return peer in self.raft.council or peer == self._member.history.organiser
+
+    async def attend(self, peer: PeerId, stream: Stream) -> None:
+        """Let a member into our office, or say where the broker is."""
+        if self.office is not None:
+            await self.office.attend(peer, stream)
+            return
+        await within(GREETING_S_MAX, hear(stream, MemberTalk))
+        leader = self._leader()
+        if leader in (self._member.me, peer):
+            leader = PeerId(b"")
+        await say(stream, Redirect(leader, self._member.links.contacts.get(leader, ())))
+
+    def _leader(self) -> PeerId:
+        """Return who leads, as far as we can tell from its own voice; empty: we do not hear anybody lead."""
+        if self.raft.stands:
+            return PeerId(self.raft.leader)
+        return self._member.broker if self._member.attended else PeerId(b"")
+
+    async def learn(self, entries: tuple[Entry, ...]) -> None:
+        """Take in committed entries that the broker told us; raises `PeerError` for what does not add up."""
+        fresh = tuple(e for e in entries if e.index >= self.raft.committed)
+        self._member.check(fresh)
+        if fresh:
+            await self._inbox.put(Learned(fresh))
+            await self._member.changes.until(lambda: self._member.history.next_index > fresh[-1].index)
+
+    def lose(self, peer: PeerId) -> None:
+        """Hear that the link to a peer broke."""
+        if peer == self.raft.leader and not self._inbox.full():
+            self._inbox.put_nowait(Lost(peer))
+
+    async def adopt(self, entries: tuple[Entry, ...]) -> None:
+        """Make our log that of a peer that knows more, before a re-forming; what is committed here is in both."""
+        log = self.raft.log.with_(entries)
+        await self._member.store.append(list(entries[self.raft.committed :]), durable=True)
+        self.raft = replace(self.raft, log=log)
+
+    async def hear(self, heard: council.Heard) -> None:
+        """Have something decided on in its turn."""
+        await self._inbox.put(heard)
+
+    # what we decide
+
+    async def propose(self, record: Record) -> None:
+        """Ask for a record in the log; the office hears of it when it is committed."""
+        await self._inbox.put(Propose(record))
+
+    async def _handle(self, heard: council.Heard) -> None:
+        try:
+            self.raft, actions = council.step(self.raft, heard, self._member.box.random.random())
+        except PeerError as error:
+            who = PeerId(heard.peer) if isinstance(heard, Received) else self._member.broker
+            self._member.links.refuse(who, f"council: {error}")
+            return
+        for action in actions:
+            await self._act(action)
+
+    async def _act(self, action: council.Action) -> None:
+        member = self._member
+        match action:
+            case Save(term=term, vote=vote):
+                await member.store.keep_ballot(term, vote)
+            case Keep(entries=entries):
+                await member.store.append(list(entries), durable=False)
+                self._unsynced = True
+                if member.me in self.raft.council:
+                    await self._sync()
+            case Send(peer=peer, message=message):
+                await self._sync()
+                self._send(PeerId(peer), message)
+            case Commit(entries=entries):
+                for entry in entries:
+                    member.learn(entry)
+                    if self.office is not None:
+                        self.office.logged(entry)
+                member.changes.notify()
+                if any(isinstance(entry.record, SettingsChanged) for entry in entries):
+                    await member.store.keep_run(canonical(member.run))
+            case Lead(term=term):
+                await self._open_office(term)
+            case Follow(leader=leader):
+                await self._close_office()
+                if leader:
+                    member.broker = PeerId(leader)
+                member.changes.notify()
+            case Note(event=event):
+                member.box.journal.write(event)
+
+    async def _sync(self) -> None:
+        """Have every entry we wrote on disk before we act on it."""
+        if self._unsynced:
+            await self._member.store.sync_log()
+            self._unsynced = False
+
+    async def _open_office(self, term: int) -> None:
+        assert self._tasks is not None
+        await self._close_office()
+        member = self._member
+        self.office = Office(member, self, term)
+        self._office_task = self._tasks.create_task(self._run_office(self.office))
+        member.broker = member.me
+        member.changes.notify()
+        for peer in member.links.contacts:
+            if member.links.linked(peer):  # who is not will find us by itself
+                self._send(peer, Hail(term))
+
+    async def _run_office(self, office: Office) -> None:
+        await office.run()
+        self._member.changes.notify()
+
+    async def _close_office(self) -> None:
+        """Send the office's visitors away; another broker takes over."""
+        task, self._office_task, self.office = self._office_task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    def _send(self, peer: PeerId, message: FromCouncil | Hail) -> None:
+        assert self._tasks is not None
+        line = self._lines.get(peer)
+        if line is None:
+            line = self._lines[peer] = _Line()
+            self._speakers.append(self._tasks.create_task(self._speak(peer, line)))
+        if line.outbox.full():
+            line.outbox.get_nowait()
+        line.outbox.put_nowait(message)
+
+    async def _speak(self, peer: PeerId, line: _Line) -> None:
+        """Keep a stream to a council member as long as there is something to say; what gets lost is said again."""
+        while True:
+            message = await line.outbox.get()
+            try:
+                async with self._member.links.talk(peer, "council") as stream:
+                    while True:
+                        await say(stream, message)
+                        message = await line.outbox.get()
+            except PeerLost:
+                self.lose(peer)
+                while not line.outbox.empty():  # out of date by now
+                    line.outbox.get_nowait()
+
+
+def founding(me: PeerId) -> Entry:
+    """Return the first entry of a new log: its organiser alone is the council."""
+    return Entry(0, CouncilChanged((me,)))

@@ -1,0 +1,69 @@
+"""How fast this peer's own line is, measured from the traffic of rounds; nobody declares it.
+
+What counts is what the other side says it has got (up) or what we have taken (down): bytes that were merely handed
+over may lie in a buffer. The rate is the highest over any second or so in which something moved, since most of the
+time a line waits for somebody else's; and it is the highest of the last few rounds, so that a line that got slower
+is known for what it is within that many.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+WINDOW_S = 1.0
+SHORT_S = 0.2
+"""What moved within less time than this is taken to have needed as much: a burst says little."""
+IDLE_S = 5.0
+"""After so long without a byte the next one begins a new transfer."""
+ROUNDS = 3
+DIGITS = 2
+"""Reported with so many digits: the rest is noise."""
+
+
+class Meter:
+    """The rate of one direction."""
+
+    def __init__(self) -> None:
+        self._total_bytes = 0
+        self._marks: deque[tuple[float, int]] = deque()
+        self._last_s = float("-inf")
+        self._vague_s = float("-inf")
+        self._peak_bytes_s = 0.0
+        self._peaks_bytes_s: deque[float] = deque(maxlen=ROUNDS)
+
+    def begin(self, now_s: float) -> None:
+        """Note that something is on its way."""
+        if now_s - self._last_s > IDLE_S:
+            self._marks = deque([(now_s, self._total_bytes)])
+        self._last_s = now_s
+
+    def moved(self, size_bytes: int, now_s: float) -> None:
+        """Note that so many bytes have arrived; when they set out is known only if `begin` was called."""
+        if now_s - self._last_s > IDLE_S:
+            self._vague_s = now_s + SHORT_S
+        self.begin(now_s)
+        self._total_bytes += size_bytes
+        if now_s <= self._vague_s:  # the first to arrive only say since when there is something to measure
+            self._marks = deque([(now_s, self._total_bytes)])
+            return
+        self._marks.append((now_s, self._total_bytes))
+        while self._marks[1][0] <= now_s - WINDOW_S:
+            self._marks.popleft()
+        since_s, before_bytes = self._marks[0]
+        rate_bytes_s = (self._total_bytes - before_bytes) / max(now_s - since_s, SHORT_S)
+        self._peak_bytes_s = max(self._peak_bytes_s, rate_bytes_s)
+
+    def turn(self) -> None:
+        """Begin another round."""
+        if self._peak_bytes_s:
+            self._peaks_bytes_s.append(self._peak_bytes_s)
+        self._peak_bytes_s = 0.0
+
+    def rate_bytes_s(self) -> int:
+        """Return the measured rate, rounded; 0: unknown."""
+        return _rounded(max([self._peak_bytes_s, *self._peaks_bytes_s]))
+
+
+def _rounded(rate: float) -> int:
+    whole = round(rate)
+    return int(round(whole, DIGITS - len(str(whole))))

@@ -1,0 +1,308 @@
+"""An owner's bench: it makes sums and means of chunks as soon as everything for them is here.
+
+    parts of a group's members  ->  sum and weight  ->  (at the chunk's root) mean of all groups, encoded
+
+Where there is one group the two are one job. What to make is decided by looking at the chunks that something came
+of; what was made before and is still right, also for an earlier plan, is not made again. Jobs run off the loop, many
+chunks at a time. Everything made names the set of contributions in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+from blake3 import blake3
+
+from atoll import journal as events
+from atoll.model.compute import Vector
+from atoll.net.identity import short
+from atoll.net.transport import PeerId
+from atoll.peer.member import Member, Reduction, Sum, plan_id
+from atoll.spec.recipe import Codec
+from atoll.swarm import lease
+from atoll.swarm.log import RoundAnnounced
+from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
+from atoll.sync.codec import BadChunk, decode, encode
+from atoll.sync.merge import add_up, mean
+
+EARLY_S = 30.0
+EARLY_TRIPS = 20
+"""Something may arrive before the log or plan it belongs to by so many round trips to the broker, or by what a busy
+machine takes, whichever is longer."""
+BATCH_BYTES = 32 * 2**20
+"""Parts that one job goes through: long enough to be worth a job, short enough for others to get a turn."""
+NOBODY = set_id(())
+
+Target = tuple[Contribution, ...]
+"""A set of contributions in canonical order."""
+Unit = tuple[int, int]
+"""A chunk in a group: (group, chunk)."""
+
+
+def early_s(member: Member) -> float:
+    """Return how long something may arrive before the log or plan it belongs to."""
+    trip_s = member.links.round_trip_s(member.broker) or 0.0
+    return min(max(EARLY_S, EARLY_TRIPS * trip_s), max(EARLY_S, member.run.upkeep.patience_s_max))
+
+
+class Bench:
+    """One owner's work on one plan."""
+
+    def __init__(self, member: Member, plan: Plan, announced: RoundAnnounced) -> None:
+        self._member = member
+        self._plan = plan
+        self._announced = announced
+        self._layout = member.layout(plan)
+        self._owned = member.owning(plan.key)
+        self._units = self._layout.units(member.me)
+        self._roots = self._layout.roots(member.me)
+        self._mine = list(dict.fromkeys(index for _, index in self._units))
+        self._alone = len(self._layout.groups) == 1
+        self._bad: list[Contribution] = []
+
+    async def run(self) -> None:
+        """Make what can be made, for who is hoped for and then for the settled set; report when that is done."""
+        member, owned = self._member, self._owned
+        look: dict[int, None] = dict.fromkeys(self._mine)
+        while (present := member.plan) is not None and plan_id(present) == plan_id(self._plan):
+            look |= owned.touched
+            owned.touched.clear()
+            worked = await self._work(present, look)
+            if not worked and self._finished(present):
+                return
+            if not worked:
+                await self._something_new(present)
+            if member.plan is not present:
+                look = dict.fromkeys(self._mine)
+
+    async def _work(self, present: Plan, look: dict[int, None]) -> bool:
+        """Make what is due among some chunks, a batch at a time; leave in `look` what has to be looked at again."""
+        member = self._member
+        parts = max(len(group) for group in self._layout.groups)
+        batch_max = max(1, BATCH_BYTES // (parts * member.bulk.chunk_bytes))
+        sums = self._due_sums(present, look)
+        means = [] if sums or self._alone else self._due_means(present, look)
+        look.clear()
+        while sums and member.plan is present:
+            look |= dict.fromkeys(index for (_, index), _ in sums[:batch_max])
+            await self._make_sums(sums[:batch_max])
+            del sums[:batch_max]
+        while means and member.plan is present:
+            await self._make_means(means[:batch_max])
+            del means[:batch_max]
+        return bool(look) or member.plan is not present
+
+    def _finished(self, present: Plan) -> bool:
+        """Return whether nothing will be made again, after saying so: all is made for the settled set."""
+        if present.settled is None:
+            return False
+        owned, of = self._owned, self._layout.set_of(present.settled)
+        if not all(index in owned.reduced and owned.reduced[index].of == of for index in self._mine):
+            return False
+        if self._roots and not self._layout.gather:
+            digests = tuple(owned.reduced[index].digest for index in self._roots)
+            self._member.report(Reduced(*plan_id(self._plan), digests))
+        owned.finished = plan_id(self._plan)
+        owned.returned.notify()
+        owned.summed.notify()
+        return True
+
+    async def _something_new(self, present: Plan) -> None:
+        """Wait for another chunk or another word about the plan; a part that was claimed to be here is reported.
+
+        Before the round is settled there is nothing to blame anybody for.
+        """
+        member, owned = self._member, self._owned
+        lacking = {
+            contribution: sum(
+                index not in owned.parts.get(contribution, {})
+                for index in self._layout.parts(member.me, contribution.peer)
+            )
+            for contribution in present.settled or ()
+        }
+        size_bytes = sum(lacking.values()) * member.bulk.chunk_bytes
+        wire_s = 4 * size_bytes / (member.links.down.rate_bytes_s() or size_bytes or 1)
+        try:
+            async with asyncio.timeout(early_s(member) + wire_s if size_bytes else None):
+                await owned.arrived.until(lambda: owned.touched or member.plan is not present)
+        except TimeoutError:
+            for contribution, count in lacking.items():
+                if count:
+                    member.report(Spoiled(present.key, contribution.peer, "it never arrived"))
+
+    # sums
+
+    def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Unit, Target]]:
+        """Return which sums can be made for a set that they were not made for yet, and for which."""
+        due = []
+        hoped = [[p for p in group if p not in present.absent] for group in self._layout.groups]
+        settled = None
+        if present.settled is not None:
+            settled = [self._layout.within(present.settled, group) for group in range(len(hoped))]
+        for group, index in self._units:
+            if index not in look or index not in self._owned.counts:
+                continue
+            target = self._target(settled[group] if settled is not None else None, hoped[group], index)
+            if target and not any(c in self._bad for c in target) and self._made(group, index) != set_id(target):
+                due.append(((group, index), target))
+        return due
+
+    def _made(self, group: int, index: int) -> bytes | None:
+        """Return the set that a chunk was last summed up for."""
+        if self._alone:
+            reduced = self._owned.reduced.get(index)
+            return reduced.of if reduced is not None else None
+        made = self._owned.sums.get((group, index))
+        return made.of if made is not None else None
+
+    def _target(self, settled: Target | None, hoped: Sequence[bytes], index: int) -> Target | None:
+        """Return the contributions to sum up, if all of them are here: of each peer the newest."""
+        owned = self._owned
+        if settled is not None:
+            return settled if all(index in owned.parts.get(c, ()) for c in settled) else None
+        if owned.counts[index] < len(hoped):
+            return None
+        newest: dict[bytes, int] = {}
+        for contribution, held in owned.parts.items():
+            if index in held:
+                newest[contribution.peer] = max(contribution.serial, newest.get(contribution.peer, 0))
+        return tuple(Contribution(p, newest[p]) for p in hoped) if all(p in newest for p in hoped) else None
+
+    async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
+        """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
+        member, owned, codec, grid = self._member, self._owned, self._member.channel.what.codec, self._member.grid
+        # Taken now: while the job runs on its own thread, the desk may change.
+        parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
+        weights = [_weights(member, self._announced, target) for _, target in batch]
+        limit = float(np.finfo(np.float32).max) / len(self._layout.groups)
+
+        def job() -> tuple[list[tuple[Unit, Sum | Reduction]], _Unusable | None]:
+            made: list[tuple[Unit, Sum | Reduction]] = []
+            for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
+                first, end = grid.bounds(unit[1])
+                try:
+                    total = _added_up(codec, held, target, weighed, end - first, limit)
+                    if self._alone:
+                        data = encode(codec, mean([total], sum(weighed)))
+                        made.append((unit, Reduction(set_id(target), blake3(data).digest(), data)))
+                    else:
+                        made.append((unit, Sum(set_id(target), sum(weighed), total.astype("<f4").tobytes())))
+                except _Unusable as error:
+                    return made, error
+            return made, None
+
+        made, blamed = await member.job(job, vectors=sum(len(held) for held in parts) / grid.chunks)
+        if blamed is not None:
+            self._blame(blamed)
+        if member.plan is None or plan_id(member.plan) != plan_id(self._plan):
+            return
+        for unit, each in made:
+            if isinstance(each, Reduction):
+                keep_result(member, self._plan, self._announced, unit[1], each)
+            else:
+                owned.sums[unit] = each
+                owned.sum_order.append(unit)
+        owned.summed.notify()
+
+    def _blame(self, error: _Unusable) -> None:
+        self._bad.append(error.contribution)
+        who = short(PeerId(error.contribution.peer))
+        self._member.box.journal.write(events.MessageRefused(who=who, why=str(error)))
+        self._member.report(Spoiled(self._plan.key, error.contribution.peer, str(error)))
+
+    # means
+
+    def _due_means(self, present: Plan, look: dict[int, None]) -> list[tuple[int, bytes, list[Sum]]]:
+        """Return the chunks whose groups' sums are all here, for which set, and those sums, if that is not made yet."""
+        due = []
+        for index in self._roots:
+            of, sums = self._sums_of(present, index) if index in look else (b"", [])
+            reduced = self._owned.reduced.get(index)
+            if sums and (reduced is None or reduced.of != of):
+                due.append((index, of, sums))
+        return due
+
+    def _sums_of(self, present: Plan, index: int) -> tuple[bytes, list[Sum]]:
+        """Return the name of the set and the sums of all groups that have any; nothing while one is missing."""
+        names, there = [], []
+        for group, peers in enumerate(self._layout.groups):
+            made = self._owned.sums.get((group, index))
+            if present.settled is not None:
+                wanted = set_id(self._layout.within(present.settled, group))
+                if wanted != NOBODY and (made is None or made.of != wanted):
+                    return b"", []
+            else:
+                wanted = NOBODY if all(p in present.absent for p in peers) else made.of if made is not None else b""
+            if not wanted:
+                return b"", []
+            names.append(wanted)
+            if wanted != NOBODY and made is not None:
+                there.append(made)
+        return whole_id(names), there
+
+    async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
+        """Make the results of some chunks from the sums of the groups, in one job."""
+        member, codec, grid = self._member, self._member.channel.what.codec, self._member.grid
+
+        def job() -> list[tuple[int, Reduction]]:
+            made = []
+            for index, of, sums in batch:
+                totals = [np.frombuffer(each.data, "<f4").astype(np.float32) for each in sums]
+                data = encode(codec, mean(totals, sum(each.weight for each in sums)))
+                made.append((index, Reduction(of, blake3(data).digest(), data)))
+            return made
+
+        made = await member.job(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
+        if member.plan is not None and plan_id(member.plan) == plan_id(self._plan):
+            for index, reduction in made:
+                keep_result(member, self._plan, self._announced, index, reduction)
+
+
+def keep_result(member: Member, plan: Plan, announced: RoundAnnounced, index: int, reduction: Reduction) -> None:
+    """Take in a chunk of the result: as an owner to pass it on, as a member to apply it."""
+    if index in member.layout(plan).indexes(member.me):
+        owned = member.owning(plan.key)
+        owned.reduced[index] = reduction
+        owned.order.append(index)
+        owned.touched[index] = None
+        owned.arrived.notify()
+        owned.returned.notify()
+    if member.me in announced.members:
+        member.incoming[index] = reduction
+        if len(member.incoming) == member.grid.chunks:
+            member.changes.notify()
+
+
+class _Unusable(Exception):
+    """A contribution that cannot be used, whoever looks at it."""
+
+    def __init__(self, contribution: Contribution, why: str) -> None:
+        super().__init__(why)
+        self.contribution = contribution
+
+
+def _added_up(
+    codec: Codec, held: list[bytes], target: Target, weights: list[float], count: int, limit: float
+) -> Vector:
+    """Return the weighted sum of one chunk, with no value beyond the limit; raises `_Unusable`."""
+    decoded = []
+    for contribution, data in zip(target, held, strict=True):
+        try:
+            decoded.append(decode(codec, data, count))
+        except BadChunk as error:
+            raise _Unusable(contribution, str(error)) from error
+    total = add_up(decoded, weights)
+    if not (np.abs(total) <= limit).all():
+        largest = max(range(len(decoded)), key=lambda i: float(np.abs(decoded[i]).max()))
+        raise _Unusable(target[largest], "its values are too large to be averaged")
+    return total
+
+
+def _weights(member: Member, announced: RoundAnnounced, target: Target) -> list[float]:
+    """Return each contribution's weight, in canonical order."""
+    if member.channel.merge.combine.weights == "uniform":
+        return [1.0] * len(target)
+    leases = dict(zip(announced.members, announced.leases, strict=True))
+    return [float(lease.size(leases[c.peer])) for c in target]

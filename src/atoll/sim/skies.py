@@ -1,0 +1,384 @@
+"""Families of storms: each a function from a seed to a case, each looking for one kind of trouble.
+
+    squall      a bit of everything on five homes          fog         loss, skew, slow and unequal links
+    pair        two or three peers, nobody to spare        rot         slow, full and torn disks
+    tide        peers join and leave all the time          blackout    everybody restarts at once
+    regent      whoever leads dies, sleeps or is slow      vandal      a stranger sends garbage to everybody
+    succession  council members are lost for good          crowd       twelve to thirty peers
+    rift        partitions, one-way and two-way            doubt       crashes at single sends and syncs
+
+A family draws from random streams named after itself, so that changing one never moves another. Nothing is lost for
+good that the promises do not allow: never more than a minority of a council at a time, with time between to replace it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from random import Random
+
+from msgspec.structs import replace
+
+from atoll.sim.case import Between, Case
+from atoll.sim.faults import (
+    LEADER,
+    Crash,
+    Fault,
+    FullDisk,
+    Leave,
+    Lie,
+    Partition,
+    Pause,
+    SlowCompute,
+    SlowDisk,
+    SlowLink,
+    Vandal,
+    Weather,
+    storm,
+    stream,
+)
+from atoll.sim.scenario import Entrance, key_of
+from atoll.spec.fleet import Device, Machine
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import Every, Recipe
+from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
+
+Family = Callable[[int], Case]
+
+STORM_S = 40.0
+PATIENCE_S = 20.0
+"""A round waits no longer for a slow member: short, so that it matters within a storm."""
+ROUND_S = 3.0
+"""About what the work of a round takes on a machine of middling speed."""
+STEPS, BATCH = 4, 2
+MIDDLING = Device(flop_s=STEPS * BATCH * 6e9 / ROUND_S / 0.4)
+REGIONS = ("west", "east", "far")
+DELAYS_S = {("west", "east"): 0.045, ("east", "far"): 0.055, ("west", "far"): 0.085}
+WITHIN_S = 0.01
+COUNCIL = 5
+"""The most peers that a family takes to be voting when it decides whom a run can spare."""
+
+
+def case_of(family: str, seed: int) -> Case:
+    """Return the case of one seed of a family."""
+    return FAMILIES[family](seed)
+
+
+def family_of(seed: int) -> str:
+    """Return the family that a seed of a mixed search belongs to; the costly ones come up less often."""
+    return _TURNS[seed % len(_TURNS)]
+
+
+# the parts that cases are made of
+
+
+@cache
+def _recipe(name: str) -> Recipe:
+    """Return a shipped recipe cut down to a few samples a round."""
+    shipped = load_recipe(name)
+    ((channel_name, channel),) = shipped.channel.items()
+    if channel.when.steps > 1:
+        channel = replace(channel, when=Every(steps=STEPS))
+    batch = BATCH if channel.when.steps > 1 else BATCH * STEPS
+    return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
+
+
+def run_of(
+    rng: Random, start_with: int, *, contributors_min: int = 1, who: Sequence[bytes] = (), recipe: str = ""
+) -> Run:
+    """Return an endless run of a recipe, by default of any and most often DiLoCo."""
+    admitted = AllowList(peers=tuple(peer.hex() for peer in who)) if who else Membership().who
+    drawn = rng.choice(("diloco", "diloco", "diloco", "opendiloco", "fedavg", "ddp"))
+    return Run(
+        name="search",
+        recipe=_recipe(recipe or drawn),
+        budget=Budget(rounds=10**9),
+        data=Data(context=16),
+        membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),
+        upkeep=Upkeep(checkpoint_every=rng.choice((1, 1, 2, 3)), patience_s_max=PATIENCE_S),
+    )
+
+
+def _machines(rng: Random, count: int, *, unequal: float = 1.5, rate_bytes_s: float = 2.5e6) -> tuple[Machine, ...]:
+    """Return machines in up to three regions, slower or faster than middling by a factor of up to `unequal`."""
+    return tuple(
+        Machine(
+            name=f"peer-{place}",
+            region=rng.choice(REGIONS),
+            device=replace(MIDDLING, flop_s=MIDDLING.flop_s * unequal ** rng.uniform(-1, 1)),
+            up_bytes_s=rate_bytes_s * unequal ** rng.uniform(-1, 1),
+            down_bytes_s=4 * rate_bytes_s * unequal ** rng.uniform(-1, 1),
+            disk_bytes=10**12,
+        )
+        for place in range(count)
+    )
+
+
+def _delays() -> tuple[Between, ...]:
+    within = tuple(Between(region, region, WITHIN_S) for region in REGIONS)
+    return (*within, *(Between(a, b, value) for (a, b), value in DELAYS_S.items()))
+
+
+def case_parts(count: int, device: Device) -> tuple[tuple[Machine, ...], tuple[Between, ...]]:
+    """Return equal machines in all regions in turn, and what lies between them."""
+    machines = tuple(
+        Machine(
+            name=f"peer-{place}",
+            region=REGIONS[place % len(REGIONS)],
+            device=device,
+            up_bytes_s=2.5e6,
+            down_bytes_s=1e7,
+            disk_bytes=10**12,
+        )
+        for place in range(count)
+    )
+    return machines, _delays()
+
+
+def _losses(rng: Random, most: float) -> tuple[Between, ...]:
+    return tuple(Between(a, b, round(rng.uniform(0.0, most), 5)) for a, b in DELAYS_S)
+
+
+def _tickets(rng: Random, peers: int, first: int = 0) -> dict[int, tuple[int, ...]]:
+    """Return whom each peer asks: of the first ones the organiser before others, of later ones any of the first."""
+    tickets: dict[int, tuple[int, ...]] = {}
+    for place in range(1, peers):
+        others = [other for other in range(1, first or peers) if other != place]
+        known = rng.sample(others, min(len(others), 3))
+        tickets[place] = (0, *known) if place < (first or peers) else tuple(rng.sample([0, *known], len(known) + 1))
+    return tickets
+
+
+def _in_order(faults: Iterable[Fault]) -> tuple[Fault, ...]:
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _time(rng: Random, first_s: float = 2.0, last_s: float = 0.85 * STORM_S) -> float:
+    return round(rng.uniform(first_s, last_s), 3)
+
+
+def _while(rng: Random, at_s: float, middle_s: float = 6.0) -> float:
+    """Return how long something lasts that begins at `at_s`: over before the storm is."""
+    return round(min(middle_s * 2 ** rng.uniform(-2.5, 1.5), STORM_S - at_s), 3)
+
+
+def _case(family: str, seed: int, rng: Random, peers: int, faults: Sequence[Fault], **more: object) -> Case:
+    """Return a case with what most have in common."""
+    parts: dict[str, object] = {
+        "run": run_of(rng, peers),
+        "machines": _machines(rng, peers),
+        "delays_s": _delays(),
+        "tickets": _tickets(rng, peers),
+        "hesitates": rng.choice((0.0, 0.0, 0.3, 1.0)),
+        "until_s": STORM_S,
+    }
+    return Case(seed=seed, family=family, faults=_in_order(faults), **(parts | more))  # type: ignore[arg-type]
+
+
+# the families
+
+
+def squall(seed: int) -> Case:
+    """Return a bit of everything on five homes."""
+    rng = stream(seed, "squall")
+    sky = Weather(crash_points=0.5, leaves=0.5, of_leader=0.2)
+    return _case("squall", seed, rng, 5, storm(seed, 5, STORM_S, sky), losses=_losses(rng, 0.002))
+
+
+def pair(seed: int) -> Case:
+    """Return two or three very unequal peers of which a round needs two: nobody to spare."""
+    rng = stream(seed, "pair")
+    peers = rng.choice((2, 2, 3))
+    sky = Weather(crashes=1.5, crash_points=1.0, partitions=0.7, pauses=0.7)
+    run = run_of(rng, peers, contributors_min=2)
+    return _case(
+        "pair", seed, rng, peers, storm(seed, peers, STORM_S, sky), run=run, machines=_machines(rng, peers, unequal=4.0)
+    )
+
+
+def tide(seed: int) -> Case:
+    """Return peers that join and leave all the time, some of them never to return."""
+    rng = stream(seed, "tide")
+    peers = rng.randint(5, 8)
+    first = rng.randint(2, 4)
+    faults: list[Fault] = []
+    for place in range(1, peers):
+        at_s = _time(rng, 8.0)
+        back_s = None if place > first and rng.random() < 0.3 else _while(rng, at_s)
+        kind = rng.choice((Leave, Leave, Crash))
+        if rng.random() < 0.7:
+            faults.append(kind(at_s=at_s, peer=place, restart_after_s=back_s))
+    entrances = tuple(Entrance(place, rng.randint(1, 8)) for place in range(first, peers))
+    return _case(
+        "tide",
+        seed,
+        rng,
+        peers,
+        faults,
+        run=run_of(rng, first),
+        entrances=entrances,
+        tickets=_tickets(rng, peers, first),
+    )
+
+
+def regent(seed: int) -> Case:
+    """Return the death, sleep and slowness of whoever leads, again and again."""
+    rng = stream(seed, "regent")
+    peers = rng.randint(3, 6)
+    faults: list[Fault] = []
+    for _ in range(rng.randint(2, 4)):
+        at_s = _time(rng)
+        for_s = _while(rng, at_s)
+        match rng.randrange(7):
+            case 0 | 1 | 2:
+                faults.append(Crash(at_s=at_s, peer=LEADER, restart_after_s=for_s))
+            case 3:
+                faults.append(Pause(at_s=at_s, peer=LEADER, for_s=for_s))
+            case 4:
+                faults.append(Partition(at_s=at_s, side=(LEADER,), for_s=for_s, one_way=rng.random() < 0.5))
+            case 5:
+                faults.append(SlowDisk(at_s=at_s, peer=LEADER, for_s=for_s, factor=round(2 ** rng.uniform(3, 9), 1)))
+            case _:
+                slow = rng.choice((SlowLink, SlowCompute))
+                faults.append(slow(at_s=at_s, peer=LEADER, for_s=for_s, factor=round(2 ** rng.uniform(2, 7), 1)))
+    return _case("regent", seed, rng, peers, faults)
+
+
+def succession(seed: int) -> Case:
+    """Return council members that are lost for good, one after the other, while others join to replace them."""
+    rng = stream(seed, "succession")
+    peers = rng.randint(6, 8)
+    spare = rng.randint(1, (COUNCIL - 1) // 2)
+    places = [*rng.sample(range(1, COUNCIL), spare - 1), rng.choice((0, LEADER))]
+    faults = [
+        Crash(at_s=round(10.0 + 20.0 * number + rng.uniform(0.0, 6.0), 3), peer=place, restart_after_s=None)
+        for number, place in enumerate(places)
+    ]
+    entrances = tuple(Entrance(place, rng.randint(1, 6)) for place in range(COUNCIL, peers))
+    return _case(
+        "succession",
+        seed,
+        rng,
+        peers,
+        faults,
+        run=run_of(rng, 3),
+        entrances=entrances,
+        tickets=_tickets(rng, peers, COUNCIL),
+        until_s=60.0,
+    )
+
+
+def rift(seed: int) -> Case:
+    """Return partitions: 3|2, 2|2, a lone peer, the leader alone, one-way and two-way, also one within another."""
+    rng = stream(seed, "rift")
+    peers = rng.choice((3, 4, 5, 5))
+    faults: list[Fault] = []
+    for _ in range(rng.randint(1, 3)):
+        at_s = _time(rng)
+        side = rng.choice(
+            (
+                tuple(sorted(rng.sample(range(peers), 2))),
+                tuple(sorted(rng.sample(range(peers), peers // 2))),
+                (rng.randrange(peers),),
+                (LEADER,),
+                (0,),
+            )
+        )
+        faults.append(Partition(at_s=at_s, side=side, for_s=_while(rng, at_s, 10.0), one_way=rng.random() < 0.35))
+    if rng.random() < 0.4:
+        at_s = _time(rng)
+        faults.append(Crash(at_s=at_s, peer=rng.randrange(peers), restart_after_s=_while(rng, at_s)))
+    return _case("rift", seed, rng, peers, faults)
+
+
+def fog(seed: int) -> Case:
+    """Return loss, wrong clocks, and links that are unequal and now and then slow."""
+    rng = stream(seed, "fog")
+    peers = rng.randint(3, 7)
+    sky = Weather(crashes=0.5, pauses=0.3, partitions=0.0, slow_disks=0.0, slow_links=3.0, lossy_links=3.0, skews=2.0)
+    machines = _machines(rng, peers, unequal=6.0, rate_bytes_s=2.5e5)
+    faults = storm(seed, peers, STORM_S, sky)
+    return _case("fog", seed, rng, peers, faults, machines=machines, losses=_losses(rng, 0.02))
+
+
+def rot(seed: int) -> Case:
+    """Return disks that are slow, full, or lose what was not synced."""
+    rng = stream(seed, "rot")
+    peers = rng.randint(3, 5)
+    faults: list[Fault] = []
+    for _ in range(rng.randint(2, 5)):
+        at_s = _time(rng)
+        for_s, place = _while(rng, at_s), rng.randrange(peers)
+        match rng.randrange(4):
+            case 0:
+                faults.append(FullDisk(at_s=at_s, peer=place, for_s=for_s))
+            case 1:
+                faults.append(SlowDisk(at_s=at_s, peer=place, for_s=for_s, factor=round(2 ** rng.uniform(3, 10), 1)))
+            case _:
+                faults.append(Crash(at_s=at_s, peer=place, restart_after_s=for_s))
+    return _case("rot", seed, rng, peers, [*faults, *storm(seed, peers, STORM_S, _POINTS)])
+
+
+def blackout(seed: int) -> Case:
+    """Return a restart of everybody at once, or nearly so, once or twice."""
+    rng = stream(seed, "blackout")
+    peers = rng.randint(2, 6)
+    faults: list[Fault] = []
+    for _ in range(rng.randint(1, 2)):
+        at_s = _time(rng, last_s=0.7 * STORM_S)
+        spread_s = rng.choice((0.0, 0.0, 0.5))
+        for place in range(peers):
+            dies_s = round(at_s + rng.uniform(0.0, spread_s), 3)
+            faults.append(Crash(at_s=dies_s, peer=place, restart_after_s=_while(rng, dies_s, 3.0)))
+    return _case("blackout", seed, rng, peers, faults)
+
+
+def vandal(seed: int) -> Case:
+    """Return a stranger that sends garbage to everybody; in some runs it would even be let in."""
+    rng = stream(seed, "vandal")
+    peers = rng.randint(3, 5)
+    at_s = _time(rng, 1.0, 15.0)
+    for_s = round(rng.uniform(10.0, STORM_S - at_s), 3)
+    who = [key_of(seed, place).peer for place in range(peers)] if rng.random() < 0.5 else []
+    faults: list[Fault] = [Vandal(at_s=at_s, for_s=for_s, pause_s=round(rng.uniform(0.1, 0.5), 3))]
+    if rng.random() < 0.4:
+        at_s = _time(rng)
+        faults.append(Crash(at_s=at_s, peer=rng.randrange(peers), restart_after_s=_while(rng, at_s)))
+    return _case("vandal", seed, rng, peers, faults, run=run_of(rng, peers, who=who))
+
+
+def crowd(seed: int) -> Case:
+    """Return twelve to thirty peers and a storm among them."""
+    rng = stream(seed, "crowd")
+    peers = rng.randint(12, 30)
+    sky = Weather(crashes=3.0, leaves=1.0, pauses=1.0, partitions=0.7, of_leader=0.1, slow_computes=1.0)
+    run = run_of(rng, peers, recipe="diloco")
+    return _case("crowd", seed, rng, peers, storm(seed, peers, 30.0, sky), run=run, until_s=30.0)
+
+
+def doubt(seed: int) -> Case:
+    """Return crashes just before and just after single sends and syncs, sometimes with a member that lies."""
+    rng = stream(seed, "doubt")
+    peers = rng.randint(3, 5)
+    lies: list[Fault] = []
+    if peers > 3 and rng.random() < 0.2:
+        at_s, what = _time(rng), rng.choice(("send:part/chunk", "send:fetch/"))
+        lies.append(Lie(at_s=at_s, peer=rng.randrange(1, peers), what=what, for_s=_while(rng, at_s, 12.0)))
+    return _case("doubt", seed, rng, peers, [*storm(seed, peers, STORM_S, _DOUBT), *lies])
+
+
+_POINTS = Weather(
+    crashes=0.0, crash_points=1.0, pauses=0.0, partitions=0.0, slow_disks=0.0, slow_links=0.0, lossy_links=0.0,
+    slow_computes=0.0, skews=0.0,
+)  # fmt: skip
+_DOUBT = replace(_POINTS, crash_points=5.0, of_leader=0.3)
+
+FAMILIES: dict[str, Family] = {
+    family.__name__: family
+    for family in (squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt)
+}
+_TURNS = (
+    *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt", "crowd"),
+    *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt"),
+    *("pair", "regent"),
+)

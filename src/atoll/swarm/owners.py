@@ -1,0 +1,203 @@
+"""Who owns what in a round: from what members measured of their lines, and who can be reached by everybody.
+
+Shares follow rates, but not noise: they stay as they are until others would make a round clearly shorter. A member
+that somebody in the round cannot reach owns nothing, since every contributor must get its chunks to every owner;
+it takes part all the same, because it reaches the owners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.spec.recipe import AllGather, Butterfly, Route
+from atoll.swarm.log import RoundAnnounced
+from atoll.swarm.shares import (
+    Shard,
+    Shards,
+    cap_of,
+    cut,
+    fill_in,
+    group_slices,
+    groups_needed,
+    owners_of,
+    slowest,
+    solve,
+    take_over,
+)
+from atoll.swarm.state import Action, Broker, Note, Round, short
+
+GAIN_MIN = 1.1
+"""Shares change when the slowest member needs so many times longer with the present ones than it would with others,"""
+GAIN_S_MIN = 0.25
+"""and at least so much longer."""
+DOUBTS_MAX = 64
+"""Members whose failure to reach one peer is remembered."""
+
+
+def share_out(broker: Broker, announced: RoundAnnounced) -> tuple[Broker, Shards, list[Action]]:
+    """Return the shards of a round, the broker that remembers their shares, and what there is to say about them."""
+    able = _able(broker, announced)
+    if isinstance(_route(broker), AllGather) and len(able) > 1:
+        return broker, _everything(broker, able), []
+    sharings = _sharings(broker, announced, able)
+    why = _reason(broker, able, sharings)
+    notes: list[Action] = []
+    if why:
+        best = {peer: share for one in sharings for peer, share in one.best.items()}
+        if broker.shares or any(len(set(one.best.values())) > 1 for one in sharings):
+            told = {short(p): round(share, 3) for p, share in best.items()}
+            key = announced.key
+            notes.append(Note(journal.SharesChanged(channel=key.channel, version=key.version, shares=told, why=why)))
+        broker = replace(broker, shares=best)
+    shards = [
+        shard
+        for group, one in enumerate(sharings)
+        for shard in cut(broker.bulk.chunks, list(one.best), [broker.shares[p] for p in one.best], group)
+    ]
+    return broker, tuple(shards), notes
+
+
+class Sharing(Struct, frozen=True):
+    """One group's owners: what they measured, and the shares that would make its slowest the fastest."""
+
+    rates: dict[bytes, float]
+    caps: dict[bytes, float]
+    best: dict[bytes, float]
+    carries: float
+    """Contributions that pass through an owner of everything, in and out."""
+
+    def slowest_s(self, shares: Mapping[bytes, float], size_bytes: int) -> float:
+        times = [self.rates[p] for p in self.best], [shares[p] for p in self.best]
+        return size_bytes * slowest(*times, self.carries)
+
+
+def _sharings(broker: Broker, announced: RoundAnnounced, able: Sequence[bytes]) -> list[Sharing]:
+    """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
+    route = _route(broker)
+    group_max = route.group if isinstance(route, Butterfly) else len(announced.members)
+    groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
+    # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
+    between = 2 * (len(groups) - 1) / len(groups)
+    sharings = []
+    for group in groups:
+        owners = [p for p in able if p in group] or (list(able) if len(groups) > 1 else [broker.me])
+        rates, known = _rates(broker, owners)
+        caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(group)) for p in owners]
+        best = solve(rates, len(group) + between, caps)
+        sharings.append(
+            Sharing(
+                rates=dict(zip(owners, rates if known else [0.0] * len(owners), strict=True)),
+                caps=dict(zip(owners, caps, strict=True)),
+                best=dict(zip(owners, best, strict=True)),
+                carries=len(group) + between,
+            )
+        )
+    return sharings
+
+
+def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) -> str:
+    """Return why shares should change; empty: they should not."""
+    came = [short(p) for p in able if p not in broker.shares]
+    went = [short(p) for p in broker.shares if p not in able]  # or cannot be reached by everybody any more
+    if came or went:
+        names = [f"{', '.join(came)} came" if came else "", f"{', '.join(went)} went" if went else ""]
+        return " and ".join(name for name in names if name)
+    for one in sharings:
+        full = [p for p, best in one.best.items() if broker.shares[p] > max(one.caps[p], best) + 1e-9]
+        if full:
+            return f"{', '.join(map(short, full))} has no memory for more"
+        if all(one.rates.values()):
+            present_s = one.slowest_s(broker.shares, broker.bulk.size_bytes)
+            best_s = one.slowest_s(one.best, broker.bulk.size_bytes)
+            if present_s >= GAIN_MIN * best_s and present_s - best_s >= GAIN_S_MIN:
+                return (
+                    f"by the rates measured the slowest would need {present_s:.1f} s with the shares before, "
+                    f"{best_s:.1f} s now"
+                )
+    return ""
+
+
+def _route(broker: Broker) -> Route:
+    return next(iter(broker.run.recipe.channel.values())).whom.route
+
+
+def gathers(broker: Broker, shards: Shards) -> bool:
+    """Return whether everybody who owns gets everything, which is of use to more than one only."""
+    return isinstance(_route(broker), AllGather) and len(owners_of(shards)) > 1
+
+
+def _everything(broker: Broker, owners: Sequence[bytes]) -> Shards:
+    return tuple(Shard(owner, 0, broker.bulk.chunks, number) for number, owner in enumerate(owners))
+
+
+def alone(broker: Broker, round_: Round) -> Shards:
+    """Return shards with which the broker does everything: whoever is here reaches it."""
+    groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
+    return tuple(Shard(broker.me, 0, broker.bulk.chunks, group) for group in range(groups))
+
+
+def _able(broker: Broker, announced: RoundAnnounced) -> tuple[bytes, ...]:
+    """Return who can own something: members that are here and that every member of the round can reach."""
+    here = [p for p in announced.members if p in broker.present]
+    reached = [p for p in here if not any(by in announced.members for by in broker.present[p].unreached)]
+    if here and not reached:
+        return (broker.me,)
+    return tuple(reached) or announced.members
+
+
+def _rates(broker: Broker, peers: Sequence[bytes]) -> tuple[list[float], bool]:
+    """Return each peer's rate, and whether any is measured: the slower direction counts, as both carry as much."""
+    measured = [rate_of(broker, peer) for peer in peers]
+    return fill_in(measured), any(measured)
+
+
+def rate_of(broker: Broker, peer: bytes) -> float:
+    """Return the rate of a member's line as far as it has measured it; 0: not known."""
+    presence = broker.present.get(peer)
+    standing = presence.standing if presence is not None else None
+    known = [rate for rate in (standing.up_bytes_s, standing.down_bytes_s) if rate > 0] if standing is not None else []
+    return float(min(known, default=0))
+
+
+def _memory_bytes(broker: Broker, peer: bytes) -> int:
+    presence = broker.present.get(peer)
+    return presence.standing.memory_bytes if presence is not None and presence.standing is not None else 0
+
+
+def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
+    """Return the shards with those of some owners spread over the others that are here, in the end over the broker."""
+    here = [p for p in round_.announced.members if p in broker.present and p not in (*gone, *round_.shunned)]
+    reached = [p for p in here if not broker.present[p].unreached]
+    left = [p for p in owners_of(round_.shards) if p in here]
+    if round_.gather:
+        return _everything(broker, left) if len(left) > 1 else alone(broker, round_)
+    shards: list[Shard] = []
+    for group in range(1 + max(shard.group for shard in round_.shards)):
+        own = tuple(shard for shard in round_.shards if shard.group == group)
+        heirs = [p for p in owners_of(own) if p in here] or left or reached or [broker.me]
+        rates, _ = _rates(broker, heirs)
+        shards += take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))
+    return tuple(shards)
+
+
+def doubt(broker: Broker, owner: bytes, by: bytes, version: int, *, never: bool) -> tuple[Broker, list[Action]]:
+    """Remember, for as long as the owner stays connected, that a member cannot reach it: never could, or twice not."""
+    presence = broker.present.get(owner)
+    if presence is None or owner == broker.me or by in presence.unreached:
+        return broker, []  # everybody reaches the broker, or would not be here
+    before = [when for who, when in presence.doubts if who == by and when != version]
+    if not never and not before:
+        presence = replace(presence, doubts=(*presence.doubts[-DOUBTS_MAX:], (by, version)))
+        return replace(broker, present=broker.present | {owner: presence}), []
+    presence = replace(presence, unreached=(*presence.unreached, by))
+    what = "has never reached" if never else f"could not reach, as in round {before[-1]},"
+    why = (
+        f"{short(by)} {what} {short(owner)}, though both are connected here: "
+        f"{short(owner)} takes part but owns nothing in rounds with {short(by)}"
+    )
+    note = Note(journal.PeerUnreachable(who=short(owner), by=short(by), why=why))
+    return replace(broker, present=broker.present | {owner: presence}), [note]

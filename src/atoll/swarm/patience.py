@@ -1,0 +1,102 @@
+"""How long a round waits, and why: from what was measured, never from a guess alone.
+
+Known are the time members took in this round and in the ones before, the bytes they have to move and the rates of
+their lines, and how long results took to get home. Each wait comes with its reason in words. A machine may be busy
+with something else for a while, so no wait is shorter than the seconds named here; and the spec's ceiling is above
+all of them, for the first plan: a plan that was given up is followed by one with twice the time, so that however
+wrong the measures are, some plan has enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from statistics import median
+
+from msgspec.structs import replace
+
+from atoll.swarm.owners import rate_of
+from atoll.swarm.shares import chunks_of
+from atoll.swarm.state import Broker, Pace, Round
+
+STALL_S = 30.0
+"""A settled round may always stand still for this long."""
+STALLS_MAX = 6
+"""Each new plan may take twice as long as the one before, so many times."""
+BUSY_S = 10.0
+"""What a busy machine may lose at any time."""
+LINKS_S = 30.0
+"""What a member may need that was not in the last round: it has links to make, or to find that it cannot."""
+FEW_S = 60.0
+"""What all machines together may lose: while fewer than half have contributed."""
+MEDIANS = 4
+"""How many times what is usual a member may take."""
+ROUNDS = 3
+"""Rounds whose times are remembered."""
+
+
+def patience(broker: Broker, round_: Round) -> tuple[float, str]:
+    """Return how long the round may wait for its slowest member, from its beginning, and why."""
+    limit_s = broker.run.upkeep.patience_s_max
+    took = sorted(round_.took_s.values())
+    ceiling_s = limit_s + min(took, default=0.0)
+    half = 2 * len(took) >= len(round_.announced.members)
+    if not half and not broker.pace.work_s:
+        return ceiling_s, f"fewer than half have contributed {limit_s:.0f} s after the first"
+    usual_s = median(took) if half else max(broker.pace.work_s)
+    missing = [p for p in round_.announced.members if p not in round_.serials]
+    wire_s, wire = _wire(broker, round_, missing)
+    spare_s = FEW_S if not half else BUSY_S if all(p in broker.pace.seen for p in missing) else LINKS_S
+    derived_s = MEDIANS * usual_s + 2 * wire_s + spare_s
+    whose = "the median" if half else "the last rounds' median"
+    why = f"{MEDIANS} times {whose} of {usual_s:.1f} s{f', twice {wire}' if wire else ''} and {spare_s:.0f} s"
+    if derived_s > ceiling_s:
+        return ceiling_s, f"the spec's {limit_s:.0f} s after the first contribution"
+    return derived_s, why
+
+
+def stall(broker: Broker, round_: Round) -> tuple[float, str]:
+    """Return how long a settled round may stand still, and why."""
+    wire_s, wire = _wire(broker, round_, round_.announced.members)
+    home_s = max(broker.pace.return_s, default=0.0)
+    if wire_s or home_s:
+        longest = wire if wire_s >= home_s else f"the {home_s:.1f} s that results took in the last rounds"
+        derived_s, why = MEDIANS * max(wire_s, home_s) + BUSY_S, f"{MEDIANS} times {longest} and {BUSY_S:.0f} s"
+    else:  # not known apart from the work: what is patient with contributors is patient here
+        derived_s, why = patience(broker, round_)
+    derived_s = min(derived_s, max(broker.run.upkeep.patience_s_max, STALL_S))
+    if derived_s < STALL_S:
+        derived_s, why = STALL_S, f"{STALL_S:.0f} s that a round may always stand still"
+    doublings = min(round_.attempt - round_.first_attempt, STALLS_MAX)
+    return derived_s * 2.0**doublings, why + (f", doubled {doublings} times" if doublings else "")
+
+
+def resend_s(broker: Broker, round_: Round) -> float:
+    """Return how long a member may take that only has to send again what it had sent to an earlier plan's owners."""
+    wire_s, _ = _wire(broker, round_, round_.announced.members)
+    return max(STALL_S, min(MEDIANS * wire_s, broker.run.upkeep.patience_s_max))
+
+
+def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float, str]:
+    """Return the longest time that one of some members needs on the wire, by its own measure; 0: none is known."""
+    bulk = broker.bulk
+    groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
+    contributors = len(round_.announced.members) / groups + 2 * (groups - 1) / groups
+    longest: tuple[float, str] = (0.0, "")
+    for peer in peers:
+        rate = rate_of(broker, peer)
+        if rate:
+            owns = len(chunks_of(round_.shards, peer)) * max(contributors - 2, 0)
+            moves_bytes = bulk.size_bytes + owns * bulk.chunk_bytes
+            words = f"the {moves_bytes / rate:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s"
+            longest = max(longest, (moves_bytes / rate, words))
+    return longest
+
+
+def remember(broker: Broker, round_: Round, now_s: float) -> Broker:
+    """Return the broker with the times of a round that is about to be committed."""
+    pace = Pace(
+        work_s=(*broker.pace.work_s, median(round_.took_s.values()))[-ROUNDS:] if round_.took_s else broker.pace.work_s,
+        return_s=(*broker.pace.return_s, now_s - round_.settled_s)[-ROUNDS:],
+        seen=tuple(c.peer for c in round_.settled or ()),
+    )
+    return replace(broker, pace=pace)

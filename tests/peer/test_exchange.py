@@ -1,0 +1,164 @@
+"""The exchange as it happens: both ways at once, by measured shares, past dead owners and links that never worked."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.net.wire import encode
+from atoll.peer.messages import Accepted, Chunk, Got, Missing, PartHead, PartTalk
+from atoll.sim.faults import Crash, Fault, Partition, SlowLink
+from atoll.sim.network import SimTransport
+from atoll.sim.scenario import Outcome, Scenario, World, simulate
+from atoll.spec.fleet import Machine
+from atoll.spec.recipe import Fp32
+from atoll.swarm.messages import Plan, Stuck
+from atoll.swarm.shares import chunks_of
+from tests.peer.stranger import Spy
+from tests.peer.test_hostile import chunk_of, first_digest, visited
+from tests.peer.world import DELAYS_S, assert_sound, counting_run, events, lines, machines, name, play, sized
+
+SIZE = 400_000
+"""Elements; with four bytes each a contribution has 1.6 MB."""
+B_BYTES = 4 * SIZE
+FAST_BYTES_S = 2_000_000.0
+SLOW_BYTES_S = 50_000.0
+
+
+def fleet(*rates_bytes_s: float) -> list[Machine]:
+    equal = machines(len(rates_bytes_s))
+    return [replace(m, up_bytes_s=r, down_bytes_s=r) for m, r in zip(equal, rates_bytes_s, strict=True)]
+
+
+def exchanged(rates_bytes_s: list[float], *, rounds: int = 4, faults: list[Fault] | None = None) -> Outcome:
+    """Play a run whose rounds are nothing but exchange."""
+    run = counting_run(rounds=rounds, start_with=len(rates_bytes_s), codec=Fp32())
+    scenario = Scenario(
+        run=run, machines=fleet(*rates_bytes_s), delays_s=DELAYS_S, faults=faults or (), build=sized(SIZE)
+    )
+    outcome = simulate(scenario)
+    assert_sound(run, outcome, version=rounds)
+    return outcome
+
+
+def rounds_s(outcome: Outcome) -> dict[int, float]:
+    """Return how long each round took, as the organiser saw it."""
+    return {event.version: event.round_s for event in events(outcome, journal.RoundCommitted, peer=0)}
+
+
+# both ways at once
+
+
+@pytest.mark.parametrize("peers", [2, 3, 5])
+def test_a_round_takes_little_longer_than_the_bytes_of_one_direction(peers: int) -> None:
+    bound_s = B_BYTES * (1 + (peers - 2) / peers) / SLOW_BYTES_S
+    took = rounds_s(exchanged([SLOW_BYTES_S] * peers, rounds=2))
+    assert all(bound_s <= took_s <= 1.2 * bound_s for took_s in took.values()), (took, bound_s)
+
+
+def test_a_slow_member_sends_and_receives_at_the_same_time_and_soon_owns_nothing() -> None:
+    outcome = exchanged([FAST_BYTES_S, FAST_BYTES_S, FAST_BYTES_S, SLOW_BYTES_S], rounds=5)
+    took = rounds_s(outcome)
+    slow = name(outcome.hosts[3])
+    changed = events(outcome, journal.SharesChanged)
+    assert changed[-1].shares[slow] == 0
+    assert changed[-1].version <= 4
+    assert len(changed) <= 2, "and that is that"
+    bound_s = B_BYTES / SLOW_BYTES_S
+    assert bound_s <= took[5] <= 1.2 * bound_s, "it has only its own contribution to send and the result to receive"
+    assert took[1] > 1.3 * bound_s
+
+
+def test_a_line_that_becomes_slow_is_found_out_within_three_rounds() -> None:
+    slowed = SlowLink(at_s=6.0, peer=2, for_s=1e6, factor=40.0)
+    outcome = exchanged([FAST_BYTES_S] * 4, rounds=10, faults=[slowed])
+    slow = name(outcome.hosts[2])
+    at_s = {line.event.version: line.at_s for line in lines(outcome, journal.RoundAnnounced, peer=0)}  # type: ignore[union-attr]
+    first = min(version for version, when_s in at_s.items() if when_s >= 6.0)
+    found = [event for event in events(outcome, journal.SharesChanged) if event.shares[slow] == 0]
+    assert found
+    assert first < found[0].version <= first + 4
+
+
+def test_equal_members_keep_equal_shares() -> None:
+    assert events(exchanged([FAST_BYTES_S] * 3, rounds=6), journal.SharesChanged) == []
+
+
+# dead owners
+
+
+def test_whenever_a_member_dies_in_an_exchange_the_others_commit_that_round() -> None:
+    for at_s in (0.5, 3.0, 8.0, 12.0, 20.0, 30.0, 36.0, 41.0):
+        run = counting_run(rounds=5, start_with=3, codec=Fp32())
+        scenario = Scenario(
+            run=run,
+            machines=fleet(*[SLOW_BYTES_S] * 3),
+            delays_s=DELAYS_S,
+            faults=[Crash(at_s=at_s, peer=2, restart_after_s=80.0)],
+            build=sized(SIZE),
+        )
+        outcome = simulate(scenario)
+        assert_sound(run, outcome, version=5)
+        bound_s = B_BYTES * (1 + 1 / 3) / SLOW_BYTES_S
+        undisturbed_s, again_s = 1.2 * bound_s, 1.2 * B_BYTES / SLOW_BYTES_S
+        assert rounds_s(outcome)[1] < undisturbed_s + 10 + again_s, f"died at {at_s} s"
+
+
+def moved(before: Plan, after: Plan, owner: bytes) -> set[int]:
+    return set(chunks_of(after.shards, owner)) - set(chunks_of(before.shards, owner))
+
+
+async def bring(spy: Spy, plan: Plan, owner: bytes) -> set[int]:
+    """Contribute a zero vector to one owner; return the chunks it asked for."""
+    stream = await spy.open("part", owner)
+    await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, 1)))
+    missing = PartTalk.decode(await stream.recv())
+    assert isinstance(missing, Missing)
+    for index in missing.chunks:
+        await stream.send(encode(Chunk(index, chunk_of(0.0, index))))
+    while isinstance(answer := PartTalk.decode(await stream.recv()), Got):
+        pass
+    assert isinstance(answer, Accepted)
+    stream.reset()
+    return set(missing.chunks)
+
+
+def test_after_a_take_over_an_owner_asks_only_for_the_chunks_that_moved_to_it() -> None:
+    run = counting_run(rounds=6, start_with=3)
+
+    async def enter(world: World, door: SimTransport) -> None:
+        spy = Spy(world, door)
+        await spy.join(first_digest(run))
+        spy.take_parts()
+        _, before = await spy.counted_in()
+        lost, kept = (host.peer for host in (world.hosts[1], world.hosts[0]))
+        assert await bring(spy, before, kept) == set(chunks_of(before.shards, kept))
+        await spy.say(Stuck(before.key, before.epoch, before.attempt, lost))
+        await spy.until(lambda: spy.plan is not None and spy.plan.attempt > before.attempt)
+        after = spy.plan
+        assert after is not None
+        assert lost not in after.owners
+        assert moved(before, after, kept), "something moved"
+        assert await bring(spy, after, kept) == moved(before, after, kept)
+        await spy.leave()
+
+    visited(enter, run)
+
+
+# links that never worked
+
+
+def test_two_peers_that_cannot_reach_each_other_train_through_a_third_without_planning_twice() -> None:
+    run = counting_run(rounds=8, start_with=3)
+    apart = Partition(at_s=0.0, side=(1,), others=(2,), for_s=1e6)
+    outcome = play(run, 3, faults=[apart])
+    assert_sound(run, outcome, version=8)
+    committed = events(outcome, journal.RoundCommitted, peer=0)
+    assert all(len(event.contributors) == 3 for event in committed)
+    assert {event.version for event in events(outcome, journal.RoundReplanned)} <= {1}
+    told = {(event.by, event.who) for event in events(outcome, journal.PeerUnreachable)}
+    pair = {name(outcome.hosts[1]), name(outcome.hosts[2])}
+    assert told
+    assert all({by, who} == pair for by, who in told)
+    assert all(event.round_s < 5 for event in committed[1:]), "the others are as fast as ever"

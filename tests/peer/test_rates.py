@@ -1,0 +1,89 @@
+"""The measured rate of a line: of what arrived, at its best, and not from too long ago."""
+
+from __future__ import annotations
+
+import pytest
+
+from atoll.peer.rates import ROUNDS, Meter
+
+
+def carry(meter: Meter, rate_bytes_s: float, for_s: float, *, at_s: float, every_s: float = 0.1) -> None:
+    """Move bytes at a rate for a while."""
+    meter.begin(at_s)
+    for step in range(1, round(for_s / every_s) + 1):
+        meter.moved(round(rate_bytes_s * every_s), at_s + step * every_s)
+
+
+def test_nothing_moved_is_an_unknown_rate() -> None:
+    assert Meter().rate_bytes_s() == 0
+
+
+@pytest.mark.parametrize("rate", [12_000, 1_500_000, 990_000_000])
+def test_a_steady_transfer_has_its_rate(rate: int) -> None:
+    meter = Meter()
+    carry(meter, rate, 8.0, at_s=100.0)
+    assert meter.rate_bytes_s() == pytest.approx(rate, rel=0.02)
+
+
+def test_waiting_for_others_does_not_lower_the_rate() -> None:
+    meter = Meter()
+    carry(meter, 1e6, 3.0, at_s=0.0)
+    carry(meter, 1e3, 60.0, at_s=3.0)
+    assert meter.rate_bytes_s() == pytest.approx(1e6, rel=0.02)
+
+
+def test_a_burst_counts_as_if_it_had_taken_a_fifth_of_a_second() -> None:
+    meter = Meter()
+    meter.begin(0.0)
+    meter.moved(1_000_000, 0.001)
+    assert meter.rate_bytes_s() == 5_000_000
+
+
+def test_when_it_is_not_known_when_bytes_set_out_only_what_follows_the_first_counts() -> None:
+    meter = Meter()
+    for at_s in (10.0, 13.0, 16.0):
+        for _ in range(6):
+            meter.moved(25_000, at_s)
+        assert meter.rate_bytes_s() == (0 if at_s == 10.0 else 50_000)
+
+
+def test_what_was_held_up_and_comes_at_once_is_not_taken_for_speed() -> None:
+    meter = Meter()
+    carry(meter, 1e6, 2.0, at_s=0.0)
+    meter.moved(3_000_000, 5.0)
+    assert meter.rate_bytes_s() == pytest.approx(1e6, rel=0.05)
+
+
+def test_time_between_transfers_does_not_count() -> None:
+    meter = Meter()
+    carry(meter, 1e6, 0.5, at_s=0.0)
+    carry(meter, 2e6, 0.5, at_s=1000.0)
+    assert meter.rate_bytes_s() == pytest.approx(2e6, rel=0.02)
+
+
+def test_a_line_that_got_slower_is_known_for_it_after_a_few_rounds_and_a_faster_one_at_once() -> None:
+    meter = Meter()
+    carry(meter, 8e6, 2.0, at_s=0.0)
+    for round_ in range(1, ROUNDS + 1):
+        meter.turn()
+        assert meter.rate_bytes_s() == pytest.approx(8e6, rel=0.02)
+        carry(meter, 1e6, 2.0, at_s=100.0 * round_)
+    meter.turn()
+    assert meter.rate_bytes_s() == pytest.approx(1e6, rel=0.02)
+    carry(meter, 8e6, 2.0, at_s=1000.0)
+    assert meter.rate_bytes_s() == pytest.approx(8e6, rel=0.02)
+
+
+def test_rounds_without_traffic_leave_the_rate_as_it_was() -> None:
+    meter = Meter()
+    carry(meter, 8e6, 2.0, at_s=0.0)
+    for _ in range(10):
+        meter.turn()
+    assert meter.rate_bytes_s() == pytest.approx(8e6, rel=0.02)
+
+
+def test_small_differences_are_not_reported() -> None:
+    one, other = Meter(), Meter()
+    carry(one, 1.004e6, 2.0, at_s=0.0)
+    carry(other, 0.996e6, 2.0, at_s=0.0)
+    assert one.rate_bytes_s() == other.rate_bytes_s() == 1_000_000

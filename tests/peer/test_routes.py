@@ -1,0 +1,87 @@
+"""Other routes to the same result: groups with sums passed up, and everybody gathering everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.sim.faults import Crash, Fault, Partition
+from atoll.sim.scenario import Build, Outcome
+from atoll.spec.recipe import All, AllGather, Butterfly, Fp32, Route
+from atoll.spec.run import Run
+from tests.peer.world import anchor_of, assert_sound, counting_run, events, play, sized
+
+CRASHES_S = (0.3, 0.45, 0.52, 0.6, 0.75, 0.9)
+
+
+def routed(route: Route, peers: int, *, rounds: int = 5) -> Run:
+    run = counting_run(rounds=rounds, start_with=peers, codec=Fp32())
+    ((channel, how),) = run.recipe.channel.items()
+    whom = All(route=route)
+    return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, whom=whom)}))
+
+
+def played(route: Route, peers: int, *, faults: Sequence[Fault] = (), build: Build | None = None) -> Outcome:
+    run = routed(route, peers)
+    outcome = play(run, peers, faults=faults, build=build or sized(640))
+    assert_sound(run, outcome, version=5)
+    return outcome
+
+
+# groups
+
+
+@pytest.mark.parametrize(("peers", "group"), [(4, 2), (5, 2), (7, 3), (9, 2)])
+def test_groups_that_pass_sums_up_keep_every_promise(peers: int, group: int) -> None:
+    outcome = played(Butterfly(group=group), peers)
+    committed = events(outcome, journal.RoundCommitted, peer=0)
+    assert all(len(event.contributors) == peers for event in committed)
+    assert events(outcome, journal.RoundReplanned) == []
+
+
+def test_groups_bring_everybody_the_same_bits_and_those_of_a_plain_exchange_where_sums_are_exact() -> None:
+    plain, grouped = played(Butterfly(), 6), played(Butterfly(group=2), 6)
+    first = [events(outcome, journal.RoundCommitted, peer=0)[0] for outcome in (plain, grouped)]
+    assert first[0].result == first[1].result
+
+
+@pytest.mark.parametrize("peer", [1, 3, 5])
+def test_whoever_dies_of_a_group_owner_or_root_the_others_go_on(peer: int) -> None:
+    for at_s in CRASHES_S:
+        played(Butterfly(group=2), 6, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])
+
+
+def test_a_whole_group_may_die() -> None:
+    run = routed(Butterfly(group=2), 6)
+    dead = [Crash(at_s=0.5, peer=peer, restart_after_s=4.0) for peer in (1, 2)]
+    outcome = play(run, 6, faults=dead, build=sized(640))
+    assert_sound(run, outcome, version=5)
+
+
+# gathering
+
+
+@pytest.mark.parametrize("peers", [1, 2, 4])
+def test_who_gathers_everything_makes_the_same_result_as_everybody_else(peers: int) -> None:
+    outcome = played(AllGather(), peers)
+    assert events(outcome, journal.RoundReplanned) == []
+    assert all(len(event.contributors) == peers for event in events(outcome, journal.RoundCommitted, peer=0))
+
+
+@pytest.mark.parametrize("peer", [1, 2])
+def test_whoever_dies_while_all_gather_the_others_go_on(peer: int) -> None:
+    for at_s in CRASHES_S:
+        played(AllGather(), 4, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])
+
+
+def test_who_cannot_be_reached_gathers_nothing_and_still_contributes() -> None:
+    outcome = played(AllGather(), 4, faults=[Partition(at_s=0.0, side=(1,), others=(2,), for_s=1e6)])
+    assert all(len(event.contributors) == 4 for event in events(outcome, journal.RoundCommitted, peer=0))
+
+
+def test_a_round_is_the_same_as_by_the_butterfly() -> None:
+    one, other = played(Butterfly(), 3), played(AllGather(), 3)
+    assert {anchor_of(h.disk).digest() for h in one.hosts} == {anchor_of(h.disk).digest() for h in other.hosts}
