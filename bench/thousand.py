@@ -5,8 +5,9 @@
 
 Every peer is the real one: its own process, disk, log, links and control messages. Only bulk is aggregated: the model
 is a stand-in of a few chunks, so a member has one flow to each of a group's few owners where the real model would have
-one to every member; bytes are scaled so that an owner's links carry what they would carry for real. Machines come and go: a tenth of them leaves
-in an hour. Prints CPU seconds and what happened; exits 1 when a promise was broken or a round is missing.
+one to every member; bytes are scaled so that an owner's links carry what they would carry for real. Machines come and
+go: a tenth of them leaves in an hour. Prints CPU seconds and what happened; exits 1 when a promise was broken or a
+round is missing.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.sync.grid import GROUP_MAX, grid_of
 
 ROUND_S = 600.0
-STEP_S = 20.0
-WORK_S = 460.0
+STEP_S = 60.0
+WORK_S = 480.0
 """Of a round; the rest is the exchange."""
 SIZE = 256
 """Elements of the stand-in: four chunks."""

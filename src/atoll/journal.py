@@ -15,7 +15,6 @@ import msgspec
 
 from atoll.errors import LocalError
 
-
 WHY_CHARS_MAX = 500
 """Reasons may quote what another peer said; it does not decide how long our lines are."""
 

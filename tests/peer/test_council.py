@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.sim.check import log_of_record, settled, violations
-from atoll.sim.faults import Crash, Fault, Leave, Partition, Reform
+from atoll.sim.faults import Crash, Leave, Partition, Reform
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import CouncilChanged, CouncilReformed, EpochStarted

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.wire import encode
+from atoll.peer.member import Member
 from atoll.peer.messages import Accepted, Chunk, Got, Missing, PartHead, PartTalk
 from atoll.sim.faults import Crash, Fault, Partition, SlowLink
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import Fp32
+from atoll.spec.recipe import All, Butterfly, Fp32
+from atoll.spec.run import identity
 from atoll.swarm.messages import Plan, Stuck
-from atoll.swarm.shares import chunks_of
+from atoll.swarm.shares import chunks_of, peak_bytes
 from tests.peer.stranger import Spy
 from tests.peer.test_hostile import chunk_of, first_digest, visited
 from tests.peer.world import DELAYS_S, assert_sound, counting_run, events, lines, machines, name, play, sized
@@ -162,3 +166,48 @@ def test_two_peers_that_cannot_reach_each_other_train_through_a_third_without_pl
     assert told
     assert all({by, who} == pair for by, who in told)
     assert all(event.round_s < 5 for event in committed[1:]), "the others are as fast as ever"
+
+
+# memory
+
+
+def held_bytes(member: Member) -> int:
+    """Return the size of everything the exchange holds at one peer; what stands in two places counts once."""
+    held: list[bytes] = list(member.own.chunks) if member.own is not None else []
+    held += [kept.data for kept in member.incoming.values()]
+    if member.owned is not None:
+        held += [data for parts in member.owned.parts.values() for data in parts.values()]
+        held += [kept.data for kept in member.owned.reduced.values()]
+        held += [kept.data for kept in member.owned.sums.values()]
+    return sum(len(data) for data in {id(data): data for data in held}.values())
+
+
+@pytest.mark.parametrize(("peers", "group"), [(2, 64), (4, 64), (4, 2)])
+def test_the_exchange_holds_what_the_published_formula_says(peers: int, group: int) -> None:
+    run = counting_run(rounds=1, start_with=peers, codec=Fp32())
+    ((channel, how),) = run.recipe.channel.items()
+    route = All(route=Butterfly(group=group))
+    run = replace(run, recipe=replace(run.recipe, channel={channel: replace(how, whom=route)}))
+    peaks: dict[bytes, int] = {}
+
+    def enough(world: World) -> bool:
+        for member in [each for each in gc.get_objects() if isinstance(each, Member)]:
+            if member.run_id == identity(run):
+                peaks[member.me] = max(peaks.get(member.me, 0), held_bytes(member))
+        return False
+
+    outcome = simulate(
+        Scenario(
+            run=run,
+            machines=fleet(*[SLOW_BYTES_S] * peers),
+            delays_s=DELAYS_S,
+            build=sized(SIZE),
+            enough=enough,
+        )
+    )
+    assert_sound(run, outcome, version=1)
+    groups = -(-peers // group)
+    members = peers // groups
+    formula = peak_bytes(B_BYTES, 1 / members, members, groups=groups, sum_bytes=4.0 * SIZE)
+    assert len(peaks) == peers
+    assert all(0.9 * formula <= peak <= 1.1 * formula for peak in peaks.values()), (formula, peaks)

@@ -225,7 +225,11 @@ def test_a_newcomer_with_the_ticket_of_another_run_is_told_so() -> None:
 def test_a_greeting_for_another_run_version_or_history_is_refused_and_noted() -> None:
     async def visit(stranger: Stranger) -> None:
         run, here = stranger.run_id, ("a:1",)
-        for hello in (Hello("0" * 32, PROTOCOL, 0, 0, here), Hello(run, 99, 0, 0, here), Hello(run, PROTOCOL, 10**6, 0, here)):
+        for hello in (
+            Hello("0" * 32, PROTOCOL, 0, 0, here),
+            Hello(run, 99, 0, 0, here),
+            Hello(run, PROTOCOL, 10**6, 0, here),
+        ):
             await stranger.send("control", hello)
 
     outcome = attacked(visit)

@@ -32,7 +32,7 @@ from atoll.swarm.messages import (
     Stuck,
 )
 from atoll.swarm.shares import Bulk, Shards, cut
-from atoll.swarm.state import Action, Arrived, Broker, Gone, Heard, Logged, Note, Round, Said, Tell, Tick, Write
+from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Note, Round, Said, Tell, Tick, Write
 
 BULK = Bulk(60, 1000)
 A, B, C, D, E = (bytes([x]) * 32 for x in (1, 2, 3, 4, 5))

@@ -9,7 +9,7 @@ from atoll import journal
 from atoll.spec.run import AllowList, Membership, canonical
 from atoll.swarm.broker import GONE_S_MAX, step
 from atoll.swarm.lease import Range
-from atoll.swarm.log import Entry, EpochStarted, Key, Member, RosterChanged, RoundVoided, RunFinished
+from atoll.swarm.log import EpochStarted, Key, Member, RosterChanged, RoundVoided, RunFinished
 from atoll.swarm.messages import (
     Append,
     Contributed,
@@ -27,7 +27,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.patience import LINKS_S, STALL_S
 from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Said, Tell, Tick, Write
-from tests.swarm.table import BULK, A, B, C, D, E, Table, alike, small_run
+from tests.swarm.table import A, B, C, D, E, Table, alike, small_run
 
 
 def three(**kwargs) -> Table:  # type: ignore[no-untyped-def]

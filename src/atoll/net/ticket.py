@@ -86,7 +86,8 @@ def parse_ticket(text: str) -> Ticket:
         raise SpecError(f"this ticket is of version {version}, and this Atoll reads version {_VERSION}", hint=hint)
     try:
         run, contacts = _decoder.decode(_unsealed(_checked_letters(word)))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:  # the checksum was right: it was printed like this
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # the checksum was right: it was printed like this
         raise SpecError(f"the ticket holds no invitation: {error}", hint="ask for a new ticket") from error
     return Ticket(run.hex(), tuple(Contact(PeerId(peer), tuple(addresses)) for peer, addresses in contacts))
 

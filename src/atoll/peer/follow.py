@@ -62,12 +62,16 @@ async def follow(member: Member, council: Council) -> None:
         if member.broker == broker and not member.farewell:
             member.broker = _next_door(member, council)
             wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
-            # Where a broker turns up in the meantime, perhaps here, there is nothing to wait for.
-            rest = asyncio.sleep(wait_s * (0.5 + member.box.random.random()))
-            door = member.broker
-            await unless(rest, member.changes.until(lambda: member.broker != door or council.office is not None))
+            await _rest(member, council, wait_s)
     member.farewell = True
     member.changes.notify()
+
+
+async def _rest(member: Member, council: Council, wait_s: float) -> None:
+    """Wait before the next knock; where a broker turns up meanwhile, perhaps here, there is nothing to wait for."""
+    door = member.broker
+    found = member.changes.until(lambda: member.broker != door or council.office is not None)
+    await unless(asyncio.sleep(wait_s * (0.5 + member.box.random.random())), found)
 
 
 async def _moved(member: Member, broker: PeerId) -> None:
@@ -113,7 +117,8 @@ async def _session(member: Member, council: Council, broker: PeerId) -> None:
 async def _greet(member: Member, stream: Stream) -> bool:
     """Return whether we were let in; False: we were sent to another broker."""
     addresses = tuple(member.links.transport.addresses())[:ADDRESSES_MAX]
-    await say(stream, Hello(member.run_id, PROTOCOL, member.history.next_index, member.history.epoch, addresses, member.name))
+    history = member.history
+    await say(stream, Hello(member.run_id, PROTOCOL, history.next_index, history.epoch, addresses, member.name))
     match await within(GREETING_S_MAX, hear(stream, BrokerTalk)):
         case Welcome(run=told):
             if _identity(told) != member.run_id:

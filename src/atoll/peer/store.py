@@ -99,6 +99,10 @@ def _sound_result(data: bytes) -> Result | None:
     return result if result.sound() else None
 
 
+UNREADABLE = (SafetensorError, msgspec.MsgspecError, RecursionError, KeyError, ValueError, TypeError, OverflowError)
+"""What reading a state's bytes may raise when they are none."""
+
+
 class Ballot(Struct, frozen=True):
     """The last term of the council we took part in, and whom we voted for in it."""
 
@@ -127,7 +131,7 @@ def anchor_from_bytes(data: bytes, where: str) -> Anchor:
         about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
         vectors = load(data)
         anchor = Anchor(about.version, vectors.pop("weights"), vectors)
-    except (SafetensorError, msgspec.MsgspecError, RecursionError, KeyError, ValueError, TypeError, OverflowError) as error:
+    except UNREADABLE as error:
         raise _damaged(where, str(error)[:200]) from error
     if anchor.digest() != about.digest:
         raise _damaged(where, "its digest does not match its contents")

@@ -38,12 +38,14 @@ from atoll.sim.points import When
 from atoll.sim.scenario import Entrance, key_of
 from atoll.sim.skies import MIDDLING, case_parts, run_of
 from atoll.spec.run import AllowList, Budget, Run
+from atoll.sync.grid import GROUP_MAX
 
 WHENS: tuple[When, When] = ("before", "after")
 RESTART_S = 3.0
 REFERENCE_S = 40.0
-SOON_S = 25.0
-"""A crash point that is reached later leaves too little of the storm to come back in."""
+CROWD = "more than one group"
+"""The one reference that costs much: used only for what is said nowhere else."""
+CROWD_S = 10.0
 PLACES_MAX = 2
 NTHS = 3
 
@@ -102,6 +104,7 @@ def _references(seed: int) -> Iterator[Case]:
     yield _reference("a council replaced", seed, 7, lost, start_with=5, entrances=(Entrance(5, 1), Entrance(6, 2)))
     most: list[Fault] = [*(Crash(at_s=10.0, peer=place) for place in (1, 2, 3)), Reform(at_s=18.0)]
     yield _reference("a council re-formed", seed, 5, most)
+    yield replace(_reference(CROWD, seed, GROUP_MAX + 2), until_s=CROWD_S)
     unlisted = _reference("one who is not listed", seed, 4, start_with=3)
     listed = tuple(key_of(seed, place).peer.hex() for place in range(3))
     membership = replace(unlisted.run.membership, who=AllowList(peers=listed))
@@ -196,12 +199,14 @@ def cells(seen: Seen, *, places_max: int = PLACES_MAX, nths: int = NTHS, seed: i
         for what, where in seen.items()
         for name, place, count in _spread(where, places_max)
         for when in WHENS
-        for nth in _nths(count, nths)
+        for nth in _nths(count, 1 if name == CROWD else nths)
     ]
 
 
 def _spread(where: list[tuple[str, int, int]], most: int) -> list[tuple[str, int, int]]:
     """Return a few of the places that reach a point: not all from one run or by one peer, if it can be."""
+    cheap = [one for one in where if one[0] != CROWD]
+    where = cheap or where
     chosen: list[tuple[str, int, int]] = []
     for one in where:
         if all(one[0] != other[0] and one[1] != other[1] for other in chosen):
@@ -215,7 +220,7 @@ def _nths(count: int, most: int) -> list[int]:
 
 def _with_crash(case: Case, place: int, what: str, when: When, nth: int) -> Case:
     crash = CrashAt(
-        at_s=0.0, peer=place, what=what, when=when, nth=nth, for_s=REFERENCE_S - RESTART_S, restart_after_s=RESTART_S
+        at_s=0.0, peer=place, what=what, when=when, nth=nth, for_s=case.until_s - RESTART_S, restart_after_s=RESTART_S
     )
     return replace(case, faults=(crash, *case.faults))
 

@@ -282,7 +282,7 @@ def _wanted_council(broker: Broker, now_s: float) -> CouncilChanged | None:
     size = seats(sum(not _gone(broker, p, now_s) and p not in hidden for p in broker.history.members))
     lost = [p for p in council if p != broker.me and (p in hidden or _seat_free(broker, p, now_s))]
     spare = [p for p in here if p not in council]
-    if spare and (len(council) < size or lost and len(council) == size):
+    if spare and (len(council) < size or (lost and len(council) == size)):
         return CouncilChanged((*council, spare[0]))
     surplus = len(council) > size
     leaves = lost[:1] or [p for p in reversed(council) if p != broker.me and surplus][:1]

@@ -1,0 +1,429 @@
+"""Bugs to plant: small changes of production code, each of which breaks a promise of a round.
+
+They were written from the promises and the production code alone, before looking at what the simulator checks: a
+check that catches one was not made for it. A bug is a list of edits, old text to new text, in files of `src/atoll`;
+every old text must be there exactly once, so that a bug cannot silently become none when the code moves on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[3] / "src" / "atoll"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """A piece of one file, and what stands there instead."""
+
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What goes wrong, which promise that breaks, and how it is done."""
+
+    name: str
+    promise: str
+    what: str
+    edits: tuple[Edit, ...]
+
+
+class Moved(Exception):
+    """Production code no longer reads as a bug expects."""
+
+
+def misfits(bug: Bug, package: Path) -> list[str]:
+    """Return what of a bug does not fit a package: text to change that is not there, or more than once."""
+    counts = [(edit, (package / edit.file).read_text("utf-8").count(edit.old)) for edit in bug.edits]
+    return [
+        f"{bug.name}: the text to change is {count} times in src/atoll/{edit.file}, not once; "
+        f"write the bug anew for the present code, in {Path(__file__).name}:\n{edit.old}"
+        for edit, count in counts
+        if count != 1
+    ]
+
+
+def plant(bug: Bug, package: Path) -> None:
+    """Put a bug into a copy of the package; raises `Moved` where it does not fit."""
+    if problems := misfits(bug, package):
+        raise Moved("\n".join(problems))
+    for edit in bug.edits:
+        path = package / edit.file
+        path.write_text(path.read_text("utf-8").replace(edit.old, edit.new), "utf-8")
+
+
+def _bug(name: str, promise: str, what: str, *edits: tuple[str, str, str]) -> Bug:
+    return Bug(name, promise, what, tuple(Edit(*edit) for edit in edits))
+
+
+BUGS = (
+    # the council and its log
+    _bug(
+        "ack-before-fsync",
+        "Durable",
+        "a council member tells the others that it has an entry before the entry is on disk",
+        (
+            "peer/council.py",
+            """                self._unsynced = True
+                if member.me in self.raft.council:
+                    await self._sync()
+            case Send(peer=peer, message=message):
+                await self._sync()
+                self._send(PeerId(peer), message)
+""",
+            """                self._unsynced = True
+            case Send(peer=peer, message=message):
+                self._send(PeerId(peer), message)
+                await self._sync()
+""",
+        ),
+    ),
+    _bug(
+        "log-never-synced",
+        "Durable",
+        "the log's name is made durable, its bytes are not",
+        (
+            "peer/store.py",
+            '        await self.disk.sync("log")\n        await self.disk.sync("/")\n',
+            '        await self.disk.sync("/")\n',
+        ),
+    ),
+    _bug(
+        "ballot-not-saved",
+        "No fork",
+        "a voter forgets its term and its vote in a restart",
+        ("peer/council.py", "                await member.store.keep_ballot(term, vote)\n", "                pass\n"),
+    ),
+    _bug(
+        "vote-forgotten",
+        "No fork",
+        "a voter keeps its term, but forgets in a restart whom it voted for",
+        ("peer/store.py", "msgspec.json.encode(Ballot(term, vote))", "msgspec.json.encode(Ballot(term))"),
+    ),
+    _bug(
+        "stale-leader-accepted",
+        "No fork",
+        "a follower takes entries from a leader of an earlier term",
+        ("swarm/raft.py", "    if said.term < raft.term:\n", "    if said.term < raft.term and not said.entries:\n"),
+    ),
+    _bug(
+        "minority-commits",
+        "Durable",
+        "an entry is committed with one council member fewer than a majority",
+        ("swarm/raft.py", "reached[len(reached) - majority(council)]", "reached[min(len(reached) - majority(council) + 1, len(reached) - 1)]"),
+    ),
+    _bug(
+        "ignorant-leader",
+        "Durable",
+        "council members vote for a candidate whose log lacks entries that theirs has",
+        (
+            "swarm/raft.py",
+            "    knows_enough = (ask.last_term, ask.last_index) >= raft.log.last\n",
+            "    knows_enough = True\n",
+        ),
+    ),
+    _bug(
+        "old-term-counted",
+        "Durable",
+        "a new leader takes an entry of an earlier term for final as soon as a majority has it",
+        (
+            "swarm/raft.py",
+            "    if most < raft.committed or raft.log.term(most) != raft.term:\n",
+            "    if most < raft.committed:\n",
+        ),
+    ),
+    _bug(
+        "own-log-believed",
+        "No fork",
+        "after a restart a peer takes everything in its own log for committed",
+        (
+            "peer/life.py",
+            "    committed = applied[0] if applied else 0\n",
+            "    committed = len(entries) if applied else 0\n",
+        ),
+    ),
+    _bug(
+        "torn-tail-kept",
+        "Durable",
+        "a torn append is left in the log file, and the next entries are written after it",
+        ("peer/store.py", "        if sound < len(data):\n", "        if sound == 0 < len(data):\n"),
+    ),
+    # leases
+    _bug(
+        "used-leases-go-back",
+        "Counted once",
+        "a committed contribution's lease goes back all the same, and is handed out again",
+        (
+            "swarm/log.py",
+            "    used = [leases.pop(peer) for peer in contributors]\n",
+            "    used = [leases[peer] for peer in contributors]\n",
+        ),
+    ),
+    _bug(
+        "lease-handed-twice",
+        "Counted once",
+        "a returned lease that is handed out stays among those to hand out",
+        (
+            "swarm/log.py",
+            "    return replace(history, open=announced, returned=returned, fresh=fresh)\n",
+            "    return replace(history, open=announced, fresh=fresh)\n",
+        ),
+    ),
+    _bug(
+        "dropped-lease-lost",
+        "Counted once",
+        "the lease of a member whose contribution is not in the commit never goes back",
+        (
+            "swarm/log.py",
+            """        last=committed,
+        returned=lease.give_back(history.returned, leases.values()),
+""",
+            "        last=committed,\n",
+        ),
+    ),
+    _bug(
+        "voided-leases-lost",
+        "Counted once",
+        "the leases of a round that is given up never go back",
+        (
+            "swarm/log.py",
+            "    return replace(history, open=None, returned=lease.give_back(history.returned, leases.values()))\n",
+            "    return replace(history, open=None)\n",
+        ),
+    ),
+    _bug(
+        "dropped-samples-reported",
+        "Counted once",
+        "samples and tokens of contributions that were dropped are reported as trained on",
+        (
+            "swarm/ledger.py",
+            "    counted = _ranges(one for peer, one in pairs if peer in used)\n",
+            "    counted = _ranges(one for _, one in pairs)\n",
+        ),
+    ),
+    _bug(
+        "inner-state-kept",
+        "Counted once",
+        "a dropped contribution's lease goes back, but the inner optimizer keeps what its work left",
+        (
+            "peer/work.py",
+            '            await _take_back(member, "the round was committed without it")\n',
+            "            member.begun = None\n",
+        ),
+    ),
+    _bug(
+        "restore-only-claimed",
+        "Counted once",
+        "the journal says that the inner optimizer was put back, and it was not",
+        (
+            "peer/work.py",
+            """    engine = member.engine
+    await member.box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+    member.box""",
+            "    member.box",
+        ),
+    ),
+    # the exchange
+    _bug(
+        "arrival-order-merge",
+        "One history",
+        "an owner adds contributions up in the order in which they came",
+        (
+            "peer/reduce.py",
+            "[[owned.parts[c][index] for c in target] for",
+            "[[owned.parts[c][index] for c in owned.parts if c in target] for",
+        ),
+    ),
+    _bug(
+        "counted-by-number",
+        "All or nothing",
+        "a set of contributions is named by how many they are, so that a result of others passes for the settled one",
+        (
+            "swarm/messages.py",
+            "        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, \"little\", signed=True))\n",
+            '        hasher.update(b"one more")\n',
+        ),
+    ),
+    _bug(
+        "never-reduced-again",
+        "All or nothing",
+        "a chunk that was reduced for another set than the settled one is not reduced again",
+        (
+            "peer/reduce.py",
+            "and self._made(group, index) != set_id(target):",
+            "and self._made(group, index) is None:",
+        ),
+    ),
+    _bug(
+        "held-result-applied",
+        "One history",
+        "a member applies the result it holds, though another one was committed",
+        (
+            "peer/work.py",
+            "    if member.held is not None and member.held.root() == committed.result:\n",
+            "    if member.held is not None:\n",
+        ),
+    ),
+    _bug(
+        "serials-repeat",
+        "All or nothing",
+        "a contribution computed anew after a restart has the number of the one before",
+        (
+            "peer/member.py",
+            "        return self.life * LIFE_CONTRIBUTIONS_MAX + self._made\n",
+            "        return self._made\n",
+        ),
+    ),
+    _bug(
+        "not-brought-again",
+        "All or nothing",
+        "a contribution is not brought to the owners of a later plan",
+        (
+            "peer/exchange.py",
+            "plan.key != own.key or (*plan_id(plan), own.serial) in done:",
+            "plan.key != own.key or any((own.key, own.serial) == (d[0], d[3]) for d in done):",
+        ),
+    ),
+    _bug(
+        "stale-report-counts",
+        "All or nothing",
+        "the broker takes what a member reports of an earlier plan for a report of the present one",
+        (
+            "swarm/broker.py",
+            """            if not isinstance(message, Spoiled) and (message.epoch, message.attempt) != (
+                broker.epoch,
+                round_.attempt,
+            ):
+                return broker, []
+            return""",
+            "            return",
+        ),
+    ),
+    _bug(
+        "stale-plan-followed",
+        "No fork",
+        "a member follows a plan that is older than the one it follows",
+        (
+            "peer/member.py",
+            """        if self.plan is not None and _age(plan) < _age(self.plan):
+            return
+""",
+            "",
+        ),
+    ),
+    _bug(
+        "takeover-loses-chunks",
+        "All or nothing",
+        "what a dead owner owned is given to nobody",
+        (
+            "swarm/owners.py",
+            "        shards += take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))\n",
+            """        kept = [shard for shard in own if shard.owner not in gone]
+        shards += kept or take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))
+""",
+        ),
+    ),
+    _bug(
+        "one-holder",
+        "Durable",
+        "a round is committed when one member has its result on disk",
+        ("swarm/round.py", "HOLDERS_MIN = 2\n", "HOLDERS_MIN = 1\n"),
+    ),
+    _bug(
+        "holding-before-disk",
+        "Durable",
+        "a member says that it holds a result before the result is on disk",
+        (
+            "peer/exchange.py",
+            """        await member.store.keep_result(plan.key.version, result)
+        member.held = result
+        member.report(Holding(*plan_id(plan), result.root()))
+""",
+            """        member.held = result
+        member.report(Holding(*plan_id(plan), result.root()))
+        await member.store.keep_result(plan.key.version, result)
+""",
+        ),
+    ),
+    _bug(
+        "unsynced-save",
+        "Durable",
+        "a file takes the place of another before its bytes are on disk",
+        ("disk.py", '    await disk.sync(path + ".new")\n', ""),
+    ),
+    # what others send
+    _bug(
+        "returned-chunk-unverified",
+        "Bad input",
+        "a reduced chunk is kept without a look at its digest or its values",
+        ("peer/exchange.py", "        _check_returned(member, returned)\n", ""),
+    ),
+    _bug(
+        "fetched-piece-unverified",
+        "Bad input",
+        "a piece of a result or a state is kept without a look at its digest",
+        (
+            "peer/gather.py",
+            """        if blake3(chunk.data).digest() != self.digests[chunk.index]:
+            raise PeerError(f"piece {chunk.index} does not match its digest")
+""",
+            "",
+        ),
+    ),
+    _bug(
+        "spoiled-settled",
+        "Bad input",
+        "a round is settled with a contribution that was refused",
+        (
+            "swarm/round.py",
+            "    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]\n",
+            "    in_ = [p for p in round_.announced.members if p in round_.serials]\n",
+        ),
+    ),
+    _bug(
+        "not-finite-accepted",
+        "Bad input",
+        "values that are not finite, or too large, go into the mean",
+        ("sync/codec.py", "    if not np.isfinite(values).all():\n", "    if not values.size:\n"),
+        ("peer/reduce.py", "    if not (np.abs(total) <= limit).all():\n", "    if not total.size:\n"),
+    ),
+    _bug(
+        "garbage-crashes",
+        "Bad input",
+        "what a stranger sends on a stream ends the peer",
+        (
+            "peer/links.py",
+            '            self._journal.write(events.MessageRefused(who=short(peer), why=f"{tag}: {error}"))\n'
+            "            stream.reset()\n",
+            "            raise\n",
+        ),
+    ),
+    _bug(
+        "joiner-stands-at-once",
+        "Live",
+        "a joiner stands, and is counted in, before it has the state",
+        (
+            "peer/work.py",
+            """    if member.anchor.version >= member.history.version:
+        stand(member)
+    if _is_broker""",
+            """    stand(member)
+    if _is_broker""",
+        ),
+        ("swarm/broker.py", "        and presence.standing.version >= version - LAG_MAX\n", ""),
+    ),
+    _bug(
+        "patience-without-end",
+        "Live",
+        "a round is not settled while somebody who is present has not contributed",
+        (
+            "swarm/round.py",
+            "    if not enough or (open_ and not late):\n",
+            "    if not enough or open_:\n",
+        ),
+    ),
+)
