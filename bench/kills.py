@@ -294,8 +294,6 @@ def trials(where: str, times: int, kinds: Sequence[str], *, stay: bool, folder: 
             wrong += [f"hang: {hang}", *director.story.tell(time.time() - GATHER_S_MAX)[-80:]]
         except KeyboardInterrupt:
             wrong.append("interrupted")
-        finally:
-            stage.let_back()
         wrong += director.story.forks() + stage.fallen()
         _say_calm(director.story)
     return done, wrong

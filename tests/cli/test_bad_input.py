@@ -21,7 +21,7 @@ LINES_MAX = 15
 ENDLESS = 100_000
 GROWING = ("log", "journal.jsonl", "output.log")
 """Files that only grow."""
-ABOUT_STARTS = ("boots", "port", "run.json")
+ABOUT_STARTS = ("ballot", "boots", "port", "run.json")
 """Files that say how often, where and with which budget a peer was started."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -18,6 +19,8 @@ from atoll.sim.check import (
     counted_once,
     durable,
     durable_at_crashes,
+    inner_as_counted,
+    none_forgotten,
     one_commit,
     one_history,
     one_leader,
@@ -31,7 +34,16 @@ from atoll.sim.loop import VirtualLoop
 from atoll.sim.scenario import Outcome, World
 from atoll.spec.run import Run
 from atoll.swarm.lease import Range
-from atoll.swarm.log import Entry, EpochStarted, Key, RoundAnnounced, RoundCommitted, from_bytes, to_bytes
+from atoll.swarm.log import (
+    Entry,
+    EpochStarted,
+    Key,
+    RoundAnnounced,
+    RoundCommitted,
+    RoundVoided,
+    from_bytes,
+    to_bytes,
+)
 from atoll.sync.merge import Anchor
 from tests.peer.world import counting_run, log_of, play
 
@@ -181,6 +193,43 @@ def test_a_sample_in_two_committed_contributions_is_found() -> None:
     assert list(counted_once(entries)) == ["sample 3 is in versions 1 and 2"]
     assert list(counted_once(entries[:3])) == []
     assert list(counted_once([*entries[:3], Entry(3, RoundCommitted(Key("outer", 2), (a,), ""))])) == []
+
+
+def test_a_sample_that_came_back_and_is_not_handed_out_again_is_found() -> None:
+    a, b = b"a" * 32, b"b" * 32
+    entries = [
+        Entry(0, RoundAnnounced(Key("outer", 1), (a, b), ((Range(0, 4),), (Range(4, 4),)), "", 1)),
+        Entry(1, RoundCommitted(Key("outer", 1), (a,), "")),
+        Entry(2, RoundAnnounced(Key("outer", 2), (a,), ((Range(4, 3),),), "", 1)),
+        Entry(3, RoundVoided(Key("outer", 2))),
+    ]
+    again = RoundAnnounced(Key("outer", 2), (a, b), ((Range(4, 4),), (Range(8, 4),)), "", 1)
+    assert list(none_forgotten([*entries, Entry(4, again)])) == []
+    forgetful = RoundAnnounced(Key("outer", 2), (a, b), ((Range(7, 1), Range(8, 3)), (Range(11, 4),)), "", 1)
+    assert list(none_forgotten([*entries, Entry(4, forgetful)])) == ["sample 4 came back and is forgotten in version 2"]
+
+
+def test_inner_state_with_work_that_was_not_counted_is_found(run: Run, outcome: Outcome) -> None:
+    assert list(inner_as_counted(run, outcome, log_of(outcome))) == []
+    path = "private/3.safetensors"
+    private = msgspec.msgpack.decode(outcome.hosts[1].disk.file(path))
+    private["steps"] += 1
+    rewrite(outcome, 1, path, msgspec.msgpack.encode(private))
+    (what,) = violations(run, outcome)
+    assert what.startswith("peer 1, version 3: ")
+    assert what.endswith("were counted")
+
+
+def test_files_that_their_peer_cannot_read_any_more_are_found(run: Run, outcome: Outcome) -> None:
+    log = bytearray(outcome.hosts[2].disk.file("log"))
+    log[20] ^= 0xFF
+    rewrite(outcome, 2, "log", bytes(log))
+    rewrite(outcome, 1, "checkpoint/3.safetensors", b"torn")
+    found = violations(run, outcome)
+    assert [what[:35] for what in found] == [
+        "peer 2 cannot read its log any more",
+        "peer 1 cannot read its state any mo",
+    ]
 
 
 def test_one_sample_more_or_less_in_an_anchor_is_found(run: Run, outcome: Outcome) -> None:

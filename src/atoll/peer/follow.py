@@ -37,6 +37,7 @@ BrokerTalk: Wire[FromBroker] = Wire(FromBroker)
 RETRY_S = 0.25
 RETRY_S_MAX = 15.0
 GREETING_S_MAX = 30.0
+ALL_DOORS_EVERY = 3
 SAID_MAX = 32
 """Reports remembered as said; more than one plan can ask for."""
 
@@ -84,12 +85,15 @@ def _next_door(member: Member, council: Council) -> PeerId:
         return PeerId(council.raft.leader)
     known = [*member.history.council, *member.links.contacts]
     linked = [peer for peer in known if member.links.linked(PeerId(peer))]
-    doors = [PeerId(peer) for peer in dict.fromkeys([*linked, *known]) if peer != member.me] or [member.broker]
+    # Whoever has no link to us may be dead, and finding that out takes long: only every third time round.
+    tried = linked if linked and member.rounds_of_knocking % ALL_DOORS_EVERY else [*linked, *known]
+    doors = [PeerId(peer) for peer in dict.fromkeys(tried) if peer != member.me] or [member.broker]
     if member.broker not in member.knocked:
         member.knocked.append(member.broker)
     untried = [peer for peer in doors if peer not in member.knocked]
     if not untried:
         member.knocked = []
+        member.rounds_of_knocking += 1
     return (untried or doors)[0]
 
 
@@ -103,7 +107,7 @@ async def _session(member: Member, council: Council, broker: PeerId) -> None:
     async with member.links.talk(broker, "control") as stream:
         if not await _greet(member, stream):
             return
-        member.knocked, member.attended = [], True
+        member.knocked, member.rounds_of_knocking, member.attended = [], 1, True
         member.followed = member.followed or broker != member.me
         reporting = asyncio.ensure_future(_report(member, stream))
         try:
@@ -125,7 +129,9 @@ async def _greet(member: Member, stream: Stream) -> bool:
                 raise PeerError("the broker described another run than the one we joined")
             return True
         case Redirect(broker=broker, addresses=there):
-            if broker and broker != member.me:
+            # One that we just lost is no door, whatever others have not noticed yet.
+            fresh = broker not in member.knocked or member.links.linked(PeerId(broker))
+            if broker and broker != member.me and fresh:
                 member.links.contacts.setdefault(PeerId(broker), there)
                 member.broker = PeerId(broker)
             return False

@@ -202,6 +202,7 @@ class Member:
     """As the organiser: the run as its owner wants it now, signed."""
     knocked: list[PeerId] = field(default_factory=list)
     """Doors we knocked at in vain since we last had a broker."""
+    rounds_of_knocking: int = 0
     attended: bool = False
     """True while a broker listens to us."""
     followed: bool = False

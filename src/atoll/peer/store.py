@@ -228,6 +228,8 @@ class Store:
 
     def __init__(self, disk: Disk, compute: Compute | None = None) -> None:
         self.disk = disk
+        self._keeping = asyncio.Lock()
+        """Holding and applying may both keep one result: not at the same time."""
         self.partial: Partial | None = None
         """The snapshot that is on its way here."""
         self._swept = False
@@ -293,7 +295,8 @@ class Store:
     async def keep_result(self, version: int, result: Result) -> None:
         """Put a round's result on disk, durably."""
         data = await self._off_loop(lambda: _result_to_bytes(result), sum(map(len, result.chunks)))
-        await disks.save(self.disk, f"results/{version}", data)
+        async with self._keeping:
+            await disks.save(self.disk, f"results/{version}", data)
 
     async def result(self, version: int) -> Result | None:
         """Return a kept result, or None when there is none or it is damaged."""

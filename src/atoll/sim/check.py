@@ -2,8 +2,9 @@
 
     one history   all peers that hold a version hold the same bits, and tell the same of its commit
     no fork       an epoch has one leader
-    counted once  no sample is in two committed contributions, and the anchor is exactly what the log says it
-                  should be: the counting model makes a contribution that was lost or doubled visible
+    counted once  no sample is in two committed contributions, none that came back is forgotten, nobody's inner
+                  state keeps work that does not count, and the anchor is exactly what the log says it should
+                  be: the counting model makes a contribution that was lost or doubled visible
     durable       what a journal called committed no council could have forgotten, at any crash and at the end
     bad input     nonsense is blamed on who sent it, and on nobody else
     live          after the faults are over, rounds commit again and everybody gets to the newest one
@@ -21,10 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll import journal
+from atoll.errors import LocalError
 from atoll.journal import Line
 from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes
-from atoll.sim.compute import delta_of, first_weights
+from atoll.sim.compute import delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import Delta
@@ -51,10 +53,13 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
     """Return every broken promise of a play with counting models."""
     entries = log_of_record(outcome)
     return [
+        *readable(outcome),
         *one_history(outcome.lines),
         *durable(outcome.lines, entries),
         *durable_at_crashes(outcome),
         *counted_once(entries),
+        *none_forgotten(entries),
+        *inner_as_counted(run, outcome, entries),
         *one_commit(outcome.lines),
         *one_leader(outcome),
         *tokens_as_counted(run, outcome.lines, entries),
@@ -62,6 +67,15 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *blamed_rightly(outcome),
         *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
+
+
+def readable(outcome: Outcome) -> Iterator[str]:
+    """Check that every log on a disk can be read: whoever cannot read its own has forgotten all of it."""
+    for host in outcome.hosts:
+        try:
+            from_bytes(host.disk.file("log"), "log")
+        except LocalError as error:
+            yield f"peer {host.place} cannot read its log any more: {error}"
 
 
 def one_history(lines: list[Line]) -> Iterator[str]:
@@ -96,7 +110,7 @@ def durable_at_crashes(outcome: Outcome) -> Iterator[str]:
     peers = {bytes(host.peer): host.place for host in outcome.hosts}
     for left in outcome.remains:
         called = _called_committed(outcome.lines[: left.lines])
-        logs = [from_bytes(log, "log")[0] for log in left.logs]
+        logs = [_entries(log) for log in left.logs]
         known = [_know(log) for log in logs]
         for place, log in enumerate(logs):
             council = [peers[p] for p in _council(log) if p in peers]
@@ -142,6 +156,63 @@ def counted_once(entries: list[Entry]) -> Iterator[str]:
                 pass
 
 
+def none_forgotten(entries: list[Entry]) -> Iterator[str]:
+    """Check that samples whose lease came back are handed out again before any that nobody has had yet."""
+    handed: set[int] = set()
+    counted: set[int] = set()
+    leases: dict[bytes, list[int]] = {}
+    for entry in entries:
+        match entry.record:
+            case RoundAnnounced(key=key) as announced:
+                leases = _positions(announced)
+                now = {position for lease in leases.values() for position in lease}
+                waiting = handed - counted - now
+                if waiting and now - handed:
+                    yield f"sample {min(waiting)} came back and is forgotten in version {key.version}"
+                handed |= now
+            case RoundCommitted(contributors=contributors):
+                counted.update(position for peer in contributors for position in leases[peer])
+            case _:
+                pass
+
+
+def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
+    """Check that the inner state saved with a checkpoint has no steps of work that was not counted.
+
+    It may have fewer than were counted: what a crash took is lost, and the journal says so.
+    """
+    batch = run.recipe.work.batch
+    for host in outcome.hosts:
+        if host.gone:
+            continue  # it may have died before it could take its work back
+        for path, _ in _checkpoints(host.disk):
+            private = host.disk.file(path.replace("checkpoint/", "private/"))
+            version = int(path.removeprefix("checkpoint/").removesuffix(".safetensors"))
+            counted = _samples_of(bytes(host.peer), version, entries) // batch
+            try:
+                steps = steps_in(private) if private else 0
+            except LocalError as error:
+                yield f"peer {host.place} cannot read its inner state any more: {error}"
+                continue
+            if steps > counted:
+                yield f"peer {host.place}, version {version}: {steps} steps in its inner state, {counted} were counted"
+
+
+def _samples_of(peer: bytes, version: int, entries: list[Entry]) -> int:
+    """Return how many samples of a peer are in the versions up to this one."""
+    samples = 0
+    leases: dict[bytes, list[int]] = {}
+    for entry in entries:
+        match entry.record:
+            case RoundAnnounced() as announced:
+                leases = _positions(announced)
+            case RoundCommitted(key=key, contributors=contributors) if peer in contributors and key.version <= version:
+                samples += len(leases[peer])
+            case _:
+                pass
+    return samples
+
+
 def _positions(announced: RoundAnnounced) -> dict[bytes, list[int]]:
     """Return each member's leased positions."""
     leases = zip(announced.members, announced.leases, strict=True)
@@ -166,7 +237,7 @@ def one_leader(outcome: Outcome) -> Iterator[str]:
     """Check that nobody's log, at the end or at any crash, has two leaders of one epoch between them."""
     offices: dict[int, bytes] = {}
     logs = [_log(host.disk) for host in outcome.hosts]
-    logs += [from_bytes(log, "log")[0] for left in outcome.remains for log in left.logs]
+    logs += [_entries(log) for left in outcome.remains for log in left.logs]
     for entry in (entry for log in logs for entry in log):
         match entry.record:
             case EpochStarted(epoch=epoch, broker=broker):
@@ -219,7 +290,11 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     expected = _expected(run, outcome, entries, honest_until)
     for host in outcome.hosts:
         for path, data in _checkpoints(host.disk):
-            anchor = anchor_from_bytes(data, path)
+            try:
+                anchor = anchor_from_bytes(data, path)
+            except LocalError as error:
+                yield f"peer {host.place} cannot read its state any more: {error}"
+                continue
             if anchor.version not in expected:
                 if anchor.version > honest_until:
                     continue
@@ -275,7 +350,10 @@ def _factor(run: Run, version: int) -> float:
 def _size(outcome: Outcome) -> int:
     for host in outcome.hosts:
         for path, data in _checkpoints(host.disk):
-            return len(anchor_from_bytes(data, path).weights)
+            try:
+                return len(anchor_from_bytes(data, path).weights)
+            except LocalError:
+                continue  # which `as_the_log_says` finds
     return 2
 
 
@@ -295,7 +373,15 @@ def log_of_record(outcome: Outcome) -> list[Entry]:
 
 
 def _log(disk: SimDisk) -> list[Entry]:
-    return from_bytes(disk.file("log"), "log")[0]
+    return _entries(disk.file("log"))
+
+
+def _entries(log: bytes) -> list[Entry]:
+    """Return what a log holds: nothing when it cannot be read, which `readable` finds."""
+    try:
+        return from_bytes(log, "log")[0]
+    except LocalError:
+        return []
 
 
 def _checkpoints(disk: SimDisk) -> list[tuple[str, bytes]]:

@@ -134,6 +134,18 @@ class _Private(Struct, frozen=True, kw_only=True):
     steps: int
 
 
+def steps_in(private: bytes) -> int:
+    """Return how many local steps an inner state has taken; raises `LocalError` when it is damaged."""
+    return _private(private).steps
+
+
+def _private(data: bytes) -> _Private:
+    try:
+        return msgspec.msgpack.decode(data, type=_Private)
+    except msgspec.MsgspecError as error:
+        raise LocalError(f"damaged optimizer state: {error}", hint="it starts from zero") from error
+
+
 class CountingEngine:
     """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration."""
 
@@ -198,10 +210,7 @@ class CountingEngine:
         return msgspec.msgpack.encode(_Private(seed=self._seed, size=self._size, steps=self.steps))
 
     def restore(self, private: bytes) -> None:
-        try:
-            state = msgspec.msgpack.decode(private, type=_Private)
-        except msgspec.MsgspecError as error:
-            raise LocalError(f"damaged optimizer state: {error}", hint="it starts from zero") from error
+        state = _private(private)
         if (state.seed, state.size) != (self._seed, self._size):
             raise LocalError("the optimizer state is another model's", hint="it starts from zero")
         self.steps = state.steps

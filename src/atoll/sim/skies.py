@@ -55,6 +55,8 @@ MIDDLING = Device(flop_s=STEPS * BATCH * 6e9 / ROUND_S / 0.4)
 REGIONS = ("west", "east", "far")
 DELAYS_S = {("west", "east"): 0.045, ("east", "far"): 0.055, ("west", "far"): 0.085}
 WITHIN_S = 0.01
+REPLACED_S = 35.0
+"""A council member that is lost for good is noticed and its seat given to another well within this."""
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -251,7 +253,7 @@ def succession(seed: int) -> Case:
     spare = rng.randint(1, (COUNCIL - 1) // 2)
     places = [*rng.sample(range(1, COUNCIL), spare - 1), rng.choice((0, LEADER))]
     faults = [
-        Crash(at_s=round(10.0 + 20.0 * number + rng.uniform(0.0, 6.0), 3), peer=place, restart_after_s=None)
+        Crash(at_s=round(10.0 + REPLACED_S * number + rng.uniform(0.0, 4.0), 3), peer=place, restart_after_s=None)
         for number, place in enumerate(places)
     ]
     entrances = tuple(Entrance(place, rng.randint(1, 6)) for place in range(COUNCIL, peers))

@@ -90,6 +90,7 @@ def _references(seed: int) -> Iterator[Case]:
     yield _reference("a lone leader", seed, 5, [Partition(at_s=8.0, side=(LEADER,), for_s=15.0)])
     yield _reference("a lying part", seed, 4, [Lie(at_s=3.0, peer=2, what="send:part/chunk", for_s=12.0)])
     yield _reference("a lying head", seed, 4, [Lie(at_s=3.0, peer=2, what="send:part/part", for_s=12.0)])
+    yield _reference("a lying owner", seed, 4, [Lie(at_s=3.0, peer=2, what="send:result/", for_s=12.0)])
     late = Crash(at_s=6.0, peer=1, restart_after_s=16.0)
     yield _reference("a lying donor", seed, 4, [late, Lie(at_s=10.0, peer=2, what="send:fetch/", for_s=20.0)])
     two = (Entrance(3, 6), Entrance(4, 6))

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 from tests.sim.planted.bugs import BUGS, SOURCE, Bug
-from tests.sim.planted.hunt import Found, copy_with, found, keep, search, shrunk, table
+from tests.sim.planted.hunt import Found, broken_in, copy_with, keep, search, shrunk, table
 
 
 def main() -> int:
@@ -41,13 +41,16 @@ def _hunt(bug: Bug, seeds: int) -> bool:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         copy = copy_with(bug, SOURCE, Path(folder))
-        caught, case = search(copy, seeds)
-        if caught.seeds == 0:
-            keep(bug, caught, None)
-        else:
-            keep(bug, *shrunk(copy, caught, case))
-    took_s = time.monotonic() - began_s
-    print(f"{bug.name}: {_words(found()[bug.name])} ({took_s:.0f} s)", file=sys.stderr)
+        caught, case = search(copy, bug, seeds)
+        if caught.seeds:
+            caught, case = shrunk(copy, caught, case)
+            if real := broken_in(SOURCE.parent, case, Path(folder)):
+                print(
+                    f"{bug.name}: without it {caught.family} seed {caught.seed} breaks too: {real[0]}", file=sys.stderr
+                )
+                return False
+        keep(bug, caught, case)
+    print(f"{bug.name}: {_words(caught)} ({time.monotonic() - began_s:.0f} s)", file=sys.stderr)
     return caught.seeds > 0
 
 

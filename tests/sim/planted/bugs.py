@@ -30,6 +30,8 @@ class Bug:
     promise: str
     what: str
     edits: tuple[Edit, ...]
+    skies: tuple[str, ...] = ()
+    """Families of storms to search, in turn; none: all of them mixed."""
 
 
 class Moved(Exception):
@@ -56,8 +58,8 @@ def plant(bug: Bug, package: Path) -> None:
         path.write_text(path.read_text("utf-8").replace(edit.old, edit.new), "utf-8")
 
 
-def _bug(name: str, promise: str, what: str, *edits: tuple[str, str, str]) -> Bug:
-    return Bug(name, promise, what, tuple(Edit(*edit) for edit in edits))
+def _bug(name: str, promise: str, what: str, *edits: tuple[str, str, str], skies: tuple[str, ...] = ()) -> Bug:
+    return Bug(name, promise, what, tuple(Edit(*edit) for edit in edits), skies)
 
 
 BUGS = (
@@ -114,7 +116,11 @@ BUGS = (
         "minority-commits",
         "Durable",
         "an entry is committed with one council member fewer than a majority",
-        ("swarm/raft.py", "reached[len(reached) - majority(council)]", "reached[min(len(reached) - majority(council) + 1, len(reached) - 1)]"),
+        (
+            "swarm/raft.py",
+            "reached[len(reached) - majority(council)]",
+            "reached[min(len(reached) - majority(council) + 1, len(reached) - 1)]",
+        ),
     ),
     _bug(
         "ignorant-leader",
@@ -244,7 +250,7 @@ BUGS = (
         "a set of contributions is named by how many they are, so that a result of others passes for the settled one",
         (
             "swarm/messages.py",
-            "        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, \"little\", signed=True))\n",
+            '        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))\n',
             '        hasher.update(b"one more")\n',
         ),
     ),

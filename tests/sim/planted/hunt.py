@@ -28,11 +28,14 @@ POINTS_MAX = 400
 """Crash points played for a bug that the mixed seeds do not show."""
 
 CHECKS = (
-    ("one_history", " holds "),
-    ("one_commit", "was committed differently"),
     ("as_the_log_says", "away from what the log adds up to"),
     ("as_the_log_says", "which the log does not have"),
+    ("one_history", " holds "),
+    ("one_commit", "was committed differently"),
     ("counted_once", " is in versions "),
+    ("none_forgotten", "came back and is forgotten"),
+    ("inner_as_counted", "steps in its inner state"),
+    ("readable", "cannot read its"),
     ("tokens_as_counted", " samples, the log has "),
     ("durable", "was called committed but is not in the log"),
     ("durable_at_crashes", "could have led without"),
@@ -99,11 +102,11 @@ def replayed(pairs: Sequence[tuple[Path, Path]]) -> list[list[str]]:
     return [told["broken"] for told in played("replay", *(word for pair in pairs for word in pair))]
 
 
-def search(copy: Path, seeds: int) -> tuple[Found, str]:
+def search(copy: Path, bug: Bug, seeds: int) -> tuple[Found, str]:
     """Return how a copy's bug is caught, and the case that does; seeds first, then crash points."""
     total = 0
-    for command, most in (("search", seeds), ("points", POINTS_MAX)):
-        (told,) = played(command, copy, 0, most)
+    for command, *words in (("search", copy, 0, seeds, *bug.skies), ("points", copy, 0, POINTS_MAX)):
+        (told,) = played(command, *words)
         total += told["played"]
         if told["broken"]:
             family = told["family"] if command == "search" else f"points: {told['family']}"
@@ -113,11 +116,18 @@ def search(copy: Path, seeds: int) -> tuple[Found, str]:
 
 
 def shrunk(copy: Path, caught: Found, case: str) -> tuple[Found, str]:
-    """Return what was caught with the least case that still shows it; the case as it was found if that fails."""
+    """Return what was caught, with the least case that still shows it."""
     path = copy / "case.json"
     path.write_text(case)
     (told,) = played("shrink", copy, path)
     return replace(caught, checks=checks_of(told["broken"])), told["case"]
+
+
+def broken_in(copy: Path, case: str, folder: Path) -> list[str]:
+    """Return what a case breaks in a copy of the package."""
+    path = folder / "small.json"
+    path.write_text(case)
+    return replayed([(copy, path)])[0]
 
 
 def found() -> dict[str, Found]:
@@ -125,12 +135,12 @@ def found() -> dict[str, Found]:
     return msgspec.json.decode(FOUND.read_bytes(), type=dict[str, Found]) if FOUND.exists() else {}
 
 
-def keep(bug: Bug, caught: Found, case: str | None) -> None:
+def keep(bug: Bug, caught: Found, case: str) -> None:
     """Remember a search, and the case that shows the bug."""
     known = found() | {bug.name: caught}
     ordered = {one.name: known[one.name] for one in BUGS if one.name in known}
     FOUND.write_bytes(msgspec.json.format(msgspec.json.encode(ordered), indent=1) + b"\n")
-    if case is not None:
+    if case:
         case_file(bug).write_text(case)
 
 

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-PLAYS_MAX = 40
+PLAYS_MAX = 24
 """Plays spent on shrinking one case."""
 
 
@@ -42,14 +42,17 @@ def search(first: int, end: int, families: Sequence[str]) -> dict[str, Any]:
 
 
 def points(first: int, end: int) -> dict[str, Any]:
-    """Return the first crash at a point that breaks a promise: every seventh of the sweep, then those between."""
+    """Return the first play of the sweep that breaks a promise: its references, then every seventh crash, and so on."""
     from atoll.sim.sweep import CROWD, cells, look, look_at, references
 
-    known = {name: case for name, case in references().items() if name != CROWD}
-    seen = look({name: look_at(case) for name, case in known.items()})
-    cases = [cell.case for cell in cells(seen)]
+    known = [case for name, case in references().items() if name != CROWD]
+    told = _first(len(known), (partial(_same, case) for case in known))
+    if told["broken"]:
+        return told
+    cases = [cell.case for cell in cells(look({case.family: look_at(case) for case in known}))]
     order = [case for start in range(7) for case in cases[start::7]][first:end]
-    return _first(len(order), (partial(_same, case) for case in order))
+    more = _first(len(order), (partial(_same, case) for case in order))
+    return more | {"played": told["played"] + more["played"]}
 
 
 def _same(case: Any) -> Any:
