@@ -6,10 +6,23 @@ import msgspec
 import pytest
 
 from atoll import journal
-from atoll.spec.run import AllowList, Membership, canonical
-from atoll.swarm.broker import GONE_S_MAX, step
+from atoll.net.identity import Identity
+from atoll.spec.run import AllowList, Membership, canonical, identity
+from atoll.swarm.broker import GONE_S_MAX, step, take_office
 from atoll.swarm.lease import Range
-from atoll.swarm.log import EpochStarted, Key, Member, RosterChanged, RoundVoided, RunFinished
+from atoll.swarm.log import (
+    CouncilChanged,
+    Entry,
+    EpochStarted,
+    History,
+    Key,
+    Member,
+    RosterChanged,
+    RoundVoided,
+    RunFinished,
+    SettingsChanged,
+    to_sign,
+)
 from atoll.swarm.messages import (
     Append,
     Contributed,
@@ -20,13 +33,14 @@ from atoll.swarm.messages import (
     Plan,
     Reduced,
     Refused,
+    Settings,
     Spoiled,
     Standing,
     Stuck,
     Welcome,
 )
 from atoll.swarm.patience import LINKS_S, STALL_S
-from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Said, Tell, Tick, Write
+from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Logged, Said, Tell, Tick, Write
 from tests.swarm.table import A, B, C, D, E, Table, alike, small_run
 
 
@@ -807,3 +821,37 @@ def test_a_report_of_a_voided_round_does_not_count_in_the_next() -> None:
     table.tick(1.0)
     table.say(A, late)
     assert table.round.serials == {}
+
+
+def test_a_member_whose_contribution_was_refused_cannot_hold_the_round_up_by_contributing_again() -> None:
+    table = three()
+    table.contribute(A, B, C)
+    table.spoil(A, C)
+    table.contribute(A, B)
+    attempt = table.round.attempt
+    assert table.round.settled is not None
+    table.contribute(C, serial=9)
+    assert table.round.attempt == attempt
+
+
+def test_settings_that_come_before_the_log_names_the_organiser_are_looked_at_later() -> None:
+    organiser = Identity.from_seed(bytes(32))
+    run = small_run(rounds=5)
+    wanted = SettingsChanged(canonical(small_run(rounds=7)), b"")
+    signed = Settings(wanted.run, organiser.sign(to_sign(wanted, identity(run))))
+    broker, _ = take_office(A, 3, run, 10, History(), 0.0)
+    broker, _ = step(broker, Arrived(Member(B, ()), 0), 0.0)
+    broker, done = step(broker, Said(B, signed), 0.0)
+    assert done == []
+    for entry in (Entry(0, CouncilChanged((organiser.peer,))), Entry(1, EpochStarted(3, A), 3)):
+        broker, done = step(broker, Logged(entry), 0.0)
+    assert [action.record.run for action in done if isinstance(action, Write)] == [wanted.run]  # type: ignore[union-attr]
+
+
+def test_settings_that_the_organiser_did_not_sign_are_refused_and_named() -> None:
+    table = Table()
+    table.arrive(A, B)
+    table.say(B, Settings(canonical(small_run(rounds=7)), bytes(64)))
+    assert table.records(SettingsChanged) == []
+    (refused,) = table.notes(journal.MessageRefused)
+    assert (refused.who, refused.why) == (B.hex()[:8], "settings: the organiser did not sign it")

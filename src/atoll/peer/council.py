@@ -108,6 +108,8 @@ class Council:
         A member without a seat could have the log say anything; one whose seat we have not heard of yet is heard when
         we have (a majority of those that were there before knows of every seat that is final).
         """
+        if not self.raft.council:  # we know nothing of the log yet, or lost it: whom our ticket names may teach us
+            return peer in self._member.links.contacts
         return peer in self.raft.council or peer == self._member.history.organiser
 
     async def attend(self, peer: PeerId, stream: Stream) -> None:

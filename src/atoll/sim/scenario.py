@@ -596,10 +596,13 @@ async def _vandalise(world: World, fault: kinds.Vandal) -> None:
 async def _leave(world: World, host: Host, after_s: float | None) -> None:
     if not host.alive or host.stop is None:
         return
-    host.stop.ask("its owner wants the machine")
+    stop = host.stop
+    stop.ask("its owner wants the machine")
     host.gone = after_s is None
     if after_s is not None:
         await asyncio.sleep(after_s)
+        while host.alive and host.stop is stop:  # noqa: ASYNC110 - asleep when it was asked: it goes when it wakes
+            await asyncio.sleep(LOOK_AGAIN_S)
         if not host.alive:
             start(world, host)
 

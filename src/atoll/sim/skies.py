@@ -6,6 +6,7 @@
     regent      whoever leads dies, sleeps or is slow      vandal      a stranger sends garbage to everybody
     succession  council members are lost for good          crowd       twelve to thirty peers
     rift        partitions, one-way and two-way            doubt       crashes at single sends and syncs
+    schism      voters that die while others campaign
 
 A family draws from random streams named after itself, so that changing one never moves another. Nothing is lost for
 good that the promises do not allow: never more than a minority of a council at a time, with time between to replace it.
@@ -23,6 +24,7 @@ from atoll.sim.case import Between, Case
 from atoll.sim.faults import (
     LEADER,
     Crash,
+    CrashAt,
     Fault,
     FullDisk,
     Leave,
@@ -369,6 +371,25 @@ def doubt(seed: int) -> Case:
     return _case("doubt", seed, rng, peers, [*storm(seed, peers, STORM_S, _DOUBT), *lies])
 
 
+def schism(seed: int) -> Case:
+    """Return two council members that cannot talk to each other, and a third between them that dies as it votes."""
+    rng = stream(seed, "schism")
+    between, *apart = rng.sample(range(3), 3)
+    at_s = _time(rng, 2.0, 8.0)
+    faults: list[Fault] = [Partition(at_s=at_s, side=(apart[0],), others=(apart[1],), for_s=STORM_S - at_s)]
+    for _ in range(rng.randint(1, 3)):
+        dies_s = _time(rng, at_s)
+        faults.append(Crash(at_s=dies_s, peer=rng.choice((between, LEADER)), restart_after_s=_while(rng, dies_s, 3.0)))
+    for nth in sorted(rng.sample(range(1, 7), 2)):
+        what = rng.choice(("send:council/vote", "send:council/vote", "send:council/replicated"))
+        back_s = round(rng.uniform(0.1, 2.0), 3)
+        for_s = round(STORM_S - at_s - back_s, 3)
+        faults.append(
+            CrashAt(at_s=at_s, peer=between, what=what, when="after", nth=nth, for_s=for_s, restart_after_s=back_s)
+        )
+    return _case("schism", seed, rng, 3, faults)
+
+
 _POINTS = Weather(
     crashes=0.0, crash_points=1.0, pauses=0.0, partitions=0.0, slow_disks=0.0, slow_links=0.0, lossy_links=0.0,
     slow_computes=0.0, skews=0.0,
@@ -377,10 +398,10 @@ _DOUBT = replace(_POINTS, crash_points=5.0, of_leader=0.3)
 
 FAMILIES: dict[str, Family] = {
     family.__name__: family
-    for family in (squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt)
+    for family in (squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt, schism)
 }
 _TURNS = (
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt", "crowd"),
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt"),
-    *("pair", "regent"),
+    *("schism", "regent"),
 )

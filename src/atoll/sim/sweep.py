@@ -93,6 +93,9 @@ def _references(seed: int) -> Iterator[Case]:
     yield _reference("a lying owner", seed, 4, [Lie(at_s=3.0, peer=2, what="send:result/", for_s=12.0)])
     late = Crash(at_s=6.0, peer=1, restart_after_s=16.0)
     yield _reference("a lying donor", seed, 4, [late, Lie(at_s=10.0, peer=2, what="send:fetch/", for_s=20.0)])
+    soon = Crash(at_s=6.5, peer=1, restart_after_s=5.0)
+    pieces = [Lie(at_s=3.0, peer=place, what="send:fetch/chunk", for_s=25.0) for place in (2, 3)]
+    yield _reference("lying pieces", seed, 4, [soon, *pieces])
     two = (Entrance(3, 6), Entrance(4, 6))
     together = _reference("two that join together", seed, 5, start_with=3, entrances=two, tickets={3: (1,), 4: (2,)})
     narrow = tuple(replace(machine, up_bytes_s=4e4, down_bytes_s=2e5) for machine in together.machines)

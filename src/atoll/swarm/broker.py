@@ -191,14 +191,19 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
 
 
 def _take_settings(broker: Broker, peer: bytes, run: bytes, signature: bytes) -> tuple[Broker, list[Action]]:
-    """Let the organiser change what may change; anybody may pass on what it signed."""
-    if run == broker.history.settings:
+    """Keep what the organiser wants changed until we know from the log who that is; anybody may pass it on."""
+    return replace(broker, settings=(peer, SettingsChanged(run, signature))), []
+
+
+def _change_settings(broker: Broker, peer: bytes, changed: SettingsChanged) -> tuple[Broker, list[Action]]:
+    """Let the organiser change what may change."""
+    broker = replace(broker, settings=None)
+    if changed.run == broker.history.settings:
         return broker, []
-    changed = SettingsChanged(run, signature)
-    problem = objection(changed, broker.history.organiser or broker.me, identity(broker.run))
+    problem = objection(changed, broker.history.organiser, identity(broker.run))
     if problem:
         return broker, [Note(journal.MessageRefused(who=short(peer), why=f"settings: {problem}"))]
-    return replace(broker, settings=changed), []
+    return _write(broker, changed)
 
 
 def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Action]]:
@@ -220,7 +225,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case CouncilChanged():
             actions += _council_notes(before, broker.history)
         case SettingsChanged(run=settings):
-            broker = replace(broker, run=decode_run(settings), settings=None)
+            broker = replace(broker, run=decode_run(settings))
         case RoundAnnounced() as announced:
             broker, plan = open_round(replace(broker, announced=True), announced, now_s)
             actions += plan
@@ -254,7 +259,7 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if history.finished:
         return _say_farewell(broker)
     if broker.settings is not None:
-        return _write(broker, broker.settings)
+        return _change_settings(broker, *broker.settings)
     council = _wanted_council(broker, now_s)
     if council is not None:
         return _write(broker, council)

@@ -85,7 +85,8 @@ def advance(
         case Contributed(serial=serial):
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
-            if round_.settled is not None and Contribution(peer, serial) not in round_.settled:
+            new = round_.settled is not None and Contribution(peer, serial) not in round_.settled
+            if new and peer not in round_.spoiled:
                 return replan(broker, round_, round_.shards, f"{short(peer)} computed its contribution anew", now_s)
         case Reduced(digests=digests):
             count = len(_layout(round_).roots(peer))

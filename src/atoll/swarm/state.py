@@ -171,8 +171,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """A round was announced in our epoch."""
     attempts: int = 0
     """Plans made in our epoch: each has a number of its own, so that no late report can pass for a new one."""
-    settings: SettingsChanged | None = None
-    """What the organiser wants changed."""
+    settings: tuple[bytes, SettingsChanged] | None = None
+    """Who says that the organiser wants what changed: not looked at yet."""
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
     pace: Pace = Pace()

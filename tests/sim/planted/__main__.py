@@ -41,7 +41,7 @@ def _hunt(bug: Bug, seeds: int) -> bool:
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         copy = copy_with(bug, SOURCE, Path(folder))
-        caught, case = search(copy, bug, seeds)
+        caught, case = search(copy, bug, seeds, SOURCE.parent)
         if caught.seeds:
             caught, case = shrunk(copy, caught, case)
             if real := broken_in(SOURCE.parent, case, Path(folder)):

@@ -31,7 +31,7 @@ class Bug:
     what: str
     edits: tuple[Edit, ...]
     skies: tuple[str, ...] = ()
-    """Families of storms to search, in turn; none: all of them mixed."""
+    """Families of storms to search, in turn; none: all of them mixed; "points": the sweep of crash points alone."""
 
 
 class Moved(Exception):
@@ -99,18 +99,36 @@ BUGS = (
         "No fork",
         "a voter forgets its term and its vote in a restart",
         ("peer/council.py", "                await member.store.keep_ballot(term, vote)\n", "                pass\n"),
+        skies=("schism",),
     ),
     _bug(
         "vote-forgotten",
         "No fork",
         "a voter keeps its term, but forgets in a restart whom it voted for",
         ("peer/store.py", "msgspec.json.encode(Ballot(term, vote))", "msgspec.json.encode(Ballot(term))"),
+        skies=("schism",),
     ),
     _bug(
         "stale-leader-accepted",
         "No fork",
-        "a follower takes entries from a leader of an earlier term",
-        ("swarm/raft.py", "    if said.term < raft.term:\n", "    if said.term < raft.term and not said.entries:\n"),
+        "a follower takes entries from a leader of an earlier term, and acknowledges them to it",
+        (
+            "swarm/raft.py",
+            """    if said.term < raft.term:
+        return raft, [Send(peer, Replicated(raft.term, False, len(raft.log) - 1))]
+    actions: list[Action] = []
+    if said.term > raft.term:
+""",
+            """    actions: list[Action] = []
+    if said.term > raft.term:
+""",
+        ),
+        (
+            "swarm/raft.py",
+            "Send(peer, Replicated(raft.term, True, match))",
+            "Send(peer, Replicated(said.term, True, match))",
+        ),
+        skies=("regent", "rift"),
     ),
     _bug(
         "minority-commits",
@@ -131,6 +149,7 @@ BUGS = (
             "    knows_enough = (ask.last_term, ask.last_index) >= raft.log.last\n",
             "    knows_enough = True\n",
         ),
+        skies=("rift", "regent", "doubt", "blackout", "rot"),
     ),
     _bug(
         "old-term-counted",
@@ -141,6 +160,7 @@ BUGS = (
             "    if most < raft.committed or raft.log.term(most) != raft.term:\n",
             "    if most < raft.committed:\n",
         ),
+        skies=("regent", "rift", "schism"),
     ),
     _bug(
         "own-log-believed",
@@ -151,12 +171,14 @@ BUGS = (
             "    committed = applied[0] if applied else 0\n",
             "    committed = len(entries) if applied else 0\n",
         ),
+        skies=("rift", "regent", "doubt", "blackout", "rot"),
     ),
     _bug(
         "torn-tail-kept",
         "Durable",
         "a torn append is left in the log file, and the next entries are written after it",
         ("peer/store.py", "        if sound < len(data):\n", "        if sound == 0 < len(data):\n"),
+        skies=("rot", "doubt", "pair"),
     ),
     # leases
     _bug(
@@ -200,6 +222,7 @@ BUGS = (
             "    return replace(history, open=None, returned=lease.give_back(history.returned, leases.values()))\n",
             "    return replace(history, open=None)\n",
         ),
+        skies=("pair",),
     ),
     _bug(
         "dropped-samples-reported",
@@ -332,12 +355,14 @@ BUGS = (
         shards += kept or take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))
 """,
         ),
+        skies=("squall", "tide", "pair", "regent"),
     ),
     _bug(
         "one-holder",
         "Durable",
         "a round is committed when one member has its result on disk",
         ("swarm/round.py", "HOLDERS_MIN = 2\n", "HOLDERS_MIN = 1\n"),
+        skies=("tide", "succession", "rift"),
     ),
     _bug(
         "holding-before-disk",
@@ -354,6 +379,7 @@ BUGS = (
         await member.store.keep_result(plan.key.version, result)
 """,
         ),
+        skies=("blackout", "rot", "pair"),
     ),
     _bug(
         "unsynced-save",
@@ -367,6 +393,7 @@ BUGS = (
         "Bad input",
         "a reduced chunk is kept without a look at its digest or its values",
         ("peer/exchange.py", "        _check_returned(member, returned)\n", ""),
+        skies=("points",),
     ),
     _bug(
         "fetched-piece-unverified",
@@ -379,6 +406,7 @@ BUGS = (
 """,
             "",
         ),
+        skies=("points",),
     ),
     _bug(
         "spoiled-settled",
@@ -389,6 +417,7 @@ BUGS = (
             "    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]\n",
             "    in_ = [p for p in round_.announced.members if p in round_.serials]\n",
         ),
+        skies=("doubt",),
     ),
     _bug(
         "not-finite-accepted",
@@ -396,6 +425,7 @@ BUGS = (
         "values that are not finite, or too large, go into the mean",
         ("sync/codec.py", "    if not np.isfinite(values).all():\n", "    if not values.size:\n"),
         ("peer/reduce.py", "    if not (np.abs(total) <= limit).all():\n", "    if not total.size:\n"),
+        skies=("points",),
     ),
     _bug(
         "garbage-crashes",

@@ -46,11 +46,11 @@ def points(first: int, end: int) -> dict[str, Any]:
     from atoll.sim.sweep import CROWD, cells, look, look_at, references
 
     known = [case for name, case in references().items() if name != CROWD]
-    told = _first(len(known), (partial(_same, case) for case in known))
-    if told["broken"]:
+    told = _first(len(known[first:end]), (partial(_same, case) for case in known[first:end]))
+    if told["broken"] or end <= len(known):
         return told
     cases = [cell.case for cell in cells(look({case.family: look_at(case) for case in known}))]
-    order = [case for start in range(7) for case in cases[start::7]][first:end]
+    order = [case for start in range(7) for case in cases[start::7]][max(0, first - len(known)) : end - len(known)]
     more = _first(len(order), (partial(_same, case) for case in order))
     return more | {"played": told["played"] + more["played"]}
 
