@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -140,5 +141,8 @@ def test_watching_a_folder_without_a_run_is_a_usage_error(tmp_path: Path) -> Non
 
 
 def test_completion_offers_the_commands() -> None:
-    script = atoll("--show-completion", "bash")
+    command = [sys.executable, "-m", "atoll.cli.main", "--show-completion", "bash"]
+    # Otherwise the shell that runs the tests decides, and there may be none with completion.
+    env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    script = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
     assert script.returncode == 0
