@@ -151,7 +151,7 @@ def _text(outcome: dict[str, Any]) -> str:
         f"  one peer alone         {outcome['alone']:.3f}   (its own share of the tokens)",
         f"  bigram table           {outcome['bigram']:.3f}   (fitted on all the text)",
         "",
-        f"each peer sent {say_bytes(outcome['sent_bytes'])}; gradients every step (DDP, fp32) would have been "
+        f"the busiest peer sent {say_bytes(outcome['sent_bytes'])}; gradients every step (DDP, fp32) would have been "
         f"{say_bytes(outcome['ddp_bytes'])}, {times:.0f} times as much",
         "",
         "a sample:",

@@ -266,6 +266,7 @@ BUGS = (
             "[[owned.parts[c][index] for c in target] for",
             "[[owned.parts[c][index] for c in owned.parts if c in target] for",
         ),
+        skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
         "counted-by-number",
@@ -276,6 +277,7 @@ BUGS = (
             '        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))\n',
             '        hasher.update(b"one more")\n',
         ),
+        skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
         "never-reduced-again",
@@ -306,6 +308,7 @@ BUGS = (
             "        return self.life * LIFE_CONTRIBUTIONS_MAX + self._made\n",
             "        return self._made\n",
         ),
+        skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
         "not-brought-again",
@@ -331,6 +334,7 @@ BUGS = (
             return""",
             "            return",
         ),
+        skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
         "stale-plan-followed",
@@ -343,6 +347,7 @@ BUGS = (
 """,
             "",
         ),
+        skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
         "takeover-loses-chunks",
