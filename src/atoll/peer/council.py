@@ -8,7 +8,6 @@ are. When we lead, the broker's office opens here; when we do not, it closes, an
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
@@ -19,23 +18,35 @@ from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.office import GREETING_S_MAX, MemberTalk, Office
 from atoll.spec.run import canonical
-from atoll.swarm import raft as council
-from atoll.swarm.log import CouncilChanged, Entry, Record, SettingsChanged
+from atoll.swarm.log import CouncilChanged, CouncilReformed, Entry, Record, SettingsChanged
 from atoll.swarm.messages import Hail, Redirect
-from atoll.swarm.raft import Commit, Follow, FromCouncil, Keep, Lead, Learned, Lost, Propose, Raft, Received, Save, Send
+from atoll.swarm.raft import (
+    TICK_S,
+    Action,
+    Commit,
+    Follow,
+    FromCouncil,
+    Heard,
+    Keep,
+    Lead,
+    Learned,
+    Lost,
+    Propose,
+    Raft,
+    Received,
+    Reform,
+    Save,
+    Send,
+    Tick,
+    sound,
+    step,
+)
 from atoll.swarm.state import Note
 
 CouncilTalk: Wire[FromCouncil | Hail] = Wire(FromCouncil | Hail)
 OUTBOX_MAX = 64
 """Messages waiting for one council member; older ones are dropped, for newer ones say more."""
 INBOX_MAX = 1024
-
-
-@dataclass(eq=False)
-class _Line:
-    """Our one-way line to another council member."""
-
-    outbox: asyncio.Queue[FromCouncil | Hail] = field(default_factory=lambda: asyncio.Queue(OUTBOX_MAX))
 
 
 class Council:
@@ -45,8 +56,8 @@ class Council:
         self.raft = raft
         self.office: Office | None = None
         self._member = member
-        self._inbox: asyncio.Queue[council.Heard] = asyncio.Queue(INBOX_MAX)
-        self._lines: dict[PeerId, _Line] = {}
+        self._inbox: asyncio.Queue[Heard] = asyncio.Queue(INBOX_MAX)
+        self._outboxes: dict[PeerId, asyncio.Queue[FromCouncil | Hail]] = {}
         self._unsynced = False
         self._tasks: asyncio.TaskGroup | None = None
         self._office_task: asyncio.Task[None] | None = None
@@ -73,8 +84,8 @@ class Council:
         """Let time pass for those who have a seat."""
         while True:
             await self._member.changes.until(lambda: self.raft.stands)
-            await self._inbox.put(council.Tick())
-            await asyncio.sleep(council.TICK_S)
+            await self._inbox.put(Tick())
+            await asyncio.sleep(TICK_S)
 
     async def _attend_inbox(self) -> None:
         while True:
@@ -86,7 +97,7 @@ class Council:
         """Hear a council member out."""
         while True:
             message = await hear(stream, CouncilTalk)
-            if not isinstance(message, Hail) and not council.sound(message):
+            if not isinstance(message, Hail) and not sound(message):
                 raise PeerError("a message that no council member would send")
             if not self._has_a_say(peer):
                 if peer not in self._member.links.contacts:
@@ -148,9 +159,9 @@ class Council:
         await self._member.store.append(list(entries[self.raft.committed :]), durable=True)
         self.raft = replace(self.raft, log=log)
 
-    async def hear(self, heard: council.Heard) -> None:
-        """Have something decided on in its turn."""
-        await self._inbox.put(heard)
+    async def reform(self, record: CouncilReformed, term: int) -> None:
+        """Put a council that the organiser signed in place of the old one."""
+        await self._inbox.put(Reform(record, term))
 
     # what we decide
 
@@ -158,9 +169,9 @@ class Council:
         """Ask for a record in the log; the office hears of it when it is committed."""
         await self._inbox.put(Propose(record))
 
-    async def _handle(self, heard: council.Heard) -> None:
+    async def _handle(self, heard: Heard) -> None:
         try:
-            self.raft, actions = council.step(self.raft, heard, self._member.box.random.random())
+            self.raft, actions = step(self.raft, heard, self._member.box.random.random())
         except PeerError as error:
             who = PeerId(heard.peer) if isinstance(heard, Received) else self._member.broker
             self._member.links.refuse(who, f"council: {error}")
@@ -168,7 +179,7 @@ class Council:
         for action in actions:
             await self._act(action)
 
-    async def _act(self, action: council.Action) -> None:
+    async def _act(self, action: Action) -> None:
         member = self._member
         match action:
             case Save(term=term, vote=vote):
@@ -230,27 +241,27 @@ class Council:
 
     def _send(self, peer: PeerId, message: FromCouncil | Hail) -> None:
         assert self._tasks is not None
-        line = self._lines.get(peer)
-        if line is None:
-            line = self._lines[peer] = _Line()
-            self._speakers.append(self._tasks.create_task(self._speak(peer, line)))
-        if line.outbox.full():
-            line.outbox.get_nowait()
-        line.outbox.put_nowait(message)
+        if peer not in self._outboxes:
+            self._outboxes[peer] = asyncio.Queue(OUTBOX_MAX)
+            self._speakers.append(self._tasks.create_task(self._speak(peer, self._outboxes[peer])))
+        outbox = self._outboxes[peer]
+        if outbox.full():
+            outbox.get_nowait()
+        outbox.put_nowait(message)
 
-    async def _speak(self, peer: PeerId, line: _Line) -> None:
+    async def _speak(self, peer: PeerId, outbox: asyncio.Queue[FromCouncil | Hail]) -> None:
         """Keep a stream to a council member as long as there is something to say; what gets lost is said again."""
         while True:
-            message = await line.outbox.get()
+            message = await outbox.get()
             try:
                 async with self._member.links.talk(peer, "council") as stream:
                     while True:
                         await say(stream, message)
-                        message = await line.outbox.get()
+                        message = await outbox.get()
             except PeerLost:
                 self.lose(peer)
-                while not line.outbox.empty():  # out of date by now
-                    line.outbox.get_nowait()
+                while not outbox.empty():  # out of date by now
+                    outbox.get_nowait()
 
 
 def founding(me: PeerId) -> Entry:

@@ -13,11 +13,11 @@ it is kept: the right peer, the right plan, the right chunk, the right length, t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from blake3 import blake3
 
@@ -27,7 +27,7 @@ from atoll.net.identity import short
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, Stream, StreamReset
 from atoll.net.wire import Wire
 from atoll.peer.links import both, hear, say, within
-from atoll.peer.member import Member, Own, Owned, Reduction, Sum, plan_id, unless
+from atoll.peer.member import Changes, Member, Own, Owned, Reduction, Sum, plan_id, unless
 from atoll.peer.messages import (
     Accepted,
     Chunk,
@@ -54,6 +54,7 @@ from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
 from atoll.sync.codec import decode, element_bytes
 
 M = TypeVar("M")
+U = TypeVar("U", bound=Hashable)
 SERIALS_MAX = 3
 """Contributions of one peer to one round that an owner keeps: it may restart that often."""
 RECEIPT_BYTES = 128 * 1024
@@ -103,6 +104,16 @@ async def _plan_of(member: Member, key: Key, epoch: int, attempt: int) -> Plan |
     except TimeoutError:
         return None
     return member.plan
+
+
+async def _agreed_plan(member: Member, stream: Stream, head: PartHead | SumHead | ResultHead) -> Plan | None:
+    """Return our present plan if it is the one that a stream is about; otherwise say so there, and return None."""
+    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
+    if plan is not None and plan_id(plan) == (head.key, head.epoch, head.attempt):
+        return plan
+    over = plan is not None or member.history.version >= head.key.version
+    await say(stream, Superseded() if over else Declined("that plan is not known"))
+    return None
 
 
 # as contributor
@@ -260,9 +271,8 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     if not await _may_contribute(member, peer, head.key):
         await say(stream, Declined("that round is not open, or you are not in it"))
         return
-    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
-    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
-        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
+    plan = await _agreed_plan(member, stream, head)
+    if plan is None:
         return
     if head.serial < 0:
         raise PeerError("a contribution with an impossible number")
@@ -282,10 +292,6 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
         owned.keep(contribution, index, chunk.data)
         await receipts.took(len(chunk.data))
     await say(stream, Accepted())
-
-
-def _known_over(member: Member, key: Key, plan: Plan | None) -> bool:
-    return plan is not None or member.history.version >= key.version
 
 
 async def _may_contribute(member: Member, peer: PeerId, key: Key) -> bool:
@@ -374,60 +380,78 @@ async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: Peer
         if isinstance(answer, Superseded):
             return
         if not isinstance(answer, Kept):
-            raise PeerError(answer.why if isinstance(answer, Declined) else "it answered with something else")
-        has, sent = dict(answer.chunks), Sent(member)
+            raise _refusal(answer)
 
-        async def send() -> None:
-            seen = 0
-            while seen < len(owned.order) or owned.finished != plan_id(plan):
-                for index in owned.order[seen:]:
-                    seen += 1
-                    reduced = owned.reduced[index]
-                    if index in chunks and has.get(index) != reduced.of:
-                        has[index] = reduced.of
-                        await sent.say(stream, Returned(index, reduced.of, reduced.digest, reduced.data))
-                await owned.returned.until(partial(_more, owned, seen, plan))
-            await say(stream, Done())
+        def message(index: int) -> Returned:
+            reduced = owned.reduced[index]
+            return Returned(index, reduced.of, reduced.digest, reduced.data)
 
-        await both(_until_told(member, stream, ResultTalk, None, sent), send())
+        passing = Passing(owned.order, chunks, dict(answer.chunks), owned.returned, message)
+        await _pass_on(member, plan, stream, ResultTalk, passing)
 
 
 async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], peer: PeerId) -> None:
     """Send a root our group's sums as they are made, until there is nothing more to make."""
-    owned, wanted = member.owning(plan.key), set(units)
+    owned = member.owning(plan.key)
     async with member.links.talk(peer, "part") as stream:
         await say(stream, SumHead(*plan_id(plan)))
         answer = await within(member.silence_s_max, hear(stream, PartTalk))
         if isinstance(answer, Superseded):
             return
         if not isinstance(answer, SumsKept):
-            raise PeerError(answer.why if isinstance(answer, Declined) else "it answered with something else")
-        has, sent = {(group, index): of for group, index, of in answer.sums}, Sent(member)
+            raise _refusal(answer)
 
-        async def send() -> None:
-            seen = 0
-            while seen < len(owned.sum_order) or owned.finished != plan_id(plan):
-                for unit in owned.sum_order[seen:]:
-                    seen += 1
-                    made = owned.sums[unit]
-                    if unit in wanted and has.get(unit) != made.of:
-                        has[unit] = made.of
-                        await sent.say(stream, Summed(*unit, made.of, made.weight, made.data))
-                await owned.summed.until(partial(_more_sums, owned, seen, plan))
-            await say(stream, Done())
+        def message(unit: tuple[int, int]) -> Summed:
+            made = owned.sums[unit]
+            return Summed(*unit, made.of, made.weight, made.data)
 
-        await both(_until_told(member, stream, PartTalk, None, sent), send())
+        has = {(group, index): of for group, index, of in answer.sums}
+        passing = Passing(owned.sum_order, set(units), has, owned.summed, message)
+        await _pass_on(member, plan, stream, PartTalk, passing)
 
 
-def _more_sums(owned: Owned, seen: int, plan: Plan) -> bool:
-    return seen < len(owned.sum_order) or owned.finished == plan_id(plan)
+def _refusal(answer: object) -> PeerError:
+    return PeerError(answer.why if isinstance(answer, Declined) else "it answered with something else")
+
+
+@dataclass
+class Passing(Generic[U]):
+    """What an owner makes one by one and passes on to one peer."""
+
+    order: Sequence[U]
+    """What was made, as it was; what was made again is in it again."""
+    wanted: set[U]
+    has: dict[U, bytes]
+    """Of which set of contributions the peer has it."""
+    changed: Changes
+    message: Callable[[U], Returned | Summed]
+
+
+async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], passing: Passing[U]) -> None:
+    """Send what a peer wants and does not have of its set, as it is made, until nothing more will be."""
+    owned, sent = member.owning(plan.key), Sent(member)
+
+    def more(seen: int) -> bool:
+        return seen < len(passing.order) or owned.finished == plan_id(plan)
+
+    async def send() -> None:
+        seen = 0
+        while seen < len(passing.order) or owned.finished != plan_id(plan):
+            for unit in passing.order[seen:]:
+                seen += 1
+                if unit in passing.wanted and passing.has.get(unit) != (message := passing.message(unit)).of:
+                    passing.has[unit] = message.of
+                    await sent.say(stream, message)
+            await passing.changed.until(partial(more, seen))
+        await say(stream, Done())
+
+    await both(_until_told(member, stream, wire, None, sent), send())
 
 
 async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead) -> None:
     """Receive the sums of another group's owner, of chunks whose root we are."""
-    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
-    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
-        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
+    plan = await _agreed_plan(member, stream, head)
+    if plan is None:
         return
     theirs = set(member.layout(plan).sums(peer).get(member.me, ()))
     if not theirs:
@@ -452,11 +476,6 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
     await say(stream, Accepted())
 
 
-def _more(owned: Owned, seen: int, plan: Plan) -> bool:
-    """Return whether something was reduced that was not looked at, or nothing will be any more."""
-    return seen < len(owned.order) or owned.finished == plan_id(plan)
-
-
 # as holder
 
 
@@ -465,9 +484,8 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
     head = await hear(stream, ResultTalk)
     if not isinstance(head, ResultHead):
         raise PeerError("a result must begin with its head")
-    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
-    if plan is None or plan_id(plan) != (head.key, head.epoch, head.attempt):
-        await say(stream, Superseded() if _known_over(member, head.key, plan) else Declined("that plan is not known"))
+    plan = await _agreed_plan(member, stream, head)
+    if plan is None:
         return
     theirs = member.layout(plan).returned(peer, member.me)
     if not theirs:

@@ -20,7 +20,6 @@ from atoll.peer.links import hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.messages import AskLog, AskTalk, KnownLog
 from atoll.swarm.log import CouncilChanged, CouncilReformed, Entry, to_sign
-from atoll.swarm.raft import Reform
 
 BATCH_ENTRIES = 256
 ANSWER_S_MAX = 30.0
@@ -46,7 +45,7 @@ async def reform(member: Member, council: Council) -> None:
     record = CouncilReformed(record.members, record.generation, member.box.sign(to_sign(record, member.run_id)))
     told = [short(peer) for peer, (_, entries) in zip(peers, known, strict=True) if entries]
     member.box.journal.write(events.CouncilReformed(asked=len(peers), told=told, entries=len(best)))
-    await council.hear(Reform(record, max((term for term, _ in logs), default=0)))
+    await council.reform(record, max((term for term, _ in logs), default=0))
 
 
 def _must_agree(best: tuple[Entry, ...], own: tuple[Entry, ...], committed: int) -> None:

@@ -87,8 +87,25 @@ def _number(awaitable: Any) -> int:
         return int(awaitable.number)
 
 
+def _prepare(
+    handle: Any,
+    callback: Callable[..., object],
+    args: Sequence[Any],
+    loop: asyncio.AbstractEventLoop,
+    context: contextvars.Context | None,
+) -> None:
+    """Fill a handle in as asyncio does, without asking for debug mode: there are millions of them."""
+    handle._context = contextvars.copy_context() if context is None else context
+    handle._loop = loop
+    handle._callback = callback
+    handle._args = args
+    handle._cancelled = False
+    handle._repr = None
+    handle._source_traceback = None
+
+
 class _Handle(asyncio.Handle):
-    """A callback to run; made without asking for debug mode, as there are millions of them."""
+    """A callback to run."""
 
     __slots__ = ()
 
@@ -99,17 +116,11 @@ class _Handle(asyncio.Handle):
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context | None = None,
     ) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+        _prepare(self, callback, args, loop, context)
 
 
 class _Timer(asyncio.TimerHandle):
-    """A callback for later, made as sparingly."""
+    """A callback for later."""
 
     __slots__ = ()
 
@@ -121,13 +132,7 @@ class _Timer(asyncio.TimerHandle):
         loop: asyncio.AbstractEventLoop,
         context: contextvars.Context | None = None,
     ) -> None:
-        self._context = contextvars.copy_context() if context is None else context
-        self._loop = loop
-        self._callback = callback
-        self._args = args
-        self._cancelled = False
-        self._repr = None
-        self._source_traceback = None
+        _prepare(self, callback, args, loop, context)
         self._when = when_s
         self._scheduled = False
 
