@@ -36,8 +36,10 @@ from atoll.sync.grid import GROUP_MAX, grid_of
 
 ROUND_S = 600.0
 STEP_S = 60.0
-WORK_S = 480.0
+WORK_S = 420.0
 """Of a round; the rest is the exchange."""
+PATIENCE_S = 60.0
+"""After the first contribution; who comes back in the middle of a round and begins anew misses it."""
 SIZE = 256
 """Elements of the stand-in: four chunks."""
 PARAMETERS = 125e6
@@ -83,7 +85,7 @@ def run_of(peers: int, rounds: int) -> Run:
         budget=Budget(rounds=rounds),
         data=Data(context=1024),
         membership=Membership(start_with=round(0.95 * peers)),
-        upkeep=Upkeep(checkpoint_every=3, patience_s_max=ROUND_S),
+        upkeep=Upkeep(checkpoint_every=3, patience_s_max=PATIENCE_S),
     )
 
 

@@ -46,6 +46,11 @@ class Disk(Protocol):
 async def save(disk: Disk, path: str, data: bytes) -> None:
     """Replace the file at `path` so that a crash leaves either the old bytes or the new."""
     await disk.write(path + ".new", data)
+    await replace(disk, path)
+
+
+async def replace(disk: Disk, path: str) -> None:
+    """Put what was written beside the file at `path`, to `path` and ".new", in its place."""
     await disk.sync(path + ".new")
     await disk.rename(path + ".new", path)
     await disk.sync(path.rpartition("/")[0] + "/")

@@ -12,6 +12,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Protocol
 
+from atoll.errors import PeerLost
 from atoll.net.pulse import SILENCE_S_MAX, SILENCE_S_MIN
 from atoll.net.transport import (
     MESSAGE_BYTES_MAX,
@@ -19,6 +20,7 @@ from atoll.net.transport import (
     Conn,
     ConnectFailed,
     ConnLost,
+    Malformed,
     PeerId,
     Stream,
     StreamClosed,
@@ -103,7 +105,7 @@ async def outcome(work: Awaitable[object], within_s: float = PATIENCE_S) -> obje
     try:
         async with asyncio.timeout(within_s):
             return await work
-    except (ConnectFailed, ConnLost, StreamReset, StreamClosed) as error:
+    except (ConnectFailed, ConnLost, StreamReset, StreamClosed, Malformed) as error:
         return error
 
 
@@ -150,12 +152,14 @@ async def check_messages_of_several_senders_do_not_mix(lab: Lab) -> None:
     assert sorted(got, key=len) == messages
 
 
-async def check_a_message_over_the_limit_resets_the_stream(lab: Lab) -> None:
+async def check_a_message_over_the_limit_is_its_senders_doing_and_resets_the_stream(lab: Lab) -> None:
     out, into = await talk(*await pair(lab))
     await out.send(bytes(1000))
     await out.send(bytes(1001))
     assert len(await into.recv(limit=1000)) == 1000
-    assert isinstance(await outcome(into.recv(limit=1000)), StreamReset)
+    refused = await outcome(into.recv(limit=1000))
+    assert isinstance(refused, Malformed) and not isinstance(refused, PeerLost), "no accident: somebody sent it"
+    assert "1001 bytes" in str(refused) and "1000" in str(refused)
     assert isinstance(await outcome(into.recv()), StreamReset), "a reset stream stays reset"
     assert isinstance(await outcome(out.recv()), StreamReset), "the sender is told"
 
@@ -496,7 +500,7 @@ CHECKS: list[Check] = [
     check_messages_arrive_whole_and_in_order,
     check_both_directions_are_independent,
     check_messages_of_several_senders_do_not_mix,
-    check_a_message_over_the_limit_resets_the_stream,
+    check_a_message_over_the_limit_is_its_senders_doing_and_resets_the_stream,
     check_a_tag_arrives_before_any_message,
     check_a_cancelled_recv_loses_nothing,
     check_a_cancelled_send_is_seen_as_a_reset,

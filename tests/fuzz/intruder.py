@@ -30,8 +30,25 @@ HEARD_MAX = 200
 MESSAGES_MAX = 6
 PATIENCE_S = 2.0
 """How long it waits for a message to be taken, and for an answer that may never come."""
+OVERSIZED = 0.1
+"""Part of what is surely no message that is longer than a message may be."""
 SURE_S = 60.0
 """How long it waits for a refusal that must come."""
+
+
+class Swollen(Points):
+    """Lets what its machine says grow, on the wire, beyond what any message may be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.swells: list[bytes] = []
+        """What is to grow, each once."""
+
+    def said(self, what: str, message: bytes) -> bytes:
+        if message not in self.swells:
+            return super().said(what, message)
+        self.swells.remove(message)
+        return message + bytes(MESSAGE_BYTES_MAX + 1 - len(message))
 
 
 class Intruder:
@@ -42,6 +59,8 @@ class Intruder:
     ) -> None:
         self.refused: Counter[PeerId] = Counter()
         """Conversations that each victim gave up after bytes that nobody could take for a message."""
+        self.oversized: Counter[PeerId] = Counter()
+        """Of these, those that were given up for a message longer than any may be."""
         self.conversations = 0
         self.said = 0
         self.said_bytes = 0
@@ -55,6 +74,8 @@ class Intruder:
         self._openings: dict[str, deque[bytes]] = {}
         self._heard: dict[str, deque[bytes]] = {}
         self._growers = [Grower(kinds_of(wire), self._rng, self._words()) for wire in self._wires]
+        self._own = Swollen()
+        world.network.watch(door.id, self._own)
         for host in world.hosts:
             points = Points()
             points.hear = self._hear
@@ -97,7 +118,10 @@ class Intruder:
     async def _be_refused(self, victim: PeerId) -> None:
         """Say one thing that is surely no message, and wait until the stream is given up for it."""
         stream = await self._open(victim, self._rng.choice(list(TRAFFIC)))
-        message = self._nonsense()
+        swells = self._rng.random() < OVERSIZED
+        message = sealed(self._rng.choice(self._growers).grow()) if swells else self._nonsense()
+        if swells:
+            self._own.swells.append(message)
         try:
             await self._say(stream, message)
             async with asyncio.timeout(SURE_S):
@@ -105,6 +129,7 @@ class Intruder:
                     await stream.recv()
         except PeerLost:
             self.refused[victim] += 1
+            self.oversized[victim] += swells
         finally:
             stream.reset()
 

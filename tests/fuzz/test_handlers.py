@@ -92,6 +92,9 @@ def check(outcome: Outcome, intruder: Intruder) -> None:
     refused = blamed(outcome)
     for victim, count in intruder.refused.items():
         assert refused[victim] >= count
+    for place, host in enumerate(outcome.hosts):
+        too_long = [e for e in events(outcome, journal.MessageRefused, peer=place) if "over the limit" in e.why]
+        assert len(too_long) >= intruder.oversized[host.peer]
     check_journals(outcome)
     for host in outcome.hosts:
         assert len(host.disk.files()["log"]) < 100_000 + LOG_BYTES_MAX * intruder.conversations
@@ -102,6 +105,7 @@ def test_an_intruder_on_every_stream_disturbs_nobody_and_is_blamed_for_everythin
     outcome, intruder = intruded(seed, rounds=30)
     assert intruder.conversations > 200
     assert sum(intruder.refused.values()) > 40
+    assert sum(intruder.oversized.values()) > 3
     check(outcome, intruder)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
+from functools import partial
 
 import pytest
 
@@ -129,3 +131,21 @@ def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
         await compute.close()
 
     asyncio.run(again())
+
+
+def test_a_job_is_let_go_of_before_its_caller_goes_on() -> None:
+    class Large:
+        """Something that must not outlive the job it was for."""
+
+    async def story() -> None:
+        compute = WorkerThread()
+        for _ in range(50):
+            large = Large()
+            seen = weakref.ref(large)
+            doing = compute.run(partial(repr, large), FREE)
+            del large
+            await doing
+            assert seen() is None
+        await compute.close()
+
+    asyncio.run(story())

@@ -19,10 +19,10 @@ import iroh
 import pytest
 from iroh import iroh_ffi
 
-from atoll.errors import LocalError
+from atoll.errors import LocalError, PeerLost
 from atoll.net.identity import Identity
 from atoll.net.iroh import IrohConn, IrohTransport, bind, quicken
-from atoll.net.transport import STREAMS_MAX, ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
+from atoll.net.transport import NO_TAG, STREAMS_MAX, ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
 
 PATIENCE_S = 20.0
 
@@ -271,22 +271,22 @@ def test_a_stream_finished_on_both_sides_is_not_open_although_held() -> None:
     run(test)
 
 
-def test_a_stream_without_a_tag_bothers_nobody() -> None:
+def test_a_stream_without_a_tag_is_handed_on_as_such_and_one_that_is_cut_is_not() -> None:
     async def test() -> None:
         async with joined() as (here, there):
-            for junk in (
-                b"\0\0\0\1\x09",
-                b"\0\0\0\0",
-                b"\0\0\0\2\0\xff",
-                b"\x7f\xff\xff\xff",
-                b"\xff\xff\xff\xff",
-                b"\0",
-            ):
+            wrong = (b"\0\0\0\1\x09", b"\0\0\0\0", b"\0\0\0\2\0\xff", b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff")
+            cut = (b"\0", b"", b"\0\0\0\5\1pa")
+            for junk in (*wrong, *cut):
                 raw = (await here._raw.open_bi()).send()
                 await raw.write_all(junk)
                 await raw.finish()
             await here.open("good", Traffic.CONTROL)
-            assert (await there.accept())[0] == "good"
+            accepted = [await there.accept() for _ in range(len(wrong) + 1)]
+            assert sorted(tag for tag, _ in accepted) == [NO_TAG] * len(wrong) + ["good"]
+            for tag, stream in accepted:
+                if tag == NO_TAG:
+                    with pytest.raises(PeerLost):  # there is nothing to be had from it
+                        await stream.recv()
 
     run(test)
 

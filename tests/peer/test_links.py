@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from random import Random
 
+import iroh
 import pytest
 
 from atoll import journal
 from atoll.errors import PeerError, PeerLost
 from atoll.journal import Journal, Line, parse
+from atoll.net.frame import header
 from atoll.net.identity import Identity, short
-from atoll.net.transport import PeerId, Stream, StreamClosed
+from atoll.net.iroh import bind
+from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, PeerId, Stream, StreamClosed, Traffic
 from atoll.peer.links import Links, hear, say
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.network import Links as Wires
 from atoll.sim.network import SimNetwork
+from tests.fuzz.intruder import Swollen
 from tests.peer.world import virtual
 
 A, B = (Identity.from_seed(bytes([x]) * 32).peer for x in (1, 2))
+
+
+def framed(*messages: bytes) -> bytes:
+    return b"".join(header(message) + message for message in messages)
 
 
 class Clock:
@@ -106,6 +115,120 @@ def test_what_a_handler_refuses_is_written_down_and_the_stream_ends(to: PeerId) 
         assert pair.events() == [journal.MessageRefused(who=short(A), why="part: I do not like it")]
 
     virtual(main())
+
+
+@pytest.mark.parametrize("opener", ["the one who is blamed", "the one who blames"])
+def test_bytes_that_are_no_message_are_blamed_on_their_sender_whoever_opened_the_stream(opener: str) -> None:
+    """Both peers hear nonsense of the other's: as it comes from an answer, and as it comes from a question."""
+
+    async def talk_nonsense(peer: PeerId, stream: Stream) -> None:
+        await stream.send(b"nonsense")
+
+    async def listen(peer: PeerId, stream: Stream) -> None:
+        await hear(stream, PartTalk)
+
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        pair.a.serve({"part": talk_nonsense})
+        pair.b.serve({"part": listen})
+        if opener == "the one who is blamed":
+            async with pair.a.talk(B, "part") as stream:
+                await stream.send(b"nonsense")
+                with pytest.raises(PeerLost):
+                    await stream.recv()
+        else:
+            with pytest.raises(Malformed):
+                async with pair.b.talk(A, "part") as stream:
+                    await hear(stream, PartTalk)
+        (line,) = pair.written
+        assert isinstance(line.event, journal.MessageRefused)
+        assert (line.peer, line.event.who) == (short(B), short(A))
+        assert line.event.why.startswith("part: ")
+
+    virtual(main())
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_message_longer_than_any_may_be_is_blamed_on_its_sender(asked: bool) -> None:
+    async def main() -> None:
+        pair = Pair()
+        await asyncio.sleep(0)
+        swollen = Swollen()
+        swollen.swells.append(b"grows")
+        pair.network.watch(A, swollen)
+
+        async def listen(peer: PeerId, stream: Stream) -> None:
+            await stream.recv()
+
+        async def answer(peer: PeerId, stream: Stream) -> None:
+            await stream.send(b"grows")
+
+        pair.a.serve({"part": answer})
+        pair.b.serve({"part": listen})
+        if asked:
+            with pytest.raises(Malformed):
+                async with pair.b.talk(A, "part") as stream:
+                    await stream.recv()
+        else:
+            async with pair.a.talk(B, "part") as stream:
+                await stream.send(b"grows")
+                with pytest.raises(PeerLost):
+                    await stream.recv()
+        why = f"part: a message of {MESSAGE_BYTES_MAX + 1} bytes is over the limit of {MESSAGE_BYTES_MAX}"
+        assert pair.events() == [journal.MessageRefused(who=short(A), why=why)]
+
+    virtual(main())
+
+
+RAW = {
+    "a message of four billion bytes": (framed(b"\x01part") + b"\xff\xff\xff\xfe", "part: a message of 4294967294"),
+    "a message one byte too long": (framed(b"\x01part") + (MESSAGE_BYTES_MAX + 1).to_bytes(4, "big"), "over the limit"),
+    "no tag": (framed(b"\xff\xff\xff"), "does not begin with a tag"),
+    "a tag that is too long": (framed(b"\x01" + b"x" * 300), "does not begin with a tag"),
+    "no message of the protocol": (framed(b"\x01part", b"nonsense"), "part: "),
+}
+
+
+@pytest.mark.parametrize("raw", list(RAW))
+def test_over_real_sockets_whoever_writes_bad_bytes_is_named_in_the_journal(raw: str) -> None:
+    data, why = RAW[raw]
+    written: list[journal.Event] = []
+    noted = asyncio.Event()
+
+    def note(line: bytes) -> None:
+        written.append(parse(line).event)
+        noted.set()
+
+    async def listen(peer: PeerId, stream: Stream) -> None:
+        await hear(stream, PartTalk)
+
+    async def main() -> None:
+        ann, bob = [await bind(os.urandom(32), host="127.0.0.1") for _ in range(2)]
+        links = Links(bob, Journal(short(bob.id), Clock(), note))
+        links.serve({"part": listen})
+        running = asyncio.ensure_future(links.run())
+        try:
+            async with asyncio.timeout(20.0):
+                conn = await ann.connect(bob.id, bob.addresses())
+                stream = await conn._raw.open_bi()
+                await stream.send().write_all(data)
+                await noted.wait()
+                with pytest.raises(iroh.IrohError):  # the stream was given up
+                    await stream.recv().read_to_end(1)
+                still = await conn.open("part", Traffic.ROUND)  # and the connection lives
+                still.reset()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            await ann.close()
+            await bob.close()
+        (event,) = written
+        assert isinstance(event, journal.MessageRefused)
+        assert event.who == short(ann.id)
+        assert why in event.why
+
+    asyncio.run(main())
 
 
 def test_more_messages_than_a_queue_holds_wait_for_the_reader() -> None:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 from blake3 import blake3
 
+from atoll.disk import FileDisk
 from atoll.errors import LocalError
-from atoll.peer.store import CHECKPOINTS_KEPT, RESULTS_KEPT, Result, Store, anchor_from_bytes, anchor_to_bytes
+from atoll.peer.store import (
+    CHECKPOINTS_KEPT,
+    RESULTS_KEPT,
+    WRITE_BYTES,
+    Result,
+    Store,
+    anchor_from_bytes,
+    anchor_to_bytes,
+)
 from atoll.sim.disk import SimDisk
 from atoll.swarm.log import Entry, EpochStarted, RunFinished
 from atoll.sync.merge import Anchor
@@ -26,6 +38,13 @@ def anchor(version: int, size: int = 40) -> Anchor:
 
 def result(version: int) -> Result:
     chunks = tuple(bytes([version % 256, i]) * 50 for i in range(3))
+    return Result(tuple(blake3(chunk).digest() for chunk in chunks), chunks)
+
+
+def long_result() -> Result:
+    """Return one that is written in several goes; a chunk may be longer than a go."""
+    sizes = [WRITE_BYTES // 3, WRITE_BYTES // 2, WRITE_BYTES // 2, 5, WRITE_BYTES + 1, 0, WRITE_BYTES, 1]
+    chunks = tuple(bytes([index]) * size for index, size in enumerate(sizes))
     return Result(tuple(blake3(chunk).digest() for chunk in chunks), chunks)
 
 
@@ -225,3 +244,34 @@ def test_a_crash_during_a_checkpoint_leaves_the_old_one_or_the_new() -> None:
                 assert await Store(disk).private(back.version) == b"private %d" % back.version
 
     virtual(main())
+
+
+def test_a_long_result_is_written_in_goes_and_comes_back_whole() -> None:
+    async def main() -> None:
+        kept, long = store(), long_result()
+        await kept.keep_result(3, long)
+        await kept.keep_result(3, long)  # over itself: nothing is appended to what is there
+        assert await kept.result(3) == long
+        chunks = await kept.result_chunks(3)
+        assert chunks is not None
+        assert [await chunks.piece(index) for index in range(len(long.chunks))] == list(long.chunks)
+
+    virtual(main())
+
+
+def test_a_long_result_is_never_copied_whole() -> None:
+    """As large as a contribution, it would double what the exchange needs at the moment in which it needs most."""
+    chunks = tuple(bytes([index]) * (WRITE_BYTES // 4) for index in range(40))
+    long = Result(tuple(blake3(chunk).digest() for chunk in chunks), chunks)
+
+    async def main(folder: Path) -> int:
+        kept = Store(FileDisk(folder))
+        tracemalloc.start()
+        try:
+            await kept.keep_result(1, long)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    with TemporaryDirectory() as name:
+        assert asyncio.run(main(Path(name))) < 3 * WRITE_BYTES < 10 * WRITE_BYTES

@@ -19,16 +19,19 @@ from atoll.sim.check import (
     counted_once,
     durable,
     durable_at_crashes,
+    held_by_two,
     inner_as_counted,
     none_forgotten,
     one_commit,
     one_history,
     one_leader,
+    patient,
+    ready,
     settled,
     tokens_as_counted,
     violations,
 )
-from atoll.sim.compute import UNIT
+from atoll.sim.compute import MARKS, UNIT
 from atoll.sim.faults import Crash
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.scenario import Outcome, World
@@ -78,7 +81,7 @@ def tampered(outcome: Outcome, peer: int, weights: Any) -> None:
     rewrite(outcome, peer, path, anchor_to_bytes(Anchor(anchor.version, weights(anchor.weights), anchor.outer)))
 
 
-@pytest.mark.parametrize("recipe", ["diloco", "ddp", "fedavg"])
+@pytest.mark.parametrize("recipe", ["diloco", "opendiloco", "ddp", "fedavg"])
 def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     run = counting_run(recipe, rounds=5, start_with=PEERS)
     outcome = play(run, PEERS)
@@ -140,6 +143,46 @@ def test_what_a_minority_forgets_in_a_crash_is_no_broken_promise() -> None:
     (left,) = outcome.remains
     logs = [left.logs[0], b"", left.logs[2]]
     assert list(durable_at_crashes(replace(outcome, remains=[replace(left, logs=logs)]))) == []
+
+
+def test_a_result_that_only_one_disk_has_when_it_is_called_committed_is_found(run: Run, outcome: Outcome) -> None:
+    assert list(held_by_two(outcome)) == []
+    ((data, places),) = outcome.held[2].items()
+    assert len(places) >= 2
+    alone = replace(outcome, held=outcome.held | {2: {data: places[:1]}})
+    torn = replace(outcome, held=outcome.held | {2: {data: places[:1], data[:-1]: places[1:]}})
+    for held in (alone, torn):
+        assert list(held_by_two(held)) == ["version 2 was called committed with 1 holders of its result"]
+    settled_by = next(line.peer for line in outcome.lines if isinstance(line.event, journal.RoundSettled))
+    commit = next(i for i, line in enumerate(outcome.lines) if _commits(line, 2))
+    others = [short(host.peer) for host in outcome.hosts if short(host.peer) != settled_by]
+    for who in others:
+        alone.lines.insert(commit, Line(0.0, settled_by, journal.PeerLost(who=who, why="silent")))
+    assert list(held_by_two(alone)) == [], "nobody else was there"
+
+
+def _commits(line: Line, version: int) -> bool:
+    return isinstance(line.event, journal.RoundCommitted) and line.event.version == version
+
+
+def test_a_round_that_waits_longer_than_its_patience_is_found(run: Run, outcome: Outcome) -> None:
+    hasty = replace(run, upkeep=replace(run.upkeep, patience_s_max=20.0))
+    assert list(patient(hasty, outcome)) == []
+    at, line = next((i, x) for i, x in enumerate(outcome.lines) if isinstance(x.event, journal.RoundSettled))
+    outcome.lines[at] = Line(line.at_s + 40.0, line.peer, line.event)
+    (what,) = patient(hasty, outcome)
+    assert what.endswith("s after its broker contributed")
+    assert list(patient(replace(run, upkeep=replace(run.upkeep, patience_s_max=40.0)), outcome)) == []
+
+
+def test_a_round_that_is_announced_with_somebody_far_behind_is_found(outcome: Outcome) -> None:
+    assert list(ready(outcome)) == []
+    channel, who = "outer", [short(outcome.hosts[0].peer)]
+    late = [
+        journal.RoundAnnounced(channel=channel, version=version, members=who, samples=1, first=0) for version in (6, 7)
+    ]
+    outcome.lines.extend(Line(9.0, who[0], event) for event in late)
+    assert list(ready(outcome)) == [f"version 7 was announced with {who[0]}, which was only at 3"]
 
 
 def test_a_version_that_is_committed_in_two_ways_is_found(outcome: Outcome) -> None:
@@ -243,9 +286,26 @@ def test_one_sample_more_or_less_in_an_anchor_is_found(run: Run, outcome: Outcom
     assert what.startswith("peer 1, version 3: ")
 
 
-def test_rounding_is_not_taken_for_a_broken_promise(run: Run, outcome: Outcome) -> None:
-    tampered(outcome, 1, lambda weights: np.nextafter(weights, np.float32(9)))
-    assert violations(run, outcome) == []
+def test_one_bit_of_an_anchor_is_found(run: Run, outcome: Outcome) -> None:
+    def one_bit(weights: Any) -> Any:
+        changed = weights.copy()
+        changed[7] = np.nextafter(changed[7], np.float32(9))
+        return changed
+
+    tampered(outcome, 1, one_bit)
+    (what,) = violations(run, outcome)
+    assert what.endswith("away from what the log adds up to")
+
+
+def test_chunks_of_two_contributions_of_one_peer_are_found(run: Run, outcome: Outcome) -> None:
+    def another_life(weights: Any) -> Any:
+        changed = weights.copy()
+        changed[MARKS][0] += np.float32(UNIT / PEERS)
+        return changed
+
+    tampered(outcome, 1, another_life)
+    (what,) = violations(run, outcome)
+    assert what.endswith("chunks are made of different contributions of one peer")
 
 
 def test_a_peer_that_failed_in_an_earlier_life_is_found(run: Run, outcome: Outcome) -> None:

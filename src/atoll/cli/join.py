@@ -16,6 +16,13 @@ def command(
     name: Annotated[str, typer.Option(help="A name to be shown by.")] = "",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: all cores.")] = 0,
+    memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory the exchange may take, such as '2 GiB', beside model and optimizer: limits how much this "
+            "machine reduces for others. Twice a contribution is needed in any case. Default: no limit."
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: any.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
@@ -25,13 +32,16 @@ def command(
 ) -> None:
     """Take part in a run: get its spec and state, work, and show what this machine contributes."""
     from atoll.cli.local import Crew, flags, share_of_cores, watch
+    from atoll.cli.machine import memory_bytes
     from atoll.net.ticket import parse_ticket
     from atoll.observe.report import text
 
+    memory_bytes(memory)
     run_id = parse_ticket(ticket).run
     folder = home or Path("runs") / run_id[:12]
     crew = Crew(folder)
-    here = flags(name=name, device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model)
+    here = flags(name=name, device=device, threads=threads, memory=memory, host=host, port=port, relay=relay)
+    here += flags(data=data, model=model)
     resume = shlex.join(["atoll", "join", ticket, "--home", str(folder), *here])
     crew.start(0, ["--ticket", ticket, *here, *flags(threads=share_of_cores(1, threads))])
     summary = watch(crew, None, resume, as_json=as_json)

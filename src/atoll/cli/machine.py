@@ -26,6 +26,10 @@ from atoll.model.worker import WorkerThread
 from atoll.net import identity
 from atoll.peer.box import Box
 from atoll.spec.run import Folder, Run, Shards
+from atoll.units import size_bytes
+
+MEMORY_BYTES_MAX = 2**60
+"""No machine has more: a larger number is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,22 @@ class Machine:
     """Where this machine keeps the run's token shards, if not where the run file says."""
     model: str = ""
     """Where this machine keeps the run's pretrained folder, if not where the run file says."""
+
+
+def memory_bytes(text: str) -> int:
+    """Return the bytes that a `--memory` flag names; 0 where none was given: no limit."""
+    if not text:
+        return 0
+    try:
+        size = size_bytes(text)
+    except OverflowError:  # the float of it is infinite
+        size = MEMORY_BYTES_MAX + 1
+    except SpecError as error:
+        raise SpecError(f"--memory: {error.what}", hint=error.hint) from error
+    if not 0 < size <= MEMORY_BYTES_MAX:
+        hint = 'write for example "2 GiB" or "500 MB"; leave the flag out for no limit'
+        raise SpecError(f"--memory: {text!r} is no memory of a machine", hint=hint)
+    return size
 
 
 class WallClock:

@@ -21,6 +21,13 @@ def command(
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a key: recipe.work.batch=4")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Compute threads per peer; 0: an equal share.")] = 0,
+    memory: Annotated[
+        str,
+        typer.Option(
+            help="Memory the exchange may take, such as '2 GiB', beside model and optimizer: limits how much each peer "
+            "reduces for others. Twice a contribution is needed in any case. Default: no limit."
+        ),
+    ] = "",
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port of the organiser; 0: any, kept from then on.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
@@ -36,7 +43,8 @@ def command(
 
     run = load_run(run_file, overrides=overrides or ())
     folder = home or Path("runs") / run.name
-    same = flags(home=folder, peers=peers, device=device, threads=threads, host=host, port=port, relay=relay)
+    here = {"device": device, "threads": threads, "memory": memory, "host": host, "port": port, "relay": relay}
+    same = flags(home=folder, peers=peers, **here)
     changes = [word for change in overrides or () for word in ("--set", change)]
     resume = shlex.join(["atoll", "train", str(run_file), *same, *changes])
     summary = train(
@@ -47,6 +55,7 @@ def command(
         as_json=as_json,
         device=device,
         threads=threads,
+        memory=memory,
         host=host,
         port=port,
         relay=relay,
@@ -64,6 +73,7 @@ def train(
     as_json: bool = False,
     device: str = "auto",
     threads: int = 0,
+    memory: str = "",
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
@@ -71,12 +81,13 @@ def train(
 ) -> dict[str, Any]:
     """Start `peers` real processes on a run, show it to the end, and return the summary."""
     from atoll.cli.local import Crew, await_ticket, flags, save_run, share_of_cores, watch, with_peers
-    from atoll.cli.machine import Machine, pinned
+    from atoll.cli.machine import Machine, memory_bytes, pinned
 
+    memory_bytes(memory)  # a slip of the pen is reported before anything is begun
     print("preparing data ...", file=sys.stderr)
     run = with_peers(pinned(run, Machine(device=device)), peers)
     path = save_run(home, run)
-    here = flags(device=device, threads=share_of_cores(peers, threads), host=host, relay=relay)
+    here = flags(device=device, threads=share_of_cores(peers, threads), memory=memory, host=host, relay=relay)
     crew = Crew(home)
     since_s = time.time()
     try:

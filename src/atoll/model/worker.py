@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -17,7 +18,25 @@ from atoll.errors import LocalError
 from atoll.model.compute import Cost
 
 T = TypeVar("T")
-_Job = tuple[Callable[[], Any], asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+
+@dataclass
+class _Job:
+    """Something to do, and who waits for it."""
+
+    work: Callable[[], Any] | None
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[Any]
+
+    def outcome(self) -> tuple[Any, BaseException | None]:
+        """Return what the work gave or raised; whatever that is belongs to the caller, who waits for it."""
+        assert self.work is not None, "a job is done once"
+        try:
+            return self.work(), None
+        except BaseException as error:
+            return None, error
+        finally:
+            self.work = None  # it may hold a model's worth of memory: let go before the caller goes on
 
 
 class WorkerThread:
@@ -36,7 +55,7 @@ class WorkerThread:
             raise LocalError("compute is closed", hint="this peer is stopping")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._jobs.put((job, loop, future))
+        self._jobs.put(_Job(job, loop, future))
         return await future
 
     async def close(self) -> None:
@@ -46,29 +65,19 @@ class WorkerThread:
         await asyncio.to_thread(self._thread.join)
 
     def _work(self) -> None:
-        while (entry := self._jobs.get()) is not None:
-            _carry_out(*entry, closed=self._closed)
-            del entry  # a job may hold a model's worth of memory: let go before waiting
+        while (job := self._jobs.get()) is not None:
+            _carry_out(job, closed=self._closed)
+            del job  # also one that was passed over, and what came of it: let go before waiting
 
 
-def _carry_out(
-    job: Callable[[], Any], loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], closed: bool
-) -> None:
-    if future.cancelled():
+def _carry_out(job: _Job, closed: bool) -> None:
+    if job.future.cancelled():
         return
-    result, error = (None, LocalError("compute is closed", hint="this peer is stopping")) if closed else _outcome(job)
+    result, error = (None, LocalError("compute is closed", hint="this peer is stopping")) if closed else job.outcome()
     try:
-        loop.call_soon_threadsafe(_settle, future, result, error)
+        job.loop.call_soon_threadsafe(_settle, job.future, result, error)
     except RuntimeError:
         pass  # the loop is gone, and with it whoever asked
-
-
-def _outcome(job: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return what a job gave or raised; whatever that is belongs to the caller, who waits for it."""
-    try:
-        return job(), None
-    except BaseException as error:
-        return None, error
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -29,11 +29,12 @@ from atoll.net.pulse import SILENCE_S_MAX, Pulse
 from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, Slot
 from atoll.net.transport import (
     CONNECT_S_MAX,
+    NO_TAG,
     STREAMS_MAX,
     ConnectFailed,
     ConnLost,
+    Malformed,
     PeerId,
-    StreamClosed,
     StreamReset,
     Traffic,
 )
@@ -214,7 +215,10 @@ class IrohConn:
         try:
             async with asyncio.timeout(_TAG_S):
                 tag = await stream.welcome()
-        except (StreamReset, StreamClosed, ConnLost, TimeoutError):
+        except Malformed:
+            stream.reset()
+            tag = NO_TAG  # handed on: up there it is known whom to blame
+        except (StreamReset, ConnLost, TimeoutError):
             stream.reset()
             return
         self._arrived.append((tag, stream))

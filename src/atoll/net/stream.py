@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from atoll.net.frame import END_MARK, LENGTH_BYTES, Ended, Inbox, TooLong, header
-from atoll.net.transport import MESSAGE_BYTES_MAX, ConnLost, StreamClosed, StreamReset, Traffic
+from atoll.net.transport import MESSAGE_BYTES_MAX, ConnLost, Malformed, StreamClosed, StreamReset, Traffic
 
 TAG_BYTES_MAX = 200
 _CHUNK_BYTES = 256 * 1024
@@ -248,7 +249,7 @@ class _Incoming:
         except Ended:
             raise StreamClosed("the other side finished the stream") from None
         except TooLong as error:
-            raise StreamReset(str(error)) from None
+            raise Malformed(str(error)) from None
 
     def _read(self) -> asyncio.Task[bytes]:
         if self._reading is None:
@@ -288,6 +289,8 @@ class MessageStream:
         self._in = _Incoming(conn, recv, slot)
         self._traffic = Traffic.CONTROL
         self._finished = False
+        # Not `__del__`: by the time that runs, a collected cycle has freed the raw halves too, and a read would crash.
+        weakref.finalize(self, _forgotten, conn.loop, self._out, self._in).atexit = False
 
     async def greet(self, tag: str, traffic: Traffic) -> None:
         """Be the opener: say at once what the stream is for, as the other side sees nothing before."""
@@ -296,13 +299,13 @@ class MessageStream:
         await self._out.put(bytes((traffic,)) + tag.encode())
 
     async def welcome(self) -> str:
-        """Be the acceptor: return the tag; raises `StreamReset` if it is none."""
-        first = await self._in.take(1 + TAG_BYTES_MAX)
+        """Be the acceptor: return the tag; raises `Malformed` if what comes is none."""
         try:
+            first = await self._in.take(1 + TAG_BYTES_MAX)
             self._traffic = Traffic(first[0])
             tag = first[1:].decode()
-        except (IndexError, ValueError):
-            raise StreamReset("the stream does not begin with a tag") from None
+        except (StreamClosed, IndexError, ValueError):
+            raise Malformed("the stream does not begin with a tag") from None
         await self._out.begin(self._traffic)
         return tag
 
@@ -319,7 +322,7 @@ class MessageStream:
     async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
         try:
             message = await self._in.take(min(limit, MESSAGE_BYTES_MAX))
-        except StreamReset:
+        except (StreamReset, Malformed):
             self.reset()
             raise
         self._conn.counts.received_bytes[self._traffic] += len(message)
@@ -341,12 +344,12 @@ class MessageStream:
         self._out.give_up()
         self._in.give_up()
 
-    def __del__(self) -> None:
-        # A forgotten stream must give its slot back. Collection may happen in any thread, so the loop is asked.
-        if self._out.over and self._in.over:
-            return
+
+def _forgotten(loop: asyncio.AbstractEventLoop, out: _Outgoing, into: _Incoming) -> None:
+    """Have a stream that nobody holds any more give its slot back; called from any thread, so the loop is asked."""
+    if not (out.over and into.over):
         with contextlib.suppress(RuntimeError):  # the loop is closed: so is everything else
-            self._conn.loop.call_soon_threadsafe(_let_go, self._out, self._in)
+            loop.call_soon_threadsafe(_let_go, out, into)
 
 
 def _let_go(out: _Outgoing, into: _Incoming) -> None:

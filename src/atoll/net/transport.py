@@ -7,6 +7,8 @@ only what can be kept everywhere:
 - a message arrives whole and once, or not at all; messages of one stream keep their order
 - `recv` is cancel-safe; a cancelled `send` resets the stream, so a half message is never taken for an end
 - a stream that ends between messages raises `StreamClosed`, one that breaks raises `StreamReset`
+- bytes that are no message (longer than the reader allows) raise `Malformed`, once: that is no loss but somebody's
+  doing, and the stream is reset. A stream that does not begin with a tag is accepted as one with `NO_TAG`
 - a dead connection raises `ConnLost` from every pending call, after a silence that its own history makes very
   improbable and in any case within `silence_s_max` of the last sign of life; the error says why in numbers (`pulse`)
 - traffic has three classes: control goes before round traffic, round traffic before state traffic
@@ -19,13 +21,16 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NewType, Protocol
 
-from atoll.errors import PeerLost
+from atoll.errors import PeerError, PeerLost
 
 PeerId = NewType("PeerId", bytes)
 """A peer's 32-byte ed25519 public key."""
 
 MESSAGE_BYTES_MAX = 8 * 2**20
-"""No message is larger: a bigger length prefix is garbage and resets the stream."""
+"""No message is larger: a bigger length prefix is garbage, refused before any memory is taken for it."""
+
+NO_TAG = ""
+"""What `accept` returns for a stream that did not begin with a tag: it is reset already, and somebody is to blame."""
 
 STREAMS_MAX = 64
 """Streams one side keeps open at once on a connection; `open` waits beyond that."""
@@ -59,6 +64,10 @@ class StreamClosed(PeerLost):
     """The other side finished the stream between two messages."""
 
 
+class Malformed(PeerError):
+    """The other side sent what no message may be; unlike a lost link, that is its own doing."""
+
+
 class Stream(Protocol):
     """An ordered pair of message queues within a connection."""
 
@@ -66,7 +75,7 @@ class Stream(Protocol):
         """Hand over one message, waiting while the other side is behind; cancelled: the stream is reset."""
 
     async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
-        """Return the next message; a longer one than `limit` resets the stream. Cancel-safe."""
+        """Return the next message; a longer one than `limit` is `Malformed` and resets the stream. Cancel-safe."""
 
     async def finish(self) -> None:
         """Say that no more messages follow from this side, once all are delivered; receiving goes on."""

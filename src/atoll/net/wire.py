@@ -12,15 +12,14 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from atoll.errors import PeerError
-from atoll.net.transport import MESSAGE_BYTES_MAX
+from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed
 
 WIRE_VERSION = 1
 
 M = TypeVar("M")
 
 
-class BadMessage(PeerError):
+class BadMessage(Malformed):
     """Another peer sent bytes that are no message of this protocol."""
 
 

@@ -47,6 +47,8 @@ CouncilTalk: Wire[FromCouncil | Hail] = Wire(FromCouncil | Hail)
 OUTBOX_MAX = 64
 """Messages waiting for one council member; older ones are dropped, for newer ones say more."""
 INBOX_MAX = 1024
+HAILED_MAX = 64
+"""Members of the open round that a new broker looks up by itself: not all know yet that they have lost the old one."""
 
 
 class Council:
@@ -100,7 +102,8 @@ class Council:
             if not isinstance(message, Hail) and not sound(message):
                 raise PeerError("a message that no council member would send")
             if not self._has_a_say(peer):
-                if peer not in self._member.links.contacts:
+                # Whose log may lag, because no broker sends it, cannot know who was let in since.
+                if self._member.attended and peer not in self._member.links.contacts:
                     raise PeerError("it has no seat in the council")
             elif isinstance(message, Hail):
                 self._answer_hail(peer, message)
@@ -110,8 +113,7 @@ class Council:
     def _answer_hail(self, peer: PeerId, hail: Hail) -> None:
         """Try whoever says that it leads: what is true of it we shall see there."""
         if hail.epoch >= max(self.raft.term, self._member.history.epoch) and self.office is None:
-            self._member.broker = peer
-            self._member.changes.notify()
+            self._member.summon(peer)
 
     def _has_a_say(self, peer: PeerId) -> bool:
         """Return whether to listen to a peer: it has a seat, as far as we know, or began the run.
@@ -205,7 +207,7 @@ class Council:
             case Follow(leader=leader):
                 await self._close_office()
                 if leader:
-                    member.broker = PeerId(leader)
+                    member.summon(PeerId(leader))
                 member.changes.notify()
             case Note(event=event):
                 member.box.journal.write(event)
@@ -224,8 +226,10 @@ class Council:
         self._office_task = self._tasks.create_task(self._run_office(self.office))
         member.broker = member.me
         member.changes.notify()
-        for peer in member.links.contacts:
-            if member.links.linked(peer):  # who is not will find us by itself
+        linked = [peer for peer in member.links.contacts if member.links.linked(peer)]
+        waiting = member.history.open.members[:HAILED_MAX] if member.history.open is not None else ()
+        for peer in dict.fromkeys((*linked, *map(PeerId, waiting))):  # all the others will find us by themselves
+            if peer != member.me:
                 self._send(peer, Hail(term))
 
     async def _run_office(self, office: Office) -> None:

@@ -46,7 +46,7 @@ async def follow(member: Member, council: Council) -> None:
     """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
     wait_s = RETRY_S
     while not member.farewell:
-        broker = member.broker
+        broker, member.summoned = member.broker, False
         known = member.history.next_index
         try:
             # A session ends also when another peer leads: it may still be open, to somebody who has not noticed.
@@ -60,7 +60,7 @@ async def follow(member: Member, council: Council) -> None:
             council.lose(broker)
         if member.leaving:
             break
-        if member.broker == broker and not member.farewell:
+        if member.broker == broker and not member.farewell and not member.summoned:
             member.broker = _next_door(member, council)
             wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
             await _rest(member, council, wait_s)
@@ -71,7 +71,7 @@ async def follow(member: Member, council: Council) -> None:
 async def _rest(member: Member, council: Council, wait_s: float) -> None:
     """Wait before the next knock; where a broker turns up meanwhile, perhaps here, there is nothing to wait for."""
     door = member.broker
-    found = member.changes.until(lambda: member.broker != door or council.office is not None)
+    found = member.changes.until(lambda: member.summoned or member.broker != door or council.office is not None)
     await unless(asyncio.sleep(wait_s * (0.5 + member.box.random.random())), found)
 
 
@@ -81,8 +81,9 @@ async def _moved(member: Member, broker: PeerId) -> None:
 
 def _next_door(member: Member, council: Council) -> PeerId:
     """Return whom to ask next: who leads if that is known, else the council, then all the others, in turn."""
-    if council.raft.leader and council.raft.leader != member.broker:
-        return PeerId(council.raft.leader)
+    leader = PeerId(council.raft.leader)
+    if leader and leader != member.broker and _is_door(member, leader):
+        return leader
     known = [*member.history.council, *member.links.contacts]
     linked = [peer for peer in known if member.links.linked(PeerId(peer))]
     # Whoever has no link to us may be dead, and finding that out takes long: only every third time round.
@@ -97,6 +98,11 @@ def _next_door(member: Member, council: Council) -> PeerId:
     return (untried or doors)[0]
 
 
+def _is_door(member: Member, peer: PeerId) -> bool:
+    """Return whether a broker is worth asking: one that we just lost is not, whatever others have not noticed yet."""
+    return peer not in member.knocked or member.links.linked(peer)
+
+
 def _complete(member: Member) -> bool:
     """Return whether we know that the run is over and hold all of it: then a silent broker is no loss."""
     return member.history.finished and member.anchor.version == member.history.version
@@ -107,7 +113,8 @@ async def _session(member: Member, council: Council, broker: PeerId) -> None:
     async with member.links.talk(broker, "control") as stream:
         if not await _greet(member, stream):
             return
-        member.knocked, member.rounds_of_knocking, member.attended = [], 1, True
+        member.knocked, member.rounds_of_knocking = [], 1
+        member.attended, member.summoned = True, False
         member.followed = member.followed or broker != member.me
         reporting = asyncio.ensure_future(_report(member, stream))
         try:
@@ -129,9 +136,7 @@ async def _greet(member: Member, stream: Stream) -> bool:
                 raise PeerError("the broker described another run than the one we joined")
             return True
         case Redirect(broker=broker, addresses=there):
-            # One that we just lost is no door, whatever others have not noticed yet.
-            fresh = broker not in member.knocked or member.links.linked(PeerId(broker))
-            if broker and broker != member.me and fresh:
+            if broker and broker != member.me and _is_door(member, PeerId(broker)):
                 member.links.contacts.setdefault(PeerId(broker), there)
                 member.broker = PeerId(broker)
             return False
@@ -171,9 +176,12 @@ def _check_plan(member: Member, plan: Plan) -> None:
     announced = member.history.open
     if announced is None or announced.key != plan.key or not covers(plan.shards, member.grid.chunks):
         raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
-    if plan.settled is not None and not 0 < len(plan.settled) == len({c.peer for c in plan.settled}):
+    if plan.settled is None:
+        return
+    contributors = {c.peer for c in plan.settled}
+    if not 0 < len(plan.settled) == len(contributors):
         raise PeerError("the broker settled a round on nobody, or on somebody twice")
-    if any(c.peer not in announced.members for c in plan.settled or ()):
+    if not contributors.issubset(announced.members):
         raise PeerError("the broker settled a round on somebody who is not in it")
 
 

@@ -24,7 +24,7 @@ from blake3 import blake3
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
 from atoll.net.identity import short
-from atoll.net.transport import PeerId, Stream
+from atoll.net.transport import Malformed, PeerId, Stream
 from atoll.peer.links import hear, say, within
 from atoll.peer.member import Changes, Member
 from atoll.peer.messages import Cancel, Chunk, Declined, Fellow, FetchPieces, FetchResult, FetchTalk, Have, Offer, Want
@@ -245,14 +245,13 @@ def _idle(
     errand: Errand, likely: Sequence[PeerId], running: dict[PeerId, asyncio.Task[None]], asked_s: dict[PeerId, float]
 ) -> list[PeerId]:
     """Return whom to begin to draw from now."""
-    free = [
+    now_s, distrusted = _now_s(), errand.member.downloads.distrusted
+    free = (
         donor
         for donor in likely
-        if donor not in running
-        and donor not in errand.member.downloads.distrusted
-        and _now_s() >= asked_s.get(donor, -ASK_AGAIN_S) + ASK_AGAIN_S
-    ]
-    return free[: max(0, errand.donors_max() - len(running))]
+        if donor not in running and donor not in distrusted and now_s >= asked_s.get(donor, -ASK_AGAIN_S) + ASK_AGAIN_S
+    )
+    return list(islice(free, max(0, errand.donors_max() - len(running))))
 
 
 def _ended(errand: Errand) -> Callable[[], bool]:
@@ -342,7 +341,8 @@ def blame(member: Member, donor: PeerId, error: PeerError) -> str:
     """Lay what a donor did wrong at its door; that it is gone, or does not have it, is no wrong. Return it in words."""
     if not isinstance(error, PeerLost | PeerRefused):
         member.downloads.distrusted[donor] = str(error)
-        member.box.journal.write(events.MessageRefused(who=short(donor), why=f"fetch: {error}"))
+        if not isinstance(error, Malformed):  # that is in the journal already: `links.talk`
+            member.box.journal.write(events.MessageRefused(who=short(donor), why=f"fetch: {error}"))
     return f"{short(donor)}: {error}"
 
 

@@ -65,6 +65,8 @@ class Start:
     name: str = ""
     reform: bool = False
     """As the organiser: put a new council in place of one that lost its majority for good."""
+    memory_bytes: int = 0
+    """What the exchange may take of this machine's memory; 0: no limit."""
 
     @property
     def organiser(self) -> bool:
@@ -275,6 +277,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),
         broker=links.me if start.organiser else next(iter(start.contacts)),
         name=start.name,
+        memory_bytes=start.memory_bytes,
     )
     if start.run is not None:
         settings = SettingsChanged(canonical(start.run), b"")

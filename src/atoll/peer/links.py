@@ -4,8 +4,9 @@ A link is whichever connection to a peer is alive, ours or theirs. Streams carry
 handler they are for, and the tag decides the traffic class. Talking to ourselves goes through the same
 door (the broker's own member is a member like any other) over a pair of queues.
 
-What another peer sends is checked by the handler; when it is wrong, the journal says who sent it and
-the stream is reset. Nothing a stranger sends ends the peer.
+What another peer sends is checked by the handler, and before that by the transport (a message that is too long,
+a stream without a tag); when it is wrong, the journal says who sent it and the stream is reset, whichever side
+opened it. Nothing a stranger sends ends the peer.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from atoll.journal import Journal
 from atoll.net.identity import short
 from atoll.net.transport import (
     MESSAGE_BYTES_MAX,
+    NO_TAG,
     Conn,
     ConnectFailed,
     ConnLost,
+    Malformed,
     PeerId,
     Stream,
     StreamClosed,
@@ -98,10 +101,16 @@ class Links:
 
     @asynccontextmanager
     async def talk(self, peer: PeerId, tag: str) -> AsyncIterator[Stream]:
-        """Open a stream to `peer`, dialling it if need be, and give it up at the end; raises `PeerLost`."""
+        """Open a stream to `peer`, dialling it if need be, and give it up at the end; raises `PeerLost`.
+
+        Bytes that are no message are written down here, whoever deals with the error.
+        """
         stream = await self._open(peer, tag)
         try:
             yield stream
+        except Malformed as error:
+            self.refuse(peer, f"{tag}: {error}")
+            raise
         finally:
             stream.reset()
 
@@ -182,7 +191,8 @@ class Links:
         await self._doors.wait()
         handler = self._handlers.get(tag)
         if handler is None:
-            self._journal.write(events.MessageRefused(who=short(peer), why=f"no such protocol: {tag[:40]!r}"))
+            known = tag != NO_TAG
+            self.refuse(peer, f"no such protocol: {tag[:40]!r}" if known else "a stream that does not begin with a tag")
             stream.reset()
             return
         counted = stream if peer == self.me else _Counted(stream, self.counts, TRAFFIC[tag])

@@ -205,6 +205,8 @@ class Member:
     rounds_of_knocking: int = 0
     attended: bool = False
     """True while a broker listens to us."""
+    summoned: bool = False
+    """True once a broker has said that it leads, until we are at its door."""
     followed: bool = False
     """True once we have followed another peer in this life: the run was going on without us."""
     memory_bytes: int = 0
@@ -286,6 +288,12 @@ class Member:
         event = None if again else ledger.event_of(before, entry.record, self.engine.tokens_per_sample, self._round_s())
         if event is not None:
             self.box.journal.write(event)
+
+    def summon(self, broker: PeerId) -> None:
+        """Hear from a broker that it leads; who follows it already need not go anywhere."""
+        if not (self.attended and self.broker == broker):
+            self.broker, self.summoned = broker, True
+            self.changes.notify()
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()

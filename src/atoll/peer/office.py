@@ -24,7 +24,7 @@ from atoll.swarm import broker as decisions
 from atoll.swarm.log import Entry, Member, Record
 from atoll.swarm.messages import Append, FromBroker, FromMember, Hello, Redirect, Refused
 from atoll.swarm.raft import Raft
-from atoll.swarm.state import Action, Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Write
+from atoll.swarm.state import Action, Arrived, Catch, Gone, Heard, Logged, Note, Said, Tell, Tick, Wake, Write
 
 MemberTalk: Wire[FromMember] = Wire(FromMember)
 TICK_S = 1.0
@@ -137,6 +137,8 @@ class Office:
                         self._tell(PeerId(peer), Append(entries))
                 case Note(event=event):
                     self._box.journal.write(event)
+                case Wake(at_s=at_s):
+                    asyncio.get_running_loop().call_at(at_s, self._heard.put_nowait, Tick())
 
     def _tell(self, peer: PeerId, message: FromBroker) -> None:
         session = self._sessions.get(peer)

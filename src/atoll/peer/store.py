@@ -22,6 +22,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import TypeVar
 
@@ -49,6 +50,8 @@ READ_KEPT = 2
 """Older checkpoints and snapshots that are kept because others read them."""
 LINGER_S = 300.0
 """How long after the last read: who was cut off finds it again."""
+WRITE_BYTES = 2 * 2**20
+"""A result is written so much at a time: a copy of all of it would be as large as a contribution."""
 HEADER_BYTES_MAX = 2**16
 """The largest header of an anchor file."""
 
@@ -75,9 +78,18 @@ class _Contents(Struct, frozen=True):
     sizes: tuple[int, ...]
 
 
-def _result_to_bytes(result: Result) -> bytes:
+def _result_pieces(result: Result) -> list[list[bytes]]:
+    """Return a result file as runs of bytes, none of them much longer than a write should be."""
     head = msgspec.msgpack.encode(_Contents(result.digests, tuple(map(len, result.chunks))))
-    return len(head).to_bytes(4, "little") + head + b"".join(result.chunks)
+    pieces = [[len(head).to_bytes(4, "little"), head]]
+    room = WRITE_BYTES
+    for chunk in result.chunks:
+        if room < len(chunk):
+            pieces.append([])
+            room = WRITE_BYTES
+        pieces[-1].append(chunk)
+        room -= len(chunk)
+    return pieces
 
 
 def _contents(head: bytes) -> _Contents | None:
@@ -294,9 +306,15 @@ class Store:
 
     async def keep_result(self, version: int, result: Result) -> None:
         """Put a round's result on disk, durably."""
-        data = await self._off_loop(lambda: _result_to_bytes(result), sum(map(len, result.chunks)))
+        first, *rest = _result_pieces(result)
+        data = await self._off_loop(partial(b"".join, first), sum(map(len, first[2:])))
+        path = f"results/{version}"
         async with self._keeping:
-            await disks.save(self.disk, f"results/{version}", data)
+            await self.disk.write(path + ".new", data)
+            for piece in rest:
+                data = await self._off_loop(partial(b"".join, piece), sum(map(len, piece)))
+                await self.disk.write(path + ".new", data, append=True)
+            await disks.replace(self.disk, path)
 
     async def result(self, version: int) -> Result | None:
         """Return a kept result, or None when there is none or it is damaged."""

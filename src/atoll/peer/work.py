@@ -27,10 +27,11 @@ from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Begun, Member, Own
 from atoll.peer.store import Result, Store
-from atoll.spec.recipe import Delta, Grad
+from atoll.spec.recipe import Channel, Delta, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import RoundAnnounced, RoundCommitted
 from atoll.sync.codec import decode, encode
+from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
 from atoll.sync.schedule import rate
 
@@ -40,6 +41,8 @@ RETRY_S = 2.0
 FEW_STEPS = 10
 """A round of fewer steps is checkpointed only now and then."""
 CHECKPOINT_EVERY_FEW = 50
+STEP_ELEMENTS = 2**20
+"""Of the anchor so much is stepped at once."""
 EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
 
@@ -107,20 +110,8 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
         await _heal(member, announced)
         return
     await _begin(member, announced)
-    contribution = await _train(member, announced)
-    if contribution is not None:
-        codec = member.channel.what.codec
-        grid = member.grid
-
-        def cut(vector: Vector = contribution) -> list[bytes]:
-            if not np.isfinite(vector).all():
-                raise LocalError(
-                    f"training diverged in round {announced.key.version}: some values are not finite",
-                    hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
-                )
-            return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
-
-        chunks = await member.job(cut)
+    chunks = await _contribution(member, announced)
+    if chunks is not None:
         if not announced.key.version % _checkpoint_every(member):
             # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
             await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
@@ -130,6 +121,24 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
     await member.changes.until(lambda: member.history.open != announced or member.own is None)
     if member.history.version < announced.key.version:
         await _take_back(member, "the round was given up")
+
+
+async def _contribution(member: Member, announced: RoundAnnounced) -> list[bytes] | None:
+    """Return what our work comes to, encoded, or None when the round was over before; nothing else is left of it."""
+    vector = await _train(member, announced)
+    if vector is None:
+        return None
+    codec, grid = member.channel.what.codec, member.grid
+
+    def cut(vector: Vector = vector) -> list[bytes]:
+        if not np.isfinite(vector).all():
+            raise LocalError(
+                f"training diverged in round {announced.key.version}: some values are not finite",
+                hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+            )
+        return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
+
+    return await member.job(cut)
 
 
 async def _begin(member: Member, announced: RoundAnnounced) -> None:
@@ -194,7 +203,12 @@ async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
         )
     if gradient is not None:
         return gradient / np.float32(len(steps))
-    return await member.job(lambda: member.anchor.weights - engine.weights(), vectors=2)
+
+    def delta() -> Vector:
+        weights = engine.weights()  # a copy of our own: the difference needs no other
+        return np.subtract(member.anchor.weights, weights, out=weights)
+
+    return await member.job(delta, vectors=2)
 
 
 async def _slice(member: Member, steps: Sequence[Step], before: Vector | None) -> tuple[Trained, Vector | None]:
@@ -323,6 +337,7 @@ async def _own_result(member: Member, committed: RoundCommitted) -> Result | Non
 async def _apply(member: Member, committed: RoundCommitted, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does."""
     channel, grid, anchor = member.channel, member.grid, member.anchor
+    assert len(result.chunks) == grid.chunks, "a result is checked before it is applied"
     version = committed.key.version
     factor = 1.0
     if channel.merge.scheduled:
@@ -330,10 +345,7 @@ async def _apply(member: Member, committed: RoundCommitted, result: Result, *, f
         factor = rate(schedule, (version - 1) * channel.when.steps, spent(member, version))
 
     def job() -> tuple[Anchor, str]:
-        spans = [grid.bounds(i) for i in range(grid.chunks)]
-        codec = channel.what.codec
-        merged = np.concatenate([decode(codec, c, b - a) for c, (a, b) in zip(result.chunks, spans, strict=True)])
-        stepped = advance(channel.merge.outer, anchor, merged, factor)
+        stepped = _stepped(channel, grid, anchor, result, factor)
         return stepped, stepped.digest()
 
     member.anchor, member.digest = await member.job(job, vectors=4)
@@ -348,6 +360,23 @@ async def _apply(member: Member, committed: RoundCommitted, result: Result, *, f
     _count_traffic(member)
     await _checkpoint(member)
     _stand_if_near(member)
+
+
+def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, factor: float) -> Anchor:
+    """Return the next anchor, made some chunks at a time: so nothing else as large as the model is needed for it."""
+    vectors: dict[str, Vector] = {}
+    few = max(1, STEP_ELEMENTS // grid.chunk)
+    for at in range(0, grid.chunks, few):
+        bounds = [grid.bounds(index) for index in range(at, min(at + few, grid.chunks))]
+        pairs = zip(result.chunks[at : at + few], bounds, strict=True)
+        merged = np.concatenate([decode(channel.what.codec, chunk, end - first) for chunk, (first, end) in pairs])
+        here = slice(bounds[0][0], bounds[-1][1])
+        part = Anchor(anchor.version, anchor.weights[here], {name: v[here] for name, v in anchor.outer.items()})
+        for name, vector in advance(channel.merge.outer, part, merged, factor).vectors().items():
+            if name not in vectors:
+                vectors[name] = np.empty(grid.size, np.float32)
+            vectors[name][here] = vector
+    return Anchor(anchor.version + 1, vectors.pop("weights"), vectors)
 
 
 async def _settle(member: Member, committed: RoundCommitted) -> None:

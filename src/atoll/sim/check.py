@@ -3,11 +3,13 @@
     one history   all peers that hold a version hold the same bits, and tell the same of its commit
     no fork       an epoch has one leader
     counted once  no sample is in two committed contributions, none that came back is forgotten, nobody's inner
-                  state keeps work that does not count, and the anchor is exactly what the log says it should
-                  be: the counting model makes a contribution that was lost or doubled visible
-    durable       what a journal called committed no council could have forgotten, at any crash and at the end
+                  state keeps work that does not count, and the anchor is to the bit what the log says it should
+                  be: the counting model makes visible what was lost, doubled or added up in another order
+    durable       what a journal called committed no council could have forgotten, at any crash and at the end, and
+                  its result was on two disks by then
     bad input     nonsense is blamed on who sent it, and on nobody else
-    live          after the faults are over, rounds commit again and everybody gets to the newest one
+    live          after the faults are over, rounds commit again and everybody gets to the newest one; no round
+                  waits for a slow member beyond the run's patience, or for one that lacks the state to begin
 
 Each returns the violations it found, as sentences. None of them calls the code it judges, except to read
 its file formats and to step the outer optimizer at its scheduled rate.
@@ -16,20 +18,24 @@ its file formats and to step the outer optimizer at its scheduled rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from itertools import accumulate, pairwise
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from blake3 import blake3
+from msgspec import Struct
 
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
+from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes
-from atoll.sim.compute import delta_of, first_weights, steps_in
+from atoll.sim.compute import MARKS, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import Delta
+from atoll.spec.recipe import Butterfly, Codec, Delta, Fp32
 from atoll.spec.run import Run
 from atoll.swarm.log import (
     CouncilChanged,
@@ -39,14 +45,19 @@ from atoll.swarm.log import (
     RoundAnnounced,
     RoundCommitted,
     from_bytes,
+    result_root,
 )
 from atoll.sync.merge import Anchor, advance, outer_names
 from atoll.sync.schedule import rate
 
+HOLDERS_MIN = 2
+"""Disks that must have a result when it is called committed, if two who made it are there."""
+SLACK_S = 10.0
+"""A round may last so much longer than its patience: machines sleep, and words travel."""
+LAG_MAX = 2
+"""Whoever is announced in a round is at most so many versions behind the one that it starts from."""
 SAID_MIN = 20
 """Messages of nonsense of which at least one must have been heard by somebody."""
-TOLERANCE = 2.0**-14
-"""Rounding of many fp32 steps stays far below; one sample more or less (at least 2^-12 / peers) stands out."""
 
 
 def violations(run: Run, outcome: Outcome) -> list[str]:
@@ -57,6 +68,9 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *one_history(outcome.lines),
         *durable(outcome.lines, entries),
         *durable_at_crashes(outcome),
+        *held_by_two(outcome),
+        *patient(run, outcome),
+        *ready(outcome),
         *counted_once(entries),
         *none_forgotten(entries),
         *inner_as_counted(run, outcome, entries),
@@ -137,6 +151,113 @@ def _know(log: list[Entry]) -> tuple[int, int]:
 def _council(log: list[Entry]) -> tuple[bytes, ...]:
     changes = [e.record.members for e in log if isinstance(e.record, CouncilChanged | CouncilReformed)]
     return changes[-1] if changes else ()
+
+
+def held_by_two(outcome: Outcome) -> Iterator[str]:
+    """Check that a result was safe on two disks when a journal first called it committed.
+
+    One is enough where no two were there. Whoever contributed was, unless the broker that settled the round lost it
+    after the round was announced. What a stranger or a liar says it holds a broker has to believe.
+    """
+    honest = {short(host.peer) for host in outcome.hosts if not host.lied}
+    for version, lines in _courses(outcome.lines).items():
+        commit = lines[-1].event
+        there = _there(version, lines)
+        if not isinstance(commit, journal.RoundCommitted) or not honest.issuperset(_members(lines)):
+            continue
+        files = outcome.held.get(version, {}).items()
+        holders = sum(len(places) for data, places in files if _root(data) == commit.result)
+        if holders < min(HOLDERS_MIN, max(1, len(there))):
+            yield f"version {version} was called committed with {holders} holders of its result"
+
+
+def _courses(lines: list[Line]) -> dict[int, list[Line]]:
+    """Return of each version what was written from its announcement until somebody first called it committed."""
+    began: dict[int, int] = {}
+    courses: dict[int, list[Line]] = {}
+    for at, line in enumerate(lines):
+        match line.event:
+            case journal.RoundAnnounced(version=version):
+                began.setdefault(version, at)
+            case journal.RoundCommitted(version=version) if version in began and version not in courses:
+                courses[version] = lines[began[version] : at + 1]
+            case _:
+                pass
+    return courses
+
+
+def _members(course: list[Line]) -> set[str]:
+    announced = (line.event for line in course if isinstance(line.event, journal.RoundAnnounced))
+    return {who for event in announced for who in event.members}
+
+
+def _there(version: int, course: list[Line]) -> set[str]:
+    """Return which contributors were surely there for the broker that settled a round last."""
+    settled_by, contributors = "", set[str]()
+    for line in course:
+        if isinstance(line.event, journal.RoundSettled) and line.event.version == version:
+            settled_by, contributors = line.peer, set(line.event.contributors)
+    lost = (line.event for line in course if line.peer == settled_by and isinstance(line.event, journal.PeerLost))
+    return contributors - {event.who for event in lost}
+
+
+class _ResultHead(Struct, frozen=True):
+    """How a result file begins, after the length of this."""
+
+    digests: list[bytes]
+    sizes: list[int]
+
+
+def _root(data: bytes) -> str:
+    """Return the digest root of a result as a disk has it; empty: it is none, or damaged."""
+    body = 4 + int.from_bytes(data[:4], "little")
+    try:
+        head = msgspec.msgpack.decode(data[4:body], type=_ResultHead)
+    except msgspec.MsgspecError:
+        return ""
+    ends = list(accumulate(head.sizes, initial=body))
+    digests = [blake3(data[first:end]).digest() for first, end in pairwise(ends)]
+    return result_root(digests) if digests == head.digests and ends[-1] == len(data) else ""
+
+
+def patient(run: Run, outcome: Outcome) -> Iterator[str]:
+    """Check that no broker that has contributed itself waits for slower members beyond the run's patience.
+
+    A round that is planned anew, or gets another broker, has reasons of its own to take longer.
+    """
+    if run.membership.contributors_min > 1:
+        return
+    true = {short(host.peer) for host in outcome.hosts if not host.skew_s}
+    since_s: dict[tuple[int, str], float] = {}
+    for line in outcome.lines:
+        match line.event:
+            case journal.ContributionSent(version=version) if line.peer in true:
+                since_s.setdefault((version, line.peer), line.at_s)
+            case journal.RoundReplanned() | journal.EpochStarted() | journal.RoundVoided() | journal.PeerStarted():
+                since_s.clear()
+            case journal.RoundSettled(version=version):
+                waited_s = line.at_s - since_s.get((version, line.peer), line.at_s)
+                if waited_s > run.upkeep.patience_s_max + SLACK_S:
+                    yield f"version {version} was settled {waited_s:.0f} s after its broker contributed"
+            case _:
+                pass
+
+
+def ready(outcome: Outcome) -> Iterator[str]:
+    """Check that a round is announced only with members that hold what it starts from, or nearly so."""
+    holds = {short(host.peer): 0 for host in outcome.hosts}
+    announced = 0
+    for line in outcome.lines:
+        match line.event:
+            case journal.RoundApplied(version=version) | journal.StateFetched(version=version):
+                holds[line.peer] = max(version, holds[line.peer])
+            case journal.RoundAnnounced(version=version, members=members) if version > announced:
+                announced = version
+                for who in members:
+                    if holds.get(who, version) < version - 1 - LAG_MAX:
+                        yield f"version {version} was announced with {who}, which was only at {holds[who]}"
+            case _:
+                pass
 
 
 def counted_once(entries: list[Entry]) -> Iterator[str]:
@@ -285,9 +406,12 @@ def blamed_rightly(outcome: Outcome) -> Iterator[str]:
 
 
 def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
-    """Check every checkpoint on every disk against the anchor that follows from the log alone."""
+    """Check every checkpoint on every disk against the anchor that follows from the log alone, to the bit.
+
+    Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk.
+    """
     honest_until = _honest_until(outcome, entries)
-    expected = _expected(run, outcome, entries, honest_until)
+    expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
         for path, data in _checkpoints(host.disk):
             try:
@@ -295,41 +419,82 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
             except LocalError as error:
                 yield f"peer {host.place} cannot read its state any more: {error}"
                 continue
-            if anchor.version not in expected:
-                if anchor.version > honest_until:
-                    continue
+            expected = expected or _expected(run, len(anchor.weights), entries, honest_until)
+            if anchor.version in expected:
+                yield from _differences(
+                    f"peer {host.place}, version {anchor.version}", anchor, expected[anchor.version]
+                )
+            elif anchor.version <= honest_until:
                 yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
-                continue
-            gap = float(np.abs(anchor.weights - expected[anchor.version]).max())
-            if gap > TOLERANCE:
-                yield f"peer {host.place}, version {anchor.version}: {gap:.2e} away from what the log adds up to"
 
 
-def _expected(run: Run, outcome: Outcome, entries: list[Entry], honest_until: float) -> dict[int, NDArray[np.float64]]:
-    """Return the weights of every version up to `honest_until`, from leases and contributors alone."""
+def _differences(whose: str, anchor: Anchor, expected: Anchor) -> Iterator[str]:
+    """Return in what an anchor differs from the expected one, and whether its chunks differ among themselves."""
+    gaps = [np.abs(anchor.vectors()[name] - vector) for name, vector in expected.vectors().items()]
+    for gap in gaps:
+        gap[MARKS] = 0.0
+    if any(gap.any() for gap in gaps):
+        yield f"{whose}: {max(float(gap.max()) for gap in gaps):.2e} away from what the log adds up to"
+    if len(set(anchor.weights[MARKS].tolist())) > 1:
+        yield f"{whose}: chunks are made of different contributions of one peer"
+
+
+def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
+    """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
     channel = next(iter(run.recipe.channel.values()))
-    size = _size(outcome)
     weights = first_weights(run.seeds.data, size)
-    zeros = {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)}
-    anchor = Anchor(0, weights, zeros)
-    by_version: dict[int, NDArray[np.float64]] = {0: weights.astype(np.float64)}
-    leases: dict[bytes, list[int]] = {}
+    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)})
+    by_version = {0: anchor}
+    announced: RoundAnnounced | None = None
     for entry in entries:
         match entry.record:
-            case RoundAnnounced() as announced:
-                leases = _positions(announced)
+            case RoundAnnounced():
+                announced = entry.record
             case RoundCommitted(contributors=contributors):
-                if anchor.version >= honest_until:
+                if anchor.version >= honest_until or announced is None:
                     break
-                deltas = [delta_of(run.seeds.data, size, leases[peer]).astype(np.float64) for peer in contributors]
-                if not isinstance(channel.what, Delta):
-                    deltas = [d / len(leases[p]) for d, p in zip(deltas, contributors, strict=True)]
-                merged = np.mean(deltas, axis=0).astype(np.float32)
+                merged = _merged(run, anchor, announced, contributors)
                 anchor = advance(channel.merge.outer, anchor, merged, _factor(run, anchor.version + 1))
-                by_version[anchor.version] = anchor.weights.astype(np.float64)
+                by_version[anchor.version] = anchor
             case _:
                 pass
     return by_version
+
+
+def _merged(run: Run, anchor: Anchor, announced: RoundAnnounced, contributors: Collection[bytes]) -> Vector:
+    """Return what a round's contributors make together: group by group, each in the order of the announcement."""
+    channel = next(iter(run.recipe.channel.values()))
+    route, codec = channel.whom.route, channel.what.codec
+    leases = _positions(announced)
+    members = announced.members
+    groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
+    bounds = [len(members) * group // groups for group in range(groups + 1)]
+    total, weight = np.zeros_like(anchor.weights), 0.0
+    for first, end in pairwise(bounds):
+        part = np.zeros_like(anchor.weights)
+        for peer in (p for p in members[first:end] if p in contributors):
+            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
+            part = part + _sent(codec, _contribution(run, anchor, leases[peer])) * np.float32(weighs)
+            weight += weighs
+        total = total + part
+    return _sent(codec, total / np.float32(weight))
+
+
+def _contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
+    """Return what a member contributes that trains on some samples from an anchor."""
+    channel = next(iter(run.recipe.channel.values()))
+    seed, size, batch = run.seeds.data, len(anchor.weights), run.recipe.work.batch
+    if isinstance(channel.what, Delta):
+        return anchor.weights - (anchor.weights - delta_of(seed, size, positions))
+    total = np.zeros_like(anchor.weights)
+    for first in range(0, len(positions), batch):
+        total = total + delta_of(seed, size, positions[first : first + batch]) / np.float32(batch)
+    return total / np.float32(len(positions) // batch)
+
+
+def _sent(codec: Codec, values: Vector) -> Vector:
+    """Return what arrives of some values, which travel in 32 or 16 bits."""
+    return values if isinstance(codec, Fp32) else values.astype(np.float16).astype(np.float32)
 
 
 def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
@@ -345,16 +510,6 @@ def _factor(run: Run, version: int) -> float:
     if not channel.merge.scheduled:
         return 1.0
     return rate(run.recipe.work.schedule, (version - 1) * channel.when.steps, (version - 1) / run.budget.rounds)
-
-
-def _size(outcome: Outcome) -> int:
-    for host in outcome.hosts:
-        for path, data in _checkpoints(host.disk):
-            try:
-                return len(anchor_from_bytes(data, path).weights)
-            except LocalError:
-                continue  # which `as_the_log_says` finds
-    return 2
 
 
 def settled(outcome: Outcome) -> list[str]:

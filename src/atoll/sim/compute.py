@@ -4,8 +4,10 @@
 peer killed in mid-job never sees the result. With `hesitates` some jobs run only in the middle of their time, as a
 worker thread's do, so that what others do meanwhile comes before them. The job may be real torch work (loss real, time
 modelled) or that of `CountingEngine`, which stands for a model of any size with a small vector. Each sample moves that
-vector by a pure function of (seed, position), in whole multiples of a power of two: sums are exact in fp32 whatever
-their order, so a checker recomputes any anchor from the log alone and a sample counted twice or never shows.
+vector by a pure function of (seed, position), so a checker recomputes any anchor from the log alone, to the bit: a
+sample counted twice or never shows. Every other element moves by whole counts, which add up exactly in fp32; the rest
+move by fractions that do not, as a real model's do, so that who adds contributions up in another order shows too. Real
+training after a restart never gives the same bits: elements here and there tell which life a contribution is from.
 """
 
 from __future__ import annotations
@@ -30,6 +32,10 @@ UNIT = 2.0**-12
 """What one count moves a weight by. Below 2^24 counts in all, fp32 holds every sum exactly."""
 SWING = 16
 """A sample moves an element by less than this many counts, up or down."""
+_FINE_BITS = 24
+"""A count has 2^24 fractions: sums of those do not fit fp32."""
+MARKS = slice(63, None, 64)
+"""Elements, of every chunk at least one, that move by as many counts as their contributor has had lives."""
 LOSS_FIRST = 7.0
 LOSS_LAST = 2.5
 LOSS_HALF_SAMPLES = 4096
@@ -89,18 +95,32 @@ async def _sleep_until(when_s: float) -> None:
 def delta_of(seed: int, size: int, positions: Sequence[int]) -> Vector:
     """Return by how much training on these samples lowers the weights, whoever trains and in whatever order.
 
-    Element 0 counts the samples themselves, negatively: it rises by one count with each.
+    Element 0 counts the samples themselves, negatively: it rises by one count with each. The other even elements
+    move by whole counts; odd ones by fractions of a count, rounded once, when all samples are added up. Marks stay.
     """
-    counts = np.zeros(size, np.int64)
+    return _rounded(_moves(seed, size, positions))
+
+
+def _moves(seed: int, size: int, positions: Sequence[int]) -> NDArray[np.int64]:
+    """Return by how many fractions of a count these samples lower the weights: exact, so they can be added up."""
+    moves = np.zeros(size, np.int64)
     rows = max(1, _CHUNK // size)
     place = np.arange(size, dtype=np.uint64)
     for first in range(0, len(positions), rows):
         sample = np.array(positions[first : first + rows], dtype=np.uint64)
         mixed = _mix(_mix(sample + np.uint64(_start(seed)))[:, None] + place[None, :])
-        counts += ((mixed >> np.uint64(40)) % np.uint64(2 * SWING - 1)).astype(np.int64).sum(axis=0)
-    counts -= (SWING - 1) * len(positions)
-    counts[0] = -len(positions)
-    return (counts * UNIT).astype(np.float32)
+        drawn = (mixed >> np.uint64(64 - 16 - _FINE_BITS)) % np.uint64(2 * SWING - 1 << _FINE_BITS)
+        drawn[:, ::2] &= ~np.uint64((1 << _FINE_BITS) - 1)
+        moves += drawn.astype(np.int64).sum(axis=0)
+    moves -= (SWING - 1 << _FINE_BITS) * len(positions)
+    moves[0] = -len(positions) << _FINE_BITS
+    moves[MARKS] = 0
+    return moves
+
+
+def _rounded(moves: NDArray[np.int64]) -> Vector:
+    rounded: Vector = (moves * (UNIT / 2**_FINE_BITS)).astype(np.float32)
+    return rounded
 
 
 def _start(seed: int) -> int:
@@ -161,12 +181,16 @@ class CountingEngine:
         assert size >= 2, "element 0 counts, so there must be another"
         self.steps = 0
         """Local steps taken in all lives whose private state was restored."""
+        self.life = 0
+        """How often its peer was started: the mark of what it contributes."""
         self._seed = seed
         self._size = size
         self._tokens = tokens_per_sample
         self._sample_cost = sample_cost or Cost(flop=6e9)
         self._held_out = held_out
-        self._weights = first_weights(seed, size)
+        self._assigned = first_weights(seed, size)
+        self._moved = np.zeros(size, np.int64)
+        """What was trained since."""
 
     @property
     def size(self) -> int:
@@ -181,22 +205,28 @@ class CountingEngine:
         return Cost(flop=one.flop * samples, moved_bytes=one.moved_bytes * samples)
 
     def weights(self) -> Vector:
-        return self._weights.copy()
+        return self._assigned - _rounded(self._moved)
 
     def assign(self, weights: Vector) -> None:
         assert weights.shape == (self._size,), f"expected {self._size} elements, got {weights.shape}"
-        self._weights = np.array(weights, np.float32)
+        self._assigned = np.array(weights, np.float32)
+        self._moved = np.zeros(self._size, np.int64)
 
     def train(self, steps: Sequence[Step]) -> Trained:
-        """Lower the weights by the delta of all samples; the learning-rate factor is not modelled."""
-        trained, delta = self._look(steps)
-        self._weights = self._weights - delta
+        """Lower the weights by the delta of all samples; the learning-rate factor is not modelled.
+
+        What is trained in several goes is added up before it is rounded: the weights do not tell how work was sliced.
+        """
+        trained, moves = self._look(steps)
+        self._moved += moves
+        self._moved[MARKS] = self.life << _FINE_BITS
         self.steps += len(steps)
         return trained
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
-        trained, delta = self._look(steps)
-        return trained, delta / np.float32(max(1, trained.samples))
+        trained, moves = self._look(steps)
+        moves[MARKS] = trained.samples * self.life << _FINE_BITS
+        return trained, _rounded(moves) / np.float32(max(1, trained.samples))
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self._held_out - first))
@@ -215,13 +245,13 @@ class CountingEngine:
             raise LocalError("the optimizer state is another model's", hint="it starts from zero")
         self.steps = state.steps
 
-    def _look(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+    def _look(self, steps: Sequence[Step]) -> tuple[Trained, NDArray[np.int64]]:
         positions = [position for step in steps for position in step.samples]
         loss = loss_after(self._seen())
         trained = Trained(
             steps=len(steps), samples=len(positions), tokens=len(positions) * self._tokens, loss_sum=loss * len(steps)
         )
-        return trained, delta_of(self._seed, self._size, positions)
+        return trained, _moves(self._seed, self._size, positions)
 
     def _seen(self) -> float:
-        return float(self._weights[0]) / UNIT
+        return float(self.weights()[0]) / UNIT

@@ -31,6 +31,7 @@ from atoll.net.transport import (
     STREAMS_MAX,
     ConnectFailed,
     ConnLost,
+    Malformed,
     PeerId,
     StreamClosed,
     StreamReset,
@@ -718,9 +719,9 @@ class SimStream:
             await self._reader_bell.wait()
 
     def _take(self, limit: int) -> bytes:
-        if len(self._inbox[0].data) > limit:
+        if (length := len(self._inbox[0].data)) > limit:
             self.reset()
-            raise StreamReset(f"{self.tag}: a message is longer than {limit} bytes")
+            raise Malformed(f"a message of {length} bytes is over the limit of {limit}")
         item = self._inbox.popleft()
         self._inbox_bytes -= item.size_bytes
         self.conn.door.counts.received_bytes[self.traffic] += len(item.data)

@@ -171,6 +171,7 @@ class World:
     committed: int = 0
     finished: bool = False
     remains: list[Remains] = field(default_factory=list)
+    held: dict[int, dict[bytes, list[int]]] = field(default_factory=dict)
     vandals: dict[str, Vandal] = field(default_factory=dict)
     bug: PeerBroke | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -203,6 +204,8 @@ class Outcome(Struct, frozen=True):
     lines: list[Line]
     hosts: list[Host]
     remains: list[Remains]
+    held: dict[int, dict[bytes, list[int]]] = {}
+    """Of each version, when a journal first called it committed: what was surely on disks as its result, and whose."""
     vandals: dict[str, int] = {}
     """Short names of those who said nothing true, and how many messages they got out."""
 
@@ -249,6 +252,7 @@ def simulate(scenario: Scenario) -> Outcome:
             lines=world.lines,
             hosts=world.hosts,
             remains=world.remains,
+            held=world.held,
             vandals={name: vandal.said for name, vandal in world.vandals.items()},
         )
 
@@ -338,7 +342,10 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
     journal_ = Journal(short(host.peer), _Clock(world, host), life.guard(lambda line: _record(world, host, line)))
 
     async def build(run: Run) -> Engine:
-        return (scenario.build or counting)(run)
+        engine = (scenario.build or counting)(run)
+        if isinstance(engine, CountingEngine):
+            engine.life = host.lives
+        return engine
 
     box = Box(
         transport=world.network.transport(host.peer, life),
@@ -418,6 +425,8 @@ def _record(world: World, host: Host, line: bytes) -> None:
             world.announced = max(world.announced, version)
         case journal.RoundCommitted(version=version):
             world.committed = max(world.committed, version)
+            if version not in world.held:
+                world.held[version] = _held(world, version)
         case journal.RoundApplied(version=version, anchor=anchor):
             host.version, host.anchor = version, anchor
         case journal.RunFinished():
@@ -427,6 +436,15 @@ def _record(world: World, host: Host, line: bytes) -> None:
     if world.scenario.sees is not None:
         world.scenario.sees(parsed)
     world.changed.set()
+
+
+def _held(world: World, version: int) -> dict[bytes, list[int]]:
+    """Return what is durably on disks as the result of a version, and on whose."""
+    held: dict[bytes, list[int]] = {}
+    for host in world.hosts:
+        if kept := host.disk.durable(f"results/{version}"):
+            held.setdefault(kept, []).append(host.place)
+    return held
 
 
 # the play

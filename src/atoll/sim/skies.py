@@ -6,17 +6,20 @@
     regent      whoever leads dies, sleeps or is slow      vandal      a stranger sends garbage to everybody
     succession  council members are lost for good          crowd       twelve to thirty peers
     rift        partitions, one-way and two-way            doubt       crashes at single sends and syncs
-    schism      voters that die while others campaign
+    schism      voters that die while others campaign      drag        one machine that is slow for good
+    relay       as one comes back, another dies in mid-exchange
 
 A family draws from random streams named after itself, so that changing one never moves another. Nothing is lost for
-good that the promises do not allow: never more than a minority of a council at a time, with time between to replace it.
+good that the promises do not allow, whatever a family draws: `_bearable` sees to that for all of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from random import Random
+from typing import TypeGuard, cast
 
 from msgspec.structs import replace
 
@@ -31,6 +34,8 @@ from atoll.sim.faults import (
     Lie,
     Partition,
     Pause,
+    Reform,
+    Skew,
     SlowCompute,
     SlowDisk,
     SlowLink,
@@ -42,8 +47,9 @@ from atoll.sim.faults import (
 from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Every, Recipe
+from atoll.spec.recipe import AllGather, Every, Recipe
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
+from atoll.swarm.broker import SEAT_S
 
 Family = Callable[[int], Case]
 
@@ -57,8 +63,16 @@ MIDDLING = Device(flop_s=STEPS * BATCH * 6e9 / ROUND_S / 0.4)
 REGIONS = ("west", "east", "far")
 DELAYS_S = {("west", "east"): 0.045, ("east", "far"): 0.055, ("west", "far"): 0.085}
 WITHIN_S = 0.01
-REPLACED_S = 35.0
-"""A council member that is lost for good is noticed and its seat given to another well within this."""
+REPLACED_S = SEAT_S + 15.0
+"""Within this a council that nothing else disturbs notices that a member is lost for good, and fills its seat."""
+STAY_MIN = 3
+"""In a run that loses peers, so many are there from the beginning and never leave: the council stays three or more."""
+BACK_S = 6.0
+"""After so long a peer is back that a run could not do without."""
+AFTER_S = 6.0
+"""A storm lasts at least so much longer than the last loss."""
+GATHERS = 0.2
+"""Part of the runs in which everybody gets all contributions and reduces them for itself."""
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -77,12 +91,14 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str) -> Recipe:
-    """Return a shipped recipe cut down to a few samples a round."""
+def _recipe(name: str, *, gathers: bool = False) -> Recipe:
+    """Return a shipped recipe cut down to a few samples a round, perhaps with everybody reducing everything."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
     if channel.when.steps > 1:
         channel = replace(channel, when=Every(steps=STEPS))
+    if gathers:
+        channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
     batch = BATCH if channel.when.steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
@@ -90,12 +106,13 @@ def _recipe(name: str) -> Recipe:
 def run_of(
     rng: Random, start_with: int, *, contributors_min: int = 1, who: Sequence[bytes] = (), recipe: str = ""
 ) -> Run:
-    """Return an endless run of a recipe, by default of any and most often DiLoCo."""
+    """Return an endless run of a recipe, by default of any, most often DiLoCo, and by either route."""
     admitted = AllowList(peers=tuple(peer.hex() for peer in who)) if who else Membership().who
     drawn = rng.choice(("diloco", "diloco", "diloco", "opendiloco", "fedavg", "ddp"))
+    gathers = not recipe and rng.random() < GATHERS
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn),
+        recipe=_recipe(recipe or drawn, gathers=gathers),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),
@@ -166,17 +183,63 @@ def _while(rng: Random, at_s: float, middle_s: float = 6.0) -> float:
     return round(min(middle_s * 2 ** rng.uniform(-2.5, 1.5), STORM_S - at_s), 3)
 
 
+def _bearable(faults: Sequence[Fault], there: int) -> tuple[Fault, ...]:
+    """Return the faults in order of time, with none that takes a council its majority for good.
+
+    A peer is lost for good only where enough of those that are `there` from the beginning stay: a seat then finds
+    somebody, and a council that shrinks with its roster is never the lost one alone. The next one is lost when the
+    seat of the last can have been filled: that takes a time in which nobody else is away or disturbed.
+    """
+    lasting = sorted((fault for fault in faults if _for_good(fault)), key=lambda fault: fault.at_s)
+    passing = [fault for fault in faults if not _for_good(fault)]
+    going = {fault.peer for fault in faults if isinstance(fault, Leave) or _for_good(fault)}
+    if there - sum(peer < there for peer in going) < STAY_MIN:  # whoever leads may be any of them
+        return _in_order([*passing, *(replace(fault, restart_after_s=BACK_S) for fault in lasting)])
+    spaced = lasting[:1]
+    for fault in lasting[1:]:
+        at_s = max(fault.at_s, spaced[-1].at_s + REPLACED_S)
+        while (filled_s := _quiet_since(passing, at_s) + REPLACED_S) > at_s:
+            at_s = filled_s
+        spaced.append(replace(fault, at_s=round(at_s, 3)))
+    return _in_order([*passing, *spaced])
+
+
+def _for_good(fault: Fault) -> TypeGuard[Crash | CrashAt | Leave]:
+    return isinstance(fault, Crash | CrashAt | Leave) and fault.restart_after_s is None
+
+
+def _quiet_since(passing: Iterable[Fault], at_s: float) -> float:
+    """Return when the last of those passing faults is over that begin before `at_s`."""
+    return max((_over_s(fault) for fault in passing if fault.at_s < at_s), default=-math.inf)
+
+
+def _over_s(fault: Fault) -> float:
+    """Return when a passing fault is over, at the latest."""
+    match fault:
+        case CrashAt(for_s=for_s, restart_after_s=back_s):
+            return fault.at_s + for_s + (back_s or 0.0)
+        case Crash(restart_after_s=back_s) | Leave(restart_after_s=back_s):
+            return fault.at_s + (back_s or 0.0)
+        case Skew() | Reform():
+            return fault.at_s
+        case _:
+            return fault.at_s + fault.for_s
+
+
 def _case(family: str, seed: int, rng: Random, peers: int, faults: Sequence[Fault], **more: object) -> Case:
     """Return a case with what most have in common."""
+    entrances = cast(Sequence[Entrance], more.get("entrances", ()))
+    faults = _bearable(faults, peers - sum(entrance.round > 0 for entrance in entrances))
+    last_s = max((fault.at_s + AFTER_S for fault in faults if _for_good(fault)), default=0.0)
     parts: dict[str, object] = {
         "run": run_of(rng, peers),
         "machines": _machines(rng, peers),
         "delays_s": _delays(),
         "tickets": _tickets(rng, peers),
         "hesitates": rng.choice((0.0, 0.0, 0.3, 1.0)),
-        "until_s": STORM_S,
+        "until_s": max(STORM_S, last_s),
     }
-    return Case(seed=seed, family=family, faults=_in_order(faults), **(parts | more))  # type: ignore[arg-type]
+    return Case(seed=seed, family=family, faults=faults, **(parts | more))  # type: ignore[arg-type]
 
 
 # the families
@@ -204,12 +267,13 @@ def tide(seed: int) -> Case:
     """Return peers that join and leave all the time, some of them never to return."""
     rng = stream(seed, "tide")
     peers = rng.randint(5, 8)
-    first = rng.randint(2, 4)
+    losing = rng.random() < 0.5
+    first = rng.randint(STAY_MIN if losing else 2, 4)
     faults: list[Fault] = []
     for place in range(1, peers):
         at_s = _time(rng, 8.0)
-        back_s = None if place > first and rng.random() < 0.3 else _while(rng, at_s)
-        kind = rng.choice((Leave, Leave, Crash))
+        back_s = None if losing and place >= first and rng.random() < 0.5 else _while(rng, at_s)
+        kind = Crash if losing and place < first else rng.choice((Leave, Leave, Crash))
         if rng.random() < 0.7:
             faults.append(kind(at_s=at_s, peer=place, restart_after_s=back_s))
     entrances = tuple(Entrance(place, rng.randint(1, 8)) for place in range(first, peers))
@@ -255,7 +319,7 @@ def succession(seed: int) -> Case:
     spare = rng.randint(1, (COUNCIL - 1) // 2)
     places = [*rng.sample(range(1, COUNCIL), spare - 1), rng.choice((0, LEADER))]
     faults = [
-        Crash(at_s=round(10.0 + REPLACED_S * number + rng.uniform(0.0, 4.0), 3), peer=place, restart_after_s=None)
+        Crash(at_s=round(10.0 + rng.uniform(0.0, 4.0) + number * rng.uniform(1.0, 1.2) * REPLACED_S, 3), peer=place)
         for number, place in enumerate(places)
     ]
     entrances = tuple(Entrance(place, rng.randint(1, 6)) for place in range(COUNCIL, peers))
@@ -268,7 +332,6 @@ def succession(seed: int) -> Case:
         run=run_of(rng, 3),
         entrances=entrances,
         tickets=_tickets(rng, peers, COUNCIL),
-        until_s=60.0,
     )
 
 
@@ -308,7 +371,7 @@ def fog(seed: int) -> Case:
 def rot(seed: int) -> Case:
     """Return disks that are slow, full, or lose what was not synced."""
     rng = stream(seed, "rot")
-    peers = rng.randint(3, 5)
+    peers = rng.randint(2, 5)
     faults: list[Fault] = []
     for _ in range(rng.randint(2, 5)):
         at_s = _time(rng)
@@ -390,6 +453,46 @@ def schism(seed: int) -> Case:
     return _case("schism", seed, rng, 3, faults)
 
 
+def drag(seed: int) -> Case:
+    """Return one machine so slow that no round can wait for it, for good, and others that die now and then."""
+    rng = stream(seed, "drag")
+    peers = rng.randint(3, 5)
+    slow = rng.randrange(1, peers)
+    work_s = PATIENCE_S * rng.uniform(2.5, 5.0)
+    machines = list(_machines(rng, peers))
+    machines[slow] = replace(machines[slow], device=replace(MIDDLING, flop_s=MIDDLING.flop_s * ROUND_S / work_s))
+    faults: list[Fault] = []
+    for _ in range(rng.randint(0, 2)):
+        at_s = _time(rng)
+        faults.append(Crash(at_s=at_s, peer=rng.randrange(peers), restart_after_s=_while(rng, at_s)))
+    return _case("drag", seed, rng, peers, faults, machines=tuple(machines), until_s=STORM_S + PATIENCE_S)
+
+
+def relay(seed: int) -> Case:
+    """Return peers that are away in turn: as one comes back, another dies in the middle of an exchange."""
+    rng = stream(seed, "relay")
+    peers = rng.choice((3, 3, 4))
+    faults: list[Fault] = []
+    at_s = _time(rng, 3.0, 8.0)
+    while at_s < 0.4 * STORM_S:
+        one, other = rng.sample(range(peers), 2)
+        away_s = round(rng.uniform(2.0, 10.0), 3)
+        faults.append(Crash(at_s=at_s, peer=one, restart_after_s=away_s))
+        faults.append(
+            CrashAt(
+                at_s=round(at_s + rng.uniform(0.0, away_s), 3),
+                peer=other,
+                what=rng.choice(("send:part/", "send:result/", "send:control/", "fsync:results")),
+                when=rng.choice(("before", "after")),
+                nth=rng.randint(1, 4),
+                for_s=6.0,
+                restart_after_s=round(rng.uniform(3.0, 8.0), 3),
+            )
+        )
+        at_s = round(at_s + away_s + rng.uniform(2.0, 8.0), 3)
+    return _case("relay", seed, rng, peers, faults)
+
+
 _POINTS = Weather(
     crashes=0.0, crash_points=1.0, pauses=0.0, partitions=0.0, slow_disks=0.0, slow_links=0.0, lossy_links=0.0,
     slow_computes=0.0, skews=0.0,
@@ -398,10 +501,12 @@ _DOUBT = replace(_POINTS, crash_points=5.0, of_leader=0.3)
 
 FAMILIES: dict[str, Family] = {
     family.__name__: family
-    for family in (squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt, schism)
+    for family in (
+        *(squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt, schism, drag, relay),
+    )
 }
 _TURNS = (
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt", "crowd"),
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt"),
-    *("schism", "regent"),
+    *("schism", "regent", "drag", "relay"),
 )

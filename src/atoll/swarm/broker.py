@@ -284,7 +284,8 @@ def _wanted_council(broker: Broker, now_s: float) -> CouncilChanged | None:
     hidden = {p for p, x in broker.present.items() if x.unreached}
     here = [p for p, x in broker.present.items() if x.standing is not None and p in broker.history.members]
     here = [p for p in here if p not in hidden]
-    size = seats(sum(not _gone(broker, p, now_s) and p not in hidden for p in broker.history.members))
+    members = broker.history.members
+    size = seats(len(members) - len(members.keys() & {*hidden, *_gone(broker, now_s)}))
     lost = [p for p in council if p != broker.me and (p in hidden or _seat_free(broker, p, now_s))]
     spare = [p for p in here if p not in council]
     if spare and (len(council) < size or (lost and len(council) == size)):
@@ -306,19 +307,20 @@ def _seat_free(broker: Broker, peer: bytes, now_s: float) -> bool:
     return peer not in broker.present and now_s - broker.away_s.get(peer, broker.started_s) >= SEAT_S
 
 
-def _gone(broker: Broker, peer: bytes, now_s: float) -> bool:
-    return peer not in broker.present and now_s - broker.away_s.get(peer, now_s) >= GONE_S_MAX
+def _gone(broker: Broker, now_s: float) -> set[bytes]:
+    """Return who has been away for so long that the roster need not wait for it."""
+    return {p for p, since_s in broker.away_s.items() if now_s - since_s >= GONE_S_MAX and p not in broker.present}
 
 
 def _wanted_roster(broker: Broker, now_s: float) -> RosterChanged | None:
     """Return a change of the roster: who stands ready is in, who left or was away too long is out."""
     members = broker.history.members
-    left = tuple(p for p in sorted(members) if _gone(broker, p, now_s))
-    ready = {peer: x.member for peer, x in broker.present.items() if x.standing is not None}
-    joined = tuple(member for peer, member in sorted(ready.items()) if members.get(peer) != member)
+    left = sorted(members.keys() & _gone(broker, now_s))
+    ready = (x.member for x in broker.present.values() if x.standing is not None)
+    joined = sorted((m for m in ready if members.get(m.peer) != m), key=lambda m: m.peer)
     if not left and not joined:
         return None
-    return RosterChanged(broker.history.roster + 1, joined, left)
+    return RosterChanged(broker.history.roster + 1, tuple(joined), tuple(left))
 
 
 def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:

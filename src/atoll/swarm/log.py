@@ -200,8 +200,10 @@ def _change_council(history: History, members: tuple[bytes, ...]) -> History:
 def _change_roster(history: History, change: RosterChanged) -> History:
     _must(change.version == history.roster + 1, "a roster is missing")
     _must(all(peer in history.members for peer in change.left), "somebody left who was not there")
-    members = {p: m for p, m in history.members.items() if p not in change.left}
-    return replace(history, roster=change.version, members=members | {m.peer: m for m in change.joined})
+    members = history.members | {m.peer: m for m in change.joined}
+    for peer in set(change.left).difference(m.peer for m in change.joined):
+        del members[peer]
+    return replace(history, roster=change.version, members=members)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:

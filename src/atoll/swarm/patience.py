@@ -9,13 +9,13 @@ wrong the measures are, some plan has enough.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from statistics import median
 
 from msgspec.structs import replace
 
 from atoll.swarm.owners import rate_of
-from atoll.swarm.shares import chunks_of
 from atoll.swarm.state import Broker, Pace, Round
 
 STALL_S = 30.0
@@ -81,22 +81,23 @@ def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float,
     bulk = broker.bulk
     groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
     contributors = len(round_.announced.members) / groups + 2 * (groups - 1) / groups
-    longest: tuple[float, str] = (0.0, "")
+    owned: Counter[bytes] = Counter()
+    for shard in round_.shards:
+        owned[shard.owner] += shard.count
+    took_s, moves_bytes, rate = 0.0, 0.0, 0.0
     for peer in peers:
-        rate = rate_of(broker, peer)
-        if rate:
-            owns = len(chunks_of(round_.shards, peer)) * max(contributors - 2, 0)
-            moves_bytes = bulk.size_bytes + owns * bulk.chunk_bytes
-            words = f"the {moves_bytes / rate:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s"
-            longest = max(longest, (moves_bytes / rate, words))
-    return longest
+        if (own_rate := rate_of(broker, peer)) > 0:
+            own_bytes = bulk.size_bytes + owned[peer] * max(contributors - 2, 0) * bulk.chunk_bytes
+            if own_bytes / own_rate > took_s:
+                took_s, moves_bytes, rate = own_bytes / own_rate, own_bytes, own_rate
+    return took_s, f"the {took_s:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s" if took_s else ""
 
 
-def remember(broker: Broker, round_: Round, now_s: float) -> Broker:
+def remember(broker: Broker, round_: Round, held_s: float) -> Broker:
     """Return the broker with the times of a round that is about to be committed."""
     pace = Pace(
         work_s=(*broker.pace.work_s, median(round_.took_s.values()))[-ROUNDS:] if round_.took_s else broker.pace.work_s,
-        return_s=(*broker.pace.return_s, now_s - round_.settled_s)[-ROUNDS:],
+        return_s=(*broker.pace.return_s, held_s - round_.settled_s)[-ROUNDS:],
         seen=tuple(c.peer for c in round_.settled or ()),
     )
     return replace(broker, pace=pace)

@@ -12,6 +12,7 @@ everybody can reach. Whoever takes over gets only what was the dead owner's; eve
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from msgspec.structs import replace
 
@@ -22,10 +23,13 @@ from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduc
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.patience import STALL_S, patience, remember, resend_s, stall
 from atoll.swarm.shares import Shards
-from atoll.swarm.state import Action, Broker, Note, Round, Tell, Write, expected, short
+from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected, short
 
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
+
+COURTESY = 0.5
+"""Of the time that the first holders waited for a result, so much more is given to the others before its commit."""
 
 
 def open_round(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple[Broker, list[Action]]:
@@ -43,7 +47,7 @@ def open_round(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple
     )
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=number + 1)
-    return broker, [*notes, *tell_plan(broker, round_)]
+    return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
 
 
 def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float) -> tuple[Broker, list[Action]]:
@@ -57,6 +61,7 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
         serials={},
         reduced={},
         holding={},
+        held_s=None,
         moved_s=now_s,
     )
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
@@ -64,13 +69,18 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
     event = journal.RoundReplanned(
         channel=round_.key.channel, version=round_.key.version, attempt=round_.attempt, why=why
     )
-    return broker, [Note(event), *tell_plan(broker, round_)]
+    return broker, [Note(event), *tell_plan(broker, round_, concerned(round_))]
 
 
-def tell_plan(broker: Broker, round_: Round) -> list[Action]:
-    """Tell everybody who has a part in the round: its members, and the broker where it owns shards for them."""
-    concerned = (*round_.announced.members, *(p for p in round_.owners if p not in round_.announced.members))
-    return [Tell(peer, plan_of(broker, round_)) for peer in concerned if peer in broker.present]
+def concerned(round_: Round) -> Iterable[bytes]:
+    """Return everybody who has a part in the round: its members, and the broker where it owns shards for them."""
+    return dict.fromkeys((*round_.announced.members, *round_.owners))
+
+
+def tell_plan(broker: Broker, round_: Round, peers: Iterable[bytes]) -> list[Action]:
+    """Tell those of some peers who are here what is planned."""
+    plan = plan_of(broker, round_)
+    return [Tell(peer, plan) for peer in peers if peer in broker.present]
 
 
 def plan_of(broker: Broker, round_: Round) -> Plan:
@@ -125,10 +135,7 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     if round_.settled is not None:
         root = _root(round_, live)
         if root is not None and _held(round_, root, len(live)):
-            contributors = tuple(c.peer for c in round_.settled)
-            broker = remember(broker, round_, now_s)
-            commit = Write(RoundCommitted(round_.key, contributors, root))
-            return replace(broker, pending=True), [*_differing(round_, root), commit]
+            return _commit(broker, round_, round_.settled, root, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
     if not leaving and len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
@@ -138,10 +145,29 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
         return _settle(broker, round_, live, waited, now_s)
-    limit_s, why = stall(broker, round_)
-    if now_s - round_.moved_s > limit_s:
+    still_s = now_s - round_.moved_s
+    if still_s > STALL_S and still_s > (limit := stall(broker, round_))[0]:
+        limit_s, why = limit
         return replan(broker, round_, alone(broker, round_), f"nothing moved for {limit_s:.0f} s: {why}", now_s)
     return broker, []
+
+
+def _commit(
+    broker: Broker, round_: Round, settled: tuple[Contribution, ...], root: str, now_s: float
+) -> tuple[Broker, list[Action]]:
+    """Commit a result that enough hold: at once if all do, else a little later, as owners return nothing after it.
+
+    Whoever then lacks something has to fetch it: right for a few that are slow, a waste for many that are nearly done.
+    """
+    held_s = now_s if round_.held_s is None else round_.held_s
+    due_s = held_s + COURTESY * (held_s - round_.settled_s)
+    lacking = any(c.peer in broker.present and c.peer not in round_.holding for c in settled)
+    if lacking and now_s < due_s:
+        wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
+        return replace(broker, round=replace(round_, held_s=held_s)), wake
+    broker = remember(broker, round_, held_s)
+    commit = Write(RoundCommitted(round_.key, tuple(c.peer for c in settled), root))
+    return replace(broker, pending=True), [*_differing(round_, root), commit]
 
 
 def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:
@@ -213,17 +239,15 @@ def _settle(
     """
     in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]
     open_ = [p for p in [*live, *waited] if p not in round_.serials and p not in round_.spoiled]
-    patience_s, why = patience(broker, round_)
-    stalled = now_s - round_.moved_s > resend_s(broker, round_)
-    late = now_s - round_.began_s >= patience_s and (stalled or not any(p in round_.took_s for p in open_))
     enough = len(in_) >= broker.run.membership.contributors_min
-    if not enough or (open_ and not late):
+    why = "everybody present contributed" if not open_ else _overdue(broker, round_, open_, now_s) if enough else ""
+    if not enough or not why:
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
             return broker, []
         round_ = replace(round_, absent=absent)
         broker = replace(broker, round=round_)
-        return broker, tell_plan(broker, round_)
+        return broker, tell_plan(broker, round_, round_.owners)
     settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
@@ -232,6 +256,15 @@ def _settle(
         version=round_.key.version,
         attempt=round_.attempt,
         contributors=[short(p) for p in in_],
-        why="everybody present contributed" if not open_ else why,
+        why=why,
     )
-    return broker, [Note(note), *tell_plan(broker, round_)]
+    return broker, [Note(note), *tell_plan(broker, round_, concerned(round_))]
+
+
+def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:
+    """Return why those who have not contributed need not be waited for any longer; empty: they are."""
+    patience_s, why = patience(broker, round_)
+    if now_s - round_.began_s < patience_s:
+        return ""
+    again = any(p in round_.took_s for p in missing)
+    return "" if again and now_s - round_.moved_s <= resend_s(broker, round_) else why

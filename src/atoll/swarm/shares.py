@@ -226,7 +226,8 @@ def peak_bytes(
         B + (N - 1) s B + B         and with G > 1   + s S + s S (G - 1) / G
 
     A contribution that is computed anew while the old one is kept comes on top, for its maker's part of the share;
-    who gathers everything has the share 1.
+    who gathers everything has the share 1. What is on its way in messages and in the transport's buffers comes on top
+    too: a few megabytes, whatever the model (`python -m bench.memory` holds real peers against this formula).
     """
     between = share * sum_bytes * (1 + (groups - 1) / groups) if groups > 1 else 0.0
     return contribution_bytes * (2 + share * (contributors - 1)) + between

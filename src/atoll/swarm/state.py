@@ -84,7 +84,13 @@ class Note(Struct, frozen=True):
     event: journal.Event
 
 
-Action = Write | Tell | Catch | Note
+class Wake(Struct, frozen=True):
+    """Look again at that time, if nothing happens before."""
+
+    at_s: float
+
+
+Action = Write | Tell | Catch | Note | Wake
 
 
 # what it knows
@@ -129,6 +135,8 @@ class Round(Struct, frozen=True, kw_only=True):
     spoiled: tuple[bytes, ...] = ()
     reduced: dict[bytes, tuple[bytes, ...]] = {}
     holding: dict[bytes, str] = {}
+    held_s: float | None = None
+    """Since when enough hold the result for a commit."""
     shunned: tuple[bytes, ...] = ()
     """Members that somebody could not bring its contribution to: they own nothing for the rest of the round."""
     absent: tuple[bytes, ...] = ()

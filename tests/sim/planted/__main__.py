@@ -1,4 +1,4 @@
-"""Search for every planted bug anew: `python -m tests.sim.planted [--seeds N] [--table] [NAME ...]`.
+"""Search for every planted bug anew: `python -m tests.sim.planted [--seeds N] [--again] [--table] [NAME ...]`.
 
 Each bug goes into a copy of the package, and the mixed seeds 0, 1, 2, ... of `atoll sim --seeds` are played from that
 copy until the checks, which nobody changed for it, catch it; where N seeds do not, the crashes at single sends and
@@ -6,6 +6,7 @@ syncs of `atoll sim --faults points` follow. What caught it is shrunk, must hold
 beside this file in the form that `atoll sim --replay` takes; `make test` replays it.
 
     --seeds N   mixed seeds to play before the crash points (default 300)
+    --again     search for nothing, play what is stored and keep its traces as they are now: after a change of the model
     --table     search for nothing, print the table of what is stored
 """
 
@@ -18,20 +19,33 @@ import time
 from pathlib import Path
 
 from tests.sim.planted.bugs import BUGS, SOURCE, Bug
-from tests.sim.planted.hunt import Found, broken_in, copy_with, keep, search, shrunk, table
+from tests.sim.planted.hunt import (
+    Found,
+    broken_in,
+    case_file,
+    checks_of,
+    copy_with,
+    found,
+    keep,
+    search,
+    shrunk,
+    stored_again,
+    table,
+)
 
 
 def main() -> int:
     options = argparse.ArgumentParser(prog="python -m tests.sim.planted", description="Search for planted bugs.")
     options.add_argument("names", nargs="*", help="bugs to search for; none: all")
     options.add_argument("--seeds", type=int, default=300, help="mixed seeds before the crash points")
+    options.add_argument("--again", action="store_true", help="only play the stored cases and keep their traces")
     options.add_argument("--table", action="store_true", help="only print the table of what is stored")
     asked = options.parse_args()
     unknown = sorted(set(asked.names) - {bug.name for bug in BUGS})
     if unknown:
         options.error(f"no bug is called {unknown[0]!r}")
     wanted = [bug for bug in BUGS if not asked.table and (not asked.names or bug.name in asked.names)]
-    missed = [bug for bug in wanted if not _hunt(bug, asked.seeds)]
+    missed = [bug for bug in wanted if not (_again(bug) if asked.again else _hunt(bug, asked.seeds))]
     print(table())
     return 1 if missed else 0
 
@@ -52,6 +66,17 @@ def _hunt(bug: Bug, seeds: int) -> bool:
         keep(bug, caught, case)
     print(f"{bug.name}: {_words(caught)} ({time.monotonic() - began_s:.0f} s)", file=sys.stderr)
     return caught.seeds > 0
+
+
+def _again(bug: Bug) -> bool:
+    """Play a bug's stored case, if it has one, and keep its trace; return whether the same checks still catch it."""
+    if not case_file(bug).exists():
+        return True
+    with tempfile.TemporaryDirectory() as folder:
+        broken = stored_again(copy_with(bug, SOURCE, Path(folder)), case_file(bug))
+    caught = bool(set(checks_of(broken)) & set(found()[bug.name].checks))
+    print(f"{bug.name}: {'still caught' if caught else 'not caught any more'}", file=sys.stderr)
+    return caught
 
 
 def _words(caught: Found) -> str:

@@ -277,7 +277,7 @@ BUGS = (
             '        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))\n',
             '        hasher.update(b"one more")\n',
         ),
-        skies=("squall", "tide", "regent", "doubt"),
+        skies=("relay",),
     ),
     _bug(
         "never-reduced-again",
@@ -308,7 +308,7 @@ BUGS = (
             "        return self.life * LIFE_CONTRIBUTIONS_MAX + self._made\n",
             "        return self._made\n",
         ),
-        skies=("squall", "tide", "regent", "doubt"),
+        skies=("relay",),
     ),
     _bug(
         "not-brought-again",
@@ -367,7 +367,7 @@ BUGS = (
         "Durable",
         "a round is committed when one member has its result on disk",
         ("swarm/round.py", "HOLDERS_MIN = 2\n", "HOLDERS_MIN = 1\n"),
-        skies=("tide", "succession", "rift"),
+        skies=("pair", "blackout"),
     ),
     _bug(
         "holding-before-disk",
@@ -384,7 +384,7 @@ BUGS = (
         await member.store.keep_result(plan.key.version, result)
 """,
         ),
-        skies=("blackout", "rot", "pair"),
+        skies=("rot", "pair"),
     ),
     _bug(
         "unsynced-save",
@@ -456,6 +456,7 @@ BUGS = (
     if _is_broker""",
         ),
         ("swarm/broker.py", "        and presence.standing.version >= version - LAG_MAX\n", ""),
+        skies=("tide",),
     ),
     _bug(
         "patience-without-end",
@@ -463,8 +464,9 @@ BUGS = (
         "a round is not settled while somebody who is present has not contributed",
         (
             "swarm/round.py",
-            "    if not enough or (open_ and not late):\n",
-            "    if not enough or open_:\n",
+            'if not open_ else _overdue(broker, round_, open_, now_s) if enough else ""\n',
+            'if not open_ else ""\n',
         ),
+        skies=("drag",),
     ),
 )

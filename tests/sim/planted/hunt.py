@@ -30,6 +30,7 @@ SWEEP = ("points",)
 
 CHECKS = (
     ("peer failed", " failed: "),
+    ("as_the_log_says", "different contributions of one peer"),
     ("as_the_log_says", "away from what the log adds up to"),
     ("as_the_log_says", "which the log does not have"),
     ("one_history", " holds "),
@@ -41,6 +42,9 @@ CHECKS = (
     ("tokens_as_counted", " samples, the log has "),
     ("durable", "was called committed but is not in the log"),
     ("durable_at_crashes", "could have led without"),
+    ("held_by_two", "holders of its result"),
+    ("patient", "after its broker contributed"),
+    ("ready", ", which was only at "),
     ("one_leader", "has two leaders"),
     ("blamed_rightly", "no journal blames it"),
     ("blamed_rightly", "which is honest, is blamed"),
@@ -139,6 +143,14 @@ def broken_in(copy: Path, case: str, folder: Path) -> list[str]:
     path = folder / "played.json"
     path.write_text(case)
     return replayed([(copy, path)])[0]
+
+
+def stored_again(copy: Path, path: Path) -> list[str]:
+    """Store a case anew with the trace that it has in a copy of the package, and return what it breaks there."""
+    (told,) = played("again", copy, path)
+    broken: list[str] = told["broken"]
+    path.write_text(told["case"])
+    return broken
 
 
 def found() -> dict[str, Found]:

@@ -4,6 +4,7 @@
     python player.py points COPY FIRST END                 the same, of the crashes at single sends and syncs
     python player.py shrink COPY FILE                      the least of a stored case that still breaks one
     python player.py replay COPY FILE [...]                a stored case for each copy
+    python player.py again COPY FILE                       a stored case, and its file with what it shows now
 
 It answers with one line of JSON per copy. The copies' modules take turns; everything else stays loaded.
 """
@@ -90,6 +91,15 @@ def replay(file: str) -> dict[str, Any]:
     return {"broken": verdict.broken, "rounds": verdict.rounds, "trace": verdict.trace}
 
 
+def again(file: str) -> dict[str, Any]:
+    """Return what a stored case breaks, and how it is to be stored with that."""
+    from atoll.sim.case import from_json, play, to_json
+
+    case = from_json(Path(file).read_bytes())
+    verdict = play(case)
+    return {"broken": verdict.broken, "case": to_json(case, verdict).decode()}
+
+
 def main(command: str, *words: str) -> None:
     match command:
         case "search":
@@ -101,6 +111,9 @@ def main(command: str, *words: str) -> None:
         case "shrink":
             enter(words[0])
             print(json.dumps(shrink(words[1])), flush=True)
+        case "again":
+            enter(words[0])
+            print(json.dumps(again(words[1])), flush=True)
         case "replay":
             for copy, file in zip(words[::2], words[1::2], strict=True):
                 enter(copy)
