@@ -36,9 +36,9 @@ from atoll.sync.grid import GROUP_MAX, grid_of
 
 ROUND_S = 600.0
 STEP_S = 60.0
-WORK_S = 420.0
+WORK_S = 360.0
 """Of a round; the rest is the exchange."""
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0
 """After the first contribution; who comes back in the middle of a round and begins anew misses it."""
 SIZE = 256
 """Elements of the stand-in: four chunks."""

@@ -282,11 +282,12 @@ def _wanted_council(broker: Broker, now_s: float) -> CouncilChanged | None:
     """
     council = broker.history.council
     hidden = {p for p, x in broker.present.items() if x.unreached}
-    here = [p for p, x in broker.present.items() if x.standing is not None and p in broker.history.members]
-    here = [p for p in here if p not in hidden]
     members = broker.history.members
     size = seats(len(members) - len(members.keys() & {*hidden, *_gone(broker, now_s)}))
     lost = [p for p in council if p != broker.me and (p in hidden or _seat_free(broker, p, now_s))]
+    if len(council) == size and not lost:
+        return None
+    here = [p for p, x in broker.present.items() if x.standing is not None and p in members and p not in hidden]
     spare = [p for p in here if p not in council]
     if spare and (len(council) < size or (lost and len(council) == size)):
         return CouncilChanged((*council, spare[0]))

@@ -45,7 +45,7 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     usual_s = median(took) if half else max(broker.pace.work_s)
     missing = [p for p in round_.announced.members if p not in round_.serials]
     wire_s, wire = _wire(broker, round_, missing)
-    spare_s = FEW_S if not half else BUSY_S if all(p in broker.pace.seen for p in missing) else LINKS_S
+    spare_s = FEW_S if not half else BUSY_S if set(broker.pace.seen).issuperset(missing) else LINKS_S
     derived_s = MEDIANS * usual_s + 2 * wire_s + spare_s
     whose = "the median" if half else "the last rounds' median"
     why = f"{MEDIANS} times {whose} of {usual_s:.1f} s{f', twice {wire}' if wire else ''} and {spare_s:.0f} s"

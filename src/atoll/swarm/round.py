@@ -63,6 +63,7 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
         holding={},
         held_s=None,
         moved_s=now_s,
+        patient_until_s=0.0,
     )
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=broker.attempts + 1)
@@ -145,11 +146,12 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
         return _settle(broker, round_, live, waited, now_s)
-    still_s = now_s - round_.moved_s
-    if still_s > STALL_S and still_s > (limit := stall(broker, round_))[0]:
-        limit_s, why = limit
+    if now_s < round_.patient_until_s:
+        return broker, []
+    limit_s, why = stall(broker, round_)
+    if now_s - round_.moved_s > limit_s:
         return replan(broker, round_, alone(broker, round_), f"nothing moved for {limit_s:.0f} s: {why}", now_s)
-    return broker, []
+    return replace(broker, round=replace(round_, patient_until_s=round_.moved_s + limit_s)), []
 
 
 def _commit(

@@ -128,6 +128,8 @@ class Round(Struct, frozen=True, kw_only=True):
     gather: bool = False
     settled: tuple[Contribution, ...] | None = None
     settled_s: float = 0.0
+    patient_until_s: float = 0.0
+    """Until when, once settled, it may stand still, as far as looked at: it costs a look at every member."""
     serials: dict[bytes, int] = {}
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
