@@ -19,13 +19,19 @@ from atoll.sim.scenario import on_fleet
 from atoll.sim.search import jobs_of, play_job, spread, tallies, text
 from atoll.sim.skies import FAMILIES, REPLACED_S, STAY_MIN, STORM_S, case_of, family_of
 from atoll.sim.storm import shrunk, weather
-from atoll.spec.fleet import Always, load_fleet
+from atoll.spec.fleet import Always, Machine, load_fleet
 from atoll.spec.load import demo_run
+from atoll.spec.run import Run
 
 SEEDS = 200
 CHUNK = 10
 STORMY_SHARE = 0.8
 """Part of the seeds in which rounds commit while faults are on."""
+HOMES = 5
+HOMES_ROUNDS = 3
+"""That many of them, where the storm strikes an ordinary run."""
+HOMES_CHUNK = 20
+HOMES_STORM_S = 60.0
 
 
 def told(verdicts: list[Verdict]) -> str:
@@ -44,6 +50,23 @@ def test_no_storm_breaks_a_promise_and_after_it_everybody_is_on_the_newest_ancho
     assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
     stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds]
     assert len(stormy) >= STORMY_SHARE * CHUNK, f"too little happened in the storms of {first}..{first + CHUNK}"
+
+
+def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]:
+    """Return a DiLoCo run and homes in three regions, so slow that a round takes a few seconds."""
+    changes = [f"membership.start_with={peers}", "budget.rounds=100000", "recipe.channel.outer.when.steps=8"]
+    machines, delays_s = on_fleet(load_fleet("homes"))
+    slow = [replace(m, availability=Always(), device=replace(m.device, flop_s=2e11)) for m in machines[:peers]]
+    return demo_run(overrides=changes), slow, delays_s
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, HOMES_CHUNK))
+def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
+    verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + HOMES_CHUNK)]
+    assert [verdict.broken for verdict in verdicts if verdict.broken] == []
+    assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
+    stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds >= HOMES_ROUNDS]
+    assert len(stormy) >= STORMY_SHARE * HOMES_CHUNK, f"too little happened in {first}..{first + HOMES_CHUNK}"
 
 
 def test_the_seeds_are_spread_over_all_families() -> None:
@@ -162,9 +185,6 @@ def test_a_run_that_stands_still_for_good_is_said_to_and_shrinks_to_why() -> Non
 
 
 def test_a_storm_blows_on_a_run_of_ones_own() -> None:
-    machines, delays_s = on_fleet(load_fleet("homes"))
-    slow = [replace(m, availability=Always(), device=replace(m.device, flop_s=2e11)) for m in machines[:3]]
-    run = demo_run(overrides=["membership.start_with=3", "recipe.channel.outer.when.steps=8"])
-    verdict = weather(run, slow, delays_s, 0, until_s=STORM_S)
+    verdict = weather(*homes(3), 0, until_s=STORM_S)
     assert verdict.broken == []
-    assert weather(run, slow, delays_s, 0, until_s=STORM_S, faults=verdict.faults).trace == verdict.trace
+    assert weather(*homes(3), 0, until_s=STORM_S, faults=verdict.faults).trace == verdict.trace
