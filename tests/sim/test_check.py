@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
+from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.check import (
@@ -74,11 +75,15 @@ def rewrite(outcome: Outcome, peer: int, path: str, data: bytes) -> None:
     loop.run(main())
 
 
-def tampered(outcome: Outcome, peer: int, weights: Any) -> None:
-    """Change the newest checkpoint of a peer so that it fits its own digest again."""
+def found_after(run: Run, outcome: Outcome, tamper: Callable[[Vector], None]) -> str:
+    """Return what is found once the weights in a newest checkpoint were changed, so that its digest still fits."""
     path = "checkpoint/3.safetensors"
-    anchor = anchor_from_bytes(outcome.hosts[peer].disk.files()[path], path)
-    rewrite(outcome, peer, path, anchor_to_bytes(Anchor(anchor.version, weights(anchor.weights), anchor.outer)))
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path)
+    weights = anchor.weights.copy()
+    tamper(weights)
+    rewrite(outcome, 1, path, anchor_to_bytes(Anchor(anchor.version, weights, anchor.outer)))
+    (what,) = violations(run, outcome)
+    return what
 
 
 @pytest.mark.parametrize("recipe", ["diloco", "opendiloco", "ddp", "fedavg"])
@@ -276,36 +281,24 @@ def test_files_that_their_peer_cannot_read_any_more_are_found(run: Run, outcome:
 
 
 def test_one_sample_more_or_less_in_an_anchor_is_found(run: Run, outcome: Outcome) -> None:
-    def one_sample_more(weights: Any) -> Any:
-        changed = weights.copy()
-        changed[1:] += np.float32(8 * UNIT / PEERS)
-        return changed
+    def one_sample_more(weights: Vector) -> None:
+        weights[1:] += np.float32(8 * UNIT / PEERS)
 
-    tampered(outcome, 1, one_sample_more)
-    (what,) = violations(run, outcome)
-    assert what.startswith("peer 1, version 3: ")
+    assert found_after(run, outcome, one_sample_more).startswith("peer 1, version 3: ")
 
 
 def test_one_bit_of_an_anchor_is_found(run: Run, outcome: Outcome) -> None:
-    def one_bit(weights: Any) -> Any:
-        changed = weights.copy()
-        changed[7] = np.nextafter(changed[7], np.float32(9))
-        return changed
+    def one_bit(weights: Vector) -> None:
+        weights[7] = np.nextafter(weights[7], np.float32(9))
 
-    tampered(outcome, 1, one_bit)
-    (what,) = violations(run, outcome)
-    assert what.endswith("away from what the log adds up to")
+    assert found_after(run, outcome, one_bit).endswith("away from what the log adds up to")
 
 
 def test_chunks_of_two_contributions_of_one_peer_are_found(run: Run, outcome: Outcome) -> None:
-    def another_life(weights: Any) -> Any:
-        changed = weights.copy()
-        changed[MARKS][0] += np.float32(UNIT / PEERS)
-        return changed
+    def another_life(weights: Vector) -> None:
+        weights[MARKS][0] += np.float32(UNIT / PEERS)
 
-    tampered(outcome, 1, another_life)
-    (what,) = violations(run, outcome)
-    assert what.endswith("chunks are made of different contributions of one peer")
+    assert found_after(run, outcome, another_life).endswith("chunks are made of different contributions of one peer")
 
 
 def test_a_peer_that_failed_in_an_earlier_life_is_found(run: Run, outcome: Outcome) -> None:
