@@ -15,9 +15,10 @@ from atoll.peer.follow import BrokerTalk
 from atoll.peer.links import TRAFFIC
 from atoll.peer.messages import Accepted, Missing, PartHead, PartTalk
 from atoll.sim.network import SimTransport
+from atoll.sim.retell import Announced, announcements
 from atoll.sim.scenario import World
 from atoll.spec.run import PROTOCOL, identity
-from atoll.swarm.log import Entry, RoundAnnounced
+from atoll.swarm.log import Entry
 from atoll.swarm.messages import Append, FromBroker, Hello, Plan, Standing, Welcome
 from atoll.swarm.shares import chunks_of
 
@@ -150,7 +151,7 @@ class Spy(Stranger):
             case _:
                 pass
 
-    async def counted_in(self) -> tuple[RoundAnnounced, Plan]:
+    async def counted_in(self) -> tuple[Announced, Plan]:
         """Wait until a round that we are a member of is announced and planned."""
         await self.until(lambda: self.plan is not None and self._announced() is not None)
         announced = self._announced()
@@ -158,9 +159,9 @@ class Spy(Stranger):
         assert self.plan is not None
         return announced, self.plan
 
-    def _announced(self) -> RoundAnnounced | None:
-        rounds = [entry.record for entry in self.log if isinstance(entry.record, RoundAnnounced)]
-        return next((r for r in reversed(rounds) if STRANGER in r.members and self._planned(r)), None)
+    def _announced(self) -> Announced | None:
+        rounds = reversed(announcements(self.log))
+        return next((r for r in rounds if STRANGER in r.members and self._planned(r)), None)
 
-    def _planned(self, announced: RoundAnnounced) -> bool:
-        return self.plan is not None and self.plan.key == announced.key
+    def _planned(self, announced: Announced) -> bool:
+        return self.plan is not None and self.plan.key.version == announced.version

@@ -46,7 +46,7 @@ from atoll.sim.faults import Leave
 from atoll.sim.network import Link, SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, World, simulate, start
 from atoll.spec.run import PROTOCOL, Run, identity
-from atoll.swarm.log import Key, RoundCommitted
+from atoll.swarm.log import ClosedRound, Key
 from atoll.swarm.messages import Hello, Redirect, Welcome
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.merge import Anchor
@@ -460,14 +460,14 @@ def test_a_result_comes_from_many_holders() -> None:
         for holder in holders[1:]:
             await holder.member.store.keep_result(VERSION, result)
         desk = await office.sit(4)
-        committed = RoundCommitted(Key("outer", VERSION), tuple(h.key.peer for h in holders), result.root())
+        committed = ClosedRound(Key("outer", VERSION), tuple(h.key.peer for h in holders), result.root())
         began_s = asyncio.get_running_loop().time()
         assert await fetch_result(desk.member, committed) == result
         took_s = asyncio.get_running_loop().time() - began_s
         assert took_s <= 1.2 * size_bytes / RATE
         assert all(holder.sent_bytes() > size_bytes / 6 for holder in holders[1:])
         with pytest.raises(PeerLost, match="do not keep"):
-            await fetch_result(desk.member, RoundCommitted(Key("outer", VERSION - 1), (), result.root()))
+            await fetch_result(desk.member, ClosedRound(Key("outer", VERSION - 1), (), result.root()))
 
     desks.play(all_fast(5), scene)
 
@@ -484,7 +484,7 @@ def test_chunks_that_came_before_the_commit_do_not_come_again() -> None:
         desk.member.spare = {
             index: Reduction(of=b"", digest=result.digests[index], data=result.chunks[index]) for index in here
         }
-        committed = RoundCommitted(Key("outer", VERSION), (holder.key.peer,), result.root())
+        committed = ClosedRound(Key("outer", VERSION), (holder.key.peer,), result.root())
         assert await fetch_result(desk.member, committed) == result
         assert missing_bytes <= desk.received_bytes() < 1.01 * missing_bytes
 

@@ -12,10 +12,10 @@ from atoll.errors import PeerRefused
 from atoll.net.identity import short
 from atoll.net.ticket import parse_ticket
 from atoll.sim.faults import Crash, Leave, Partition, Pause, SlowCompute
+from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome, World, start
 from atoll.spec.run import AllowList, Budget, identity
-from atoll.swarm import lease
-from atoll.swarm.log import RosterChanged, RoundAnnounced, RoundCommitted
+from atoll.swarm.log import RosterChanged
 from tests.peer.world import (
     anchor_of,
     assert_sound,
@@ -134,14 +134,7 @@ def test_who_left_comes_back_to_its_own_files_and_catches_up() -> None:
 
 def used_samples(outcome: Outcome) -> list[int]:
     """Return the positions of all samples in committed contributions."""
-    records = [entry.record for entry in log_of(outcome)]
-    announced = {r.key.version: r for r in records if isinstance(r, RoundAnnounced)}
-    used: list[int] = []
-    for committed in (r for r in records if isinstance(r, RoundCommitted)):
-        round_ = announced[committed.key.version]
-        leases = dict(zip(round_.members, round_.leases, strict=True))
-        used += [position for peer in committed.contributors for position in lease.positions(leases[peer])]
-    return used
+    return [position for committed in commits(log_of(outcome)) for position in committed.positions]
 
 
 def test_a_peer_that_crashes_is_replaced_as_owner_and_its_lease_goes_back() -> None:
@@ -151,8 +144,7 @@ def test_a_peer_that_crashes_is_replaced_as_owner_and_its_lease_goes_back() -> N
         "is gone" in event.why or "cannot reach" in event.why for event in events(outcome, journal.RoundReplanned)
     )
     assert {anchor_of(host.disk).version for host in outcome.hosts[:2]} == {6}
-    committed = [entry.record for entry in log_of(outcome) if isinstance(entry.record, RoundCommitted)]
-    assert len(committed[-1].contributors) == 2
+    assert len(commits(log_of(outcome))[-1].contributors) == 2
     used = used_samples(outcome)
     assert sorted(used) == list(range(len(used))), "what the dead peer had leased was given to others"
 

@@ -22,6 +22,7 @@ from atoll.sim.check import (
     durable_at_crashes,
     held_by_two,
     inner_as_counted,
+    leases_as_logged,
     none_forgotten,
     one_commit,
     one_history,
@@ -37,14 +38,9 @@ from atoll.sim.faults import Crash
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.scenario import Outcome, World
 from atoll.spec.run import Run
-from atoll.swarm.lease import Range
 from atoll.swarm.log import (
-    Entry,
     EpochStarted,
-    Key,
-    RoundAnnounced,
     RoundCommitted,
-    RoundVoided,
     from_bytes,
     to_bytes,
 )
@@ -230,31 +226,51 @@ def test_blame_on_an_honest_peer_is_found_and_so_is_none_on_a_vandal(outcome: Ou
     assert list(blamed_rightly(unblamed)) == ["ffffffff said 100 messages of nonsense and no journal blames it"]
 
 
+def announced(version: int, *handed: tuple[int, int]) -> Line:
+    event = journal.RoundAnnounced(
+        channel="outer", version=version, members=[], samples=0, first=0, handed=list(handed)
+    )
+    return Line(0.0, "somebody", event)
+
+
+def committed(version: int, *counted: tuple[int, int]) -> Line:
+    event = journal.RoundCommitted(
+        channel="outer",
+        version=version,
+        contributors=[],
+        samples=0,
+        tokens=0,
+        result="",
+        round_s=0.0,
+        counted=list(counted),
+        returned=[],
+    )
+    return Line(0.0, "somebody", event)
+
+
 def test_a_sample_in_two_committed_contributions_is_found() -> None:
-    a, b = b"a" * 32, b"b" * 32
-    entries = [
-        Entry(0, RoundAnnounced(Key("outer", 1), (a, b), ((Range(0, 4),), (Range(4, 4),)), "", 1)),
-        Entry(1, RoundCommitted(Key("outer", 1), (a,), "")),
-        Entry(2, RoundAnnounced(Key("outer", 2), (a, b), ((Range(4, 4),), (Range(3, 1), Range(8, 3))), "", 1)),
-        Entry(3, RoundCommitted(Key("outer", 2), (a, b), "")),
-    ]
-    assert list(counted_once(entries)) == ["sample 3 is in versions 1 and 2"]
-    assert list(counted_once(entries[:3])) == []
-    assert list(counted_once([*entries[:3], Entry(3, RoundCommitted(Key("outer", 2), (a,), ""))])) == []
+    lines = [announced(1, (0, 8)), committed(1, (0, 4)), announced(2, (3, 5), (8, 3)), committed(2, (3, 1), (8, 3))]
+    assert list(counted_once(lines)) == ["sample 3 is in versions 1 and 2"]
+    assert list(counted_once(lines[:3])) == []
+    assert list(counted_once([*lines[:3], committed(2, (4, 4))])) == []
 
 
 def test_a_sample_that_came_back_and_is_not_handed_out_again_is_found() -> None:
-    a, b = b"a" * 32, b"b" * 32
-    entries = [
-        Entry(0, RoundAnnounced(Key("outer", 1), (a, b), ((Range(0, 4),), (Range(4, 4),)), "", 1)),
-        Entry(1, RoundCommitted(Key("outer", 1), (a,), "")),
-        Entry(2, RoundAnnounced(Key("outer", 2), (a,), ((Range(4, 3),),), "", 1)),
-        Entry(3, RoundVoided(Key("outer", 2))),
-    ]
-    again = RoundAnnounced(Key("outer", 2), (a, b), ((Range(4, 4),), (Range(8, 4),)), "", 1)
-    assert list(none_forgotten([*entries, Entry(4, again)])) == []
-    forgetful = RoundAnnounced(Key("outer", 2), (a, b), ((Range(7, 1), Range(8, 3)), (Range(11, 4),)), "", 1)
-    assert list(none_forgotten([*entries, Entry(4, forgetful)])) == ["sample 4 came back and is forgotten in version 2"]
+    lines = [announced(1, (0, 8)), committed(1, (0, 4)), announced(2, (4, 3))]
+    assert list(none_forgotten([*lines, announced(2, (4, 8))])) == []
+    assert list(none_forgotten([*lines, announced(2, (7, 8))])) == ["sample 4 came back and is forgotten in version 2"]
+
+
+def test_who_works_on_the_samples_of_another_or_tells_of_others_is_found(outcome: Outcome) -> None:
+    entries = log_of(outcome)
+    assert list(leases_as_logged(outcome.lines, entries)) == []
+    who = short(outcome.hosts[1].peer)
+    for event, what in (
+        (journal.LeaseTaken(channel="outer", version=2, ranges=[(0, 4)]), "works on other samples than its own"),
+        (announced(2, (0, 4)).event, "tells of other samples than were handed out"),
+        (committed(2, (0, 4)).event, "tells of other samples than were counted"),
+    ):
+        assert list(leases_as_logged([Line(0.0, who, event)], entries)) == [f"version 2: {who} {what}"]
 
 
 def test_inner_state_with_work_that_was_not_counted_is_found(run: Run, outcome: Outcome) -> None:

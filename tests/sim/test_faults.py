@@ -45,7 +45,7 @@ def test_a_storm_is_over_when_it_says() -> None:
             assert fault.at_s + lasts_s <= 60.001
             if isinstance(fault, CrashAt):
                 assert fault.at_s + fault.for_s + (fault.restart_after_s or 0.0) <= 60.01
-            if not isinstance(fault, Vandal):
+            if not isinstance(fault, Vandal | Reform):
                 for peer in fault.side if isinstance(fault, Partition) else (fault.peer,):
                     assert 0 <= peer < 4 or peer == LEADER
 

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from atoll import journal
+from atoll.errors import PeerLost
 from atoll.net.identity import short
-from atoll.net.transport import PeerLost, Traffic
+from atoll.net.transport import Traffic
 from atoll.sim.check import violations
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import LEADER, Crash, CrashAt, Lie, Vandal, stream

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+from atoll.sim.retell import Announced, Committed, announcements, commits
 from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
 from atoll.spec.run import Budget, Membership, Run, Upkeep
 from atoll.swarm.broker import step, take_office
@@ -15,8 +16,6 @@ from atoll.swarm.log import (
     History,
     Key,
     Member,
-    RoundAnnounced,
-    RoundCommitted,
     apply,
     result_root,
 )
@@ -183,11 +182,11 @@ class Table:
     def records(self, kind: type[T]) -> list[T]:
         return [entry.record for entry in self.log if isinstance(entry.record, kind)]
 
-    def announced(self) -> list[RoundAnnounced]:
-        return self.records(RoundAnnounced)
+    def announced(self) -> list[Announced]:
+        return announcements(self.log)
 
-    def committed(self) -> list[RoundCommitted]:
-        return self.records(RoundCommitted)
+    def committed(self) -> list[Committed]:
+        return commits(self.log)
 
     def roster(self) -> list[bytes]:
         return sorted(self.broker.history.members)
@@ -195,6 +194,11 @@ class Table:
     def told(self, peer: bytes, kind: type[T]) -> list[T]:
         tells = [action for action in self.did if isinstance(action, Tell) and action.peer == peer]
         return [tell.message for tell in tells if isinstance(tell.message, kind)]
+
+    def settled_of(self, peer: bytes) -> list[bytes]:
+        """Return on whom the plan that a peer was told last is settled."""
+        settled = self.plan_of(peer).settled or ()
+        return [p for p, serial in zip(self.round.announced.members, settled, strict=True) if serial is not None]
 
     def plan_of(self, peer: bytes) -> Plan:
         return self.told(peer, Plan)[-1]

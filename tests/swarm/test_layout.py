@@ -68,8 +68,7 @@ def test_one_group_sends_no_sums_and_a_result_straight_home() -> None:
     assert layout.sums(a) == {}
     assert layout.returns(a) == {b: {0, 1, 2, 3}, c: {0, 1, 2, 3}}
     assert layout.roots(b) == [4, 5, 6, 7]
-    settled = [Contribution(a, 1), Contribution(c, 2)]
-    assert layout.set_of(settled) == set_id(settled)
+    assert layout.set_of([1, None, 2]) == set_id([Contribution(a, 1), Contribution(c, 2)])
 
 
 def test_roots_are_spread_over_the_groups() -> None:
@@ -83,9 +82,15 @@ def test_sets_that_differ_in_any_group_have_different_names() -> None:
     peers = names(4)
     shards = [s for g, group in enumerate(group_slices(peers, 2)) for s in cut(CHUNKS, group, [1.0, 1.0], g)]
     layout = Layout(shards, peers)
-    whole = [Contribution(peer, 1) for peer in peers]
-    others = [whole[:3], whole[1:], [*whole[:3], Contribution(peers[3], 2)], whole[:2], whole[2:]]
-    assert len({layout.set_of(one) for one in (whole, *others)}) == 6
+    sets: list[list[int | None]] = [
+        [1, 1, 1, 1],
+        [1, 1, 1, None],
+        [None, 1, 1, 1],
+        [1, 1, 1, 2],
+        [1, 1, None, None],
+        [None, None, 1, 1],
+    ]
+    assert len({layout.set_of(one) for one in sets}) == 6
 
 
 def test_where_everybody_gathers_everything_nothing_is_returned() -> None:

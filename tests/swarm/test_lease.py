@@ -8,9 +8,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.swarm.lease import Lease, Range, give_back, hand_out, positions, size
+from atoll.swarm.lease import Lease, Range, give_back, part, positions, size, split, take, without
 
 quotas = some.lists(some.integers(0, 40), max_size=6)
+
+
+def hand_out(wanted: list[int], returned: Lease, fresh: int) -> tuple[tuple[Lease, ...], Lease, int]:
+    ranges, left, after = take(sum(wanted), returned, fresh)
+    return split(ranges, wanted), left, after
 
 
 def all_of(*leases: Lease) -> list[int]:
@@ -71,3 +76,11 @@ def test_giving_back_piece_by_piece_in_any_order_is_giving_back_at_once(places: 
     assert returned == give_back((), pieces)
     assert all_of(returned) == sorted(places)
     assert all(a.first + a.count < b.first for a, b in pairwise(returned))
+
+
+@given(some.lists(some.booleans(), max_size=40), some.integers(0, 45), some.integers(0, 45))
+def test_a_part_and_what_is_left_without_it_are_the_whole(held: list[bool], skip: int, count: int) -> None:
+    whole = give_back((), [tuple(Range(at, 1) for at, there in enumerate(held) if there)])
+    some_of_it = part(whole, skip, count)
+    assert all_of(some_of_it) == all_of(whole)[skip : skip + count]
+    assert all_of(without(whole, some_of_it)) == [p for p in all_of(whole) if p not in all_of(some_of_it)]

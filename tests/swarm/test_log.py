@@ -9,6 +9,7 @@ from atoll.errors import LocalError
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     BadLog,
+    ClosedRound,
     CouncilChanged,
     CouncilReformed,
     Entry,
@@ -34,12 +35,12 @@ MEMBERS = tuple(Member(peer, ("10.0.0.1:1", "[::1]:2"), "name") for peer in (A, 
 STORY: list[Record] = [
     EpochStarted(1, A),
     RosterChanged(1, MEMBERS),
-    RoundAnnounced(Key("outer", 1), (A, B, C), ((Range(0, 4),), (Range(4, 4),), (Range(8, 4),)), "base-0", 1),
-    RoundCommitted(Key("outer", 1), (A, C), "result-1"),
+    RoundAnnounced(Key("outer", 1), b"\x07", (4,), "base-0", 1),
+    RoundCommitted(Key("outer", 1), b"\x05", "result-1"),
     RosterChanged(2, (), (C,)),
-    RoundAnnounced(Key("outer", 2), (A, B), ((Range(4, 4),), (Range(12, 4),)), "base-1", 2),
-    RoundCommitted(Key("outer", 2), (A, B), "result-2"),
-    RoundAnnounced(Key("outer", 3), (A, B), ((Range(16, 4),), (Range(20, 4),)), "base-2", 2),
+    RoundAnnounced(Key("outer", 2), b"\x03", (6, 2), "base-1", 2),
+    RoundCommitted(Key("outer", 2), b"\x03", "result-2"),
+    RoundAnnounced(Key("outer", 3), b"\x03", (4,), "base-2", 2),
     RoundVoided(Key("outer", 3)),
     EpochStarted(2, A),
     RunFinished(),
@@ -129,7 +130,10 @@ def test_a_later_entry_overrides_the_tail_it_contradicts() -> None:
 
 
 def test_an_announced_round_is_open_and_its_samples_are_leased() -> None:
-    assert told(3).open == STORY[2]
+    open_ = told(3).open
+    assert open_ is not None
+    assert (open_.key, open_.members, open_.quotas) == (Key("outer", 1), (A, B, C), (4, 4, 4))
+    assert [open_.lease_of(peer) for peer in (A, B, C)] == [(Range(0, 4),), (Range(4, 4),), (Range(8, 4),)]
     assert told(3).fresh == 12
     assert told(3).version == 0
 
@@ -138,10 +142,13 @@ def test_a_commit_counts_the_contributors_samples_and_returns_the_others() -> No
     history = told(4)
     assert (history.version, history.open, history.samples) == (1, None, 8)
     assert history.returned == (Range(4, 4),)
-    assert history.last == STORY[3]
+    assert history.last == ClosedRound(Key("outer", 1), (A, C), "result-1")
 
 
 def test_a_returned_lease_is_the_first_to_go_out_again() -> None:
+    open_ = told(6).open
+    assert open_ is not None
+    assert [open_.lease_of(peer) for peer in (A, B)] == [(Range(4, 4), Range(12, 2)), (Range(14, 2),)]
     assert told(6).returned == ()
     assert told(6).fresh == 16
     assert told(7).samples == 16
@@ -164,8 +171,13 @@ def test_a_gap_in_the_log_is_never_passed_over() -> None:
     [
         msgspec.structs.replace(STORY[5], key=Key("outer", 3)),
         msgspec.structs.replace(STORY[5], key=Key("outer", 1)),
-        msgspec.structs.replace(STORY[5], leases=((Range(4, 4),), (Range(13, 4),))),
-        msgspec.structs.replace(STORY[5], leases=((Range(0, 4),), (Range(12, 4),))),
+        msgspec.structs.replace(STORY[5], roster=1),
+        msgspec.structs.replace(STORY[5], who=b"\x00"),
+        msgspec.structs.replace(STORY[5], who=b"\x07"),
+        msgspec.structs.replace(STORY[5], who=b"\x03\x00"),
+        msgspec.structs.replace(STORY[5], quotas=()),
+        msgspec.structs.replace(STORY[5], quotas=(4, 4, 4)),
+        msgspec.structs.replace(STORY[5], quotas=(4, 0)),
     ],
 )
 def test_a_round_that_does_not_follow_from_the_log_is_refused(wrong: RoundAnnounced) -> None:

@@ -41,7 +41,7 @@ def test_who_was_in_the_last_round_is_waited_for_four_times_the_median_and_what_
     table.tick(4 * 6.0 + BUSY_S - 6.0 - 0.5)
     assert table.plan_of(A).settled is None
     table.tick(0.5)
-    assert [c.peer for c in table.plan_of(A).settled or ()] == [A, B]
+    assert table.settled_of(A) == [A, B]
     assert table.notes(journal.RoundSettled)[-1].why == "4 times the median of 6.0 s and 10 s"
 
 
@@ -53,7 +53,7 @@ def test_while_few_have_contributed_the_last_rounds_say_how_long_it_takes() -> N
     assert limit_s == 4 * 5.0 + FEW_S
     assert why == "4 times the last rounds' median of 5.0 s and 60 s"
     table.tick(limit_s - 5.0)
-    assert [c.peer for c in table.plan_of(A).settled or ()] == [A]
+    assert table.settled_of(A) == [A]
 
 
 def test_a_slow_line_is_given_the_time_its_bytes_take() -> None:

@@ -10,8 +10,8 @@ from random import Random
 
 import pytest
 
+from atoll.sim.retell import commits
 from atoll.swarm.broker import step, take_office
-from atoll.swarm.lease import positions
 from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
 from atoll.swarm.shares import chunks_of, covers
@@ -126,23 +126,20 @@ def committed(log: list[Entry]) -> int:
     """Check a log: versions in order, each committed once, by members, no sample used twice; return how many."""
     versions: list[int] = []
     used: list[int] = []
-    announced: RoundAnnounced | None = None
+    announced: Key | None = None
     for entry in log:
         match entry.record:
-            case RoundAnnounced() as opened:
-                assert opened.key.version == len(versions) + 1
-                assert opened.members == tuple(sorted(opened.members))
-                announced = opened
-            case RoundCommitted(key=key, contributors=contributors):
-                assert announced is not None
-                assert announced.key == key
-                assert contributors
-                assert set(contributors) <= set(announced.members)
+            case RoundAnnounced(key=key):
+                assert key.version == len(versions) + 1
+                announced = key
+            case RoundCommitted(key=key):
+                assert announced == key
                 versions.append(key.version)
-                leases = dict(zip(announced.members, announced.leases, strict=True))
-                used += [position for peer in contributors for position in positions(leases[peer])]
             case _:
                 pass
+    for committed in commits(log):
+        assert committed.contributors
+        used += committed.positions
     assert versions == list(range(1, len(versions) + 1))
     assert len(used) == len(set(used))
     return len(versions)

@@ -25,9 +25,10 @@ from atoll.cli.machine import Machine, pinned
 from atoll.data.prepare import prepare
 from atoll.journal import Event, Line
 from atoll.net.identity import Identity
+from atoll.sim.retell import announcements
 from atoll.sim.scenario import key_of
 from atoll.spec.load import load_run
-from atoll.swarm.log import Entry, RoundAnnounced, from_bytes
+from atoll.swarm.log import Entry, from_bytes
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -138,8 +139,7 @@ class Peer:
 
     def rounds(self) -> dict[int, tuple[bytes, ...]]:
         """Return who was in each round, by the log."""
-        records = [entry.record for entry in self.log()]
-        return {r.key.version: r.members for r in records if isinstance(r, RoundAnnounced)}
+        return {announced.version: announced.members for announced in announcements(self.log())}
 
     def processes(self) -> list[psutil.Process]:
         """Return the living processes that were started in this folder."""

@@ -8,12 +8,13 @@ from pathlib import Path
 from atoll import journal
 from atoll.cli.machine import Machine, build_torch, pinned
 from atoll.peer.store import anchor_from_bytes
+from atoll.sim.retell import Committed, commits
 from atoll.sim.scenario import Entrance, Host, Outcome, Scenario, key_of, simulate
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
 from atoll.spec.load import load_run
 from atoll.spec.run import canonical
-from atoll.swarm.log import RoundAnnounced, RoundCommitted, from_bytes
+from atoll.swarm.log import from_bytes
 from tests.world.shore import Calm, Peer, Shore, one_history, wait_for
 
 SEED = 11
@@ -95,15 +96,10 @@ def _imagine(path: Path, entrance: Entrance) -> Outcome:
     )
 
 
-def _records(log: Path | Host) -> list[tuple[object, ...]]:
+def _records(log: Path | Host) -> list[Committed]:
     """Return who was in each round, on which samples and from which anchor, and whose work was counted."""
     data = log.read_bytes() if isinstance(log, Path) else log.disk.files()["log"]
-    records = [entry.record for entry in from_bytes(data, "log")[0]]
-    return [
-        (r.key, r.members, r.leases, r.base) if isinstance(r, RoundAnnounced) else (r.key, r.contributors, r.result)
-        for r in records
-        if isinstance(r, RoundAnnounced | RoundCommitted)
-    ]
+    return commits(from_bytes(data, "log")[0])
 
 
 def _anchors(lines: list[journal.Line]) -> dict[int, str]:

@@ -12,6 +12,7 @@ import os
 import secrets
 import stat
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature
@@ -24,7 +25,8 @@ SECRET_BYTES = 32
 SIGNATURE_BYTES = 64
 
 
-def short(peer: PeerId) -> str:
+@lru_cache(4096)
+def short(peer: bytes) -> str:
     """Return the eight hex digits by which people and journals call a peer."""
     return peer[:4].hex()
 

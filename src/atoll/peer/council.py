@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from atoll.errors import PeerError, PeerLost
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
-from atoll.peer.links import hear, say, within
+from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.office import GREETING_S_MAX, MemberTalk, Office
 from atoll.spec.run import canonical
@@ -240,8 +240,7 @@ class Council:
         """Send the office's visitors away; another broker takes over."""
         task, self._office_task, self.office = self._office_task, None, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await cancelled(task)
 
     def _send(self, peer: PeerId, message: FromCouncil | Hail) -> None:
         assert self._tasks is not None

@@ -127,7 +127,8 @@ async def deliver(member: Member) -> None:
         plan, own = member.plan, member.own
         if plan is None or own is None or plan.key != own.key or (*plan_id(plan), own.serial) in done:
             return None
-        return plan
+        # Settled without us we are too late; settled on what we sent before a crash, that is with the owners.
+        return plan if plan.settled is None or member.settled(member.me) == own.serial else None
 
     async def work(plan: Plan) -> None:
         own = member.own
@@ -313,9 +314,9 @@ async def _may_contribute(member: Member, peer: PeerId, key: Key) -> bool:
 def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dict[int, bytes]:
     """Return the chunks held of a contribution, making room by forgetting the peer's oldest."""
     known = [c for c in owned.parts if c.peer == contribution.peer]
-    settled = (member.plan.settled if member.plan is not None else None) or ()
     if contribution not in known and len(known) >= SERIALS_MAX:
-        owned.forget(min((c for c in known if c not in settled), key=lambda c: c.serial))
+        settled = member.settled(contribution.peer)
+        owned.forget(min((c for c in known if c.serial != settled), key=lambda c: c.serial))
     return owned.parts.setdefault(contribution, {})
 
 
@@ -335,7 +336,7 @@ async def own_shard(member: Member) -> None:
         plan, announced = member.plan, member.history.open
         if plan is None or announced is None or announced.key != plan.key:
             return None
-        return plan if member.me in plan.owners and plan_id(plan) not in done else None
+        return plan if plan_id(plan) not in done and member.me in member.layout(plan).owners else None
 
     async def work(plan: Plan) -> None:
         done[:] = [*done[-8:], plan_id(plan)]

@@ -23,7 +23,7 @@ from atoll.net.identity import short
 from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
 from atoll.peer.gather import Errand, Source, blame, gather, serve
-from atoll.peer.links import hear, say, within
+from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.messages import (
     Declined,
@@ -39,7 +39,7 @@ from atoll.peer.messages import (
 )
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Result, Store, anchor_from_bytes
-from atoll.swarm.log import RoundCommitted, result_root
+from atoll.swarm.log import ClosedRound, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import element_bytes
 from atoll.sync.merge import Anchor
@@ -171,7 +171,7 @@ class _Growing:
 # a result
 
 
-async def fetch_result(member: Member, committed: RoundCommitted) -> Result:
+async def fetch_result(member: Member, committed: ClosedRound) -> Result:
     """Return a committed round's result from those who hold it; raises `PeerError` when nobody can send it.
 
     Chunks that owners returned to us before the commit need not come again.
@@ -315,10 +315,7 @@ async def _ask_around(member: Member, newer_than: int) -> dict[PeerId, tuple[Sna
             if any(offered.whole for snapshots in offers.values() for offered in snapshots):
                 deadline_s = min(deadline_s, _now_s() + ANSWER_S)
     finally:
-        for task in waiting:
-            task.cancel()
-        if waiting:
-            await asyncio.wait(waiting)
+        await cancelled(*waiting)
     for task in waiting:
         if not task.cancelled():
             task.result()

@@ -15,7 +15,7 @@ from atoll.net.ticket import ADDRESSES_MAX
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
 from atoll.peer.council import Council
-from atoll.peer.links import hear, say, within
+from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member, unless
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, identity
@@ -121,8 +121,7 @@ async def _session(member: Member, council: Council, broker: PeerId) -> None:
             await _listen(member, council, stream)
         finally:
             member.attended = False
-            reporting.cancel()
-            await asyncio.wait([reporting])
+            await cancelled(reporting)
 
 
 async def _greet(member: Member, stream: Stream) -> bool:
@@ -162,13 +161,13 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
             case Plan() as plan:
                 _check_plan(member, plan)
                 member.take_plan(plan)
+                member.changes.notify()
             case Farewell():
                 member.farewell = True
                 member.changes.notify()
                 return
             case _:
                 raise PeerError("the broker sent what only a greeting is answered with")
-        member.changes.notify()
 
 
 def _check_plan(member: Member, plan: Plan) -> None:
@@ -176,13 +175,10 @@ def _check_plan(member: Member, plan: Plan) -> None:
     announced = member.history.open
     if announced is None or announced.key != plan.key or not covers(plan.shards, member.grid.chunks):
         raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
-    if plan.settled is None:
-        return
-    contributors = {c.peer for c in plan.settled}
-    if not 0 < len(plan.settled) == len(contributors):
-        raise PeerError("the broker settled a round on nobody, or on somebody twice")
-    if not contributors.issubset(announced.members):
-        raise PeerError("the broker settled a round on somebody who is not in it")
+    if plan.settled is not None and (
+        len(plan.settled) != len(announced.members) or all(serial is None for serial in plan.settled)
+    ):
+        raise PeerError("the broker settled a round on nobody, or on others than its members")
 
 
 async def _report(member: Member, stream: Stream) -> None:

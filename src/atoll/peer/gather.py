@@ -25,7 +25,7 @@ from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
 from atoll.net.identity import short
 from atoll.net.transport import Malformed, PeerId, Stream
-from atoll.peer.links import hear, say, within
+from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Changes, Member
 from atoll.peer.messages import Cancel, Chunk, Declined, Fellow, FetchPieces, FetchResult, FetchTalk, Have, Offer, Want
 from atoll.peer.pieces import WINDOW_MAX, Haul, bits_of, pieces_of
@@ -118,8 +118,7 @@ async def serve(
                 return
     finally:
         watchers.remove(caller.changes.notify)
-        listening.cancel()
-        await asyncio.wait([listening])
+        await cancelled(listening)
 
 
 def _news(source: Source, told: int) -> tuple[int, ...]:

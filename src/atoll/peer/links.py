@@ -280,9 +280,16 @@ async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, Any]) -> 
                 side.result()
         return cast("asyncio.Future[T]", sides[0]).result()
     finally:
-        for side in sides:
-            side.cancel()
-        await asyncio.wait(sides)
+        await cancelled(*sides)
+
+
+async def cancelled(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel what still runs of some tasks, and return when it has ended."""
+    running = [task for task in tasks if not task.done()]
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
 
 
 async def within(limit_s: float | None, turn: Awaitable[T]) -> T:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -17,19 +18,21 @@ from msgspec import Struct
 from atoll.model.compute import Cost, Engine
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
-from atoll.peer.links import Links
+from atoll.peer.links import Links, cancelled
 from atoll.peer.store import Result, Store
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
-from atoll.swarm.layout import Layout
+from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import (
+    ClosedRound,
     CouncilReformed,
     Entry,
     EpochStarted,
     History,
     Key,
+    OpenRound,
     RosterChanged,
     RoundAnnounced,
     RoundCommitted,
@@ -47,20 +50,38 @@ LIFE_CONTRIBUTIONS_MAX = 2**32
 
 
 class Changes:
-    """A way to wait until something about the desk is true."""
+    """A way to wait until something about the desk is true.
+
+    After a change everybody's claim is looked at once, in the loop's next turn, and only those are woken who have what
+    they wait for: most changes concern one in ten of them.
+    """
 
     def __init__(self) -> None:
-        self._event = asyncio.Event()
+        self._waiting: dict[int, tuple[asyncio.Future[None], Callable[[], object]]] = {}
+        self._numbers = count()
+        self._due = False
 
     def notify(self) -> None:
-        """Wake everybody who waits for the desk to change."""
-        self._event.set()
-        self._event = asyncio.Event()
+        """Have it looked at who waits for what is true now."""
+        if not self._due and self._waiting:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._due = False
+        for future, claim in self._waiting.values():
+            if not future.done() and claim():
+                future.set_result(None)
 
     async def until(self, claim: Callable[[], T]) -> T:
-        """Wait until `claim` is true and return what it said."""
+        """Wait until `claim` is true and return what it said; it may be asked at any time."""
         while not (said := claim()):
-            await self._event.wait()
+            number, future = next(self._numbers), asyncio.get_running_loop().create_future()
+            self._waiting[number] = (future, claim)
+            try:
+                await future
+            finally:
+                del self._waiting[number]
         return said
 
 
@@ -70,7 +91,7 @@ class Past(Struct, frozen=True, kw_only=True):
     samples_before: int
     round_samples: int
     base: str
-    committed: RoundCommitted | None = None
+    committed: ClosedRound | None = None
 
 
 @dataclass
@@ -259,17 +280,18 @@ class Member:
         known = self._ahead.pop(entry.index, None)
         self.history = known[1] if known is not None and known[0] == entry else log.apply(before, entry)
         match entry.record:
-            case RoundAnnounced(key=key, base=base) as announced:
-                samples = sum(r.count for one in announced.leases for r in one)
+            case RoundAnnounced(key=key, base=base):
+                assert self.history.open is not None
+                samples = sum(self.history.open.quotas)
                 self.past[key.version] = Past(samples_before=before.samples, round_samples=samples, base=base)
                 self._announced_s = self.now_s()
-            case RoundCommitted(key=key) as committed:
+            case RoundCommitted(key=key):
                 past = self.past[key.version]
                 self.past[key.version] = Past(
                     samples_before=past.samples_before,
                     round_samples=past.round_samples,
                     base=past.base,
-                    committed=committed,
+                    committed=self.history.last,
                 )
                 self._close(key)
             case RoundVoided(key=key):
@@ -285,7 +307,10 @@ class Member:
                 self.broker = PeerId(broker)
             case _:
                 pass
-        event = None if again else ledger.event_of(before, entry.record, self.engine.tokens_per_sample, self._round_s())
+        if again:
+            return
+        tokens_per_sample = self.engine.tokens_per_sample
+        event = ledger.event_of(before, self.history, entry.record, tokens_per_sample, self._round_s())
         if event is not None:
             self.box.journal.write(event)
 
@@ -324,6 +349,13 @@ class Member:
         if self.owned is not None:
             self.owned.arrived.notify()
 
+    def settled(self, peer: bytes) -> int | None:
+        """Return the serial of a member's contribution that the present plan is settled on; None: there is none."""
+        plan, announced = self.plan, self.history.open
+        if plan is None or plan.settled is None or announced is None or peer not in announced.members:
+            return None
+        return plan.settled[announced.members.index(peer)]
+
     def next_serial(self) -> int:
         """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""
         self._made += 1
@@ -344,7 +376,7 @@ class Member:
         """Return who sends what to whom under a plan of the open round."""
         if self._layout is None or self._layout[0] != plan_id(plan):
             assert self.history.open is not None, "a plan ends with its round"
-            self._layout = (plan_id(plan), Layout.of(plan, self.history.open.members))
+            self._layout = (plan_id(plan), layout_of(plan.shards, self.history.open.members, plan.gather))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:
@@ -353,7 +385,7 @@ class Member:
             self.owned = Owned(key)
         return self.owned
 
-    def is_member(self) -> RoundAnnounced | None:
+    def is_member(self) -> OpenRound | None:
         """Return the open round if we are in it."""
         announced = self.history.open
         return announced if announced is not None and self.me in announced.members else None
@@ -380,6 +412,4 @@ async def unless(work: Coroutine[Any, Any, None], stop: Coroutine[Any, Any, Any]
         if doing.done():
             await doing  # raises what the work raised
     finally:
-        for task in (doing, stopping):
-            task.cancel()
-        await asyncio.wait([doing, stopping])
+        await cancelled(doing, stopping)

@@ -16,7 +16,7 @@ from atoll.net.identity import short
 from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import Wire
-from atoll.peer.links import hear, say, within
+from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member as Desk
 from atoll.peer.member import unless
 from atoll.spec.run import PROTOCOL
@@ -180,8 +180,7 @@ class Office:
             why = str(lost)
         finally:
             self._drop(session, why)
-            writing.cancel()
-            await asyncio.wait([writing])
+            await cancelled(writing)
 
     async def _listen(self, peer: PeerId, stream: Stream) -> None:
         while True:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from blake3 import blake3
@@ -21,8 +22,7 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Reduction, Sum, plan_id
 from atoll.spec.recipe import Codec
-from atoll.swarm import lease
-from atoll.swarm.log import RoundAnnounced
+from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.sync.codec import BadChunk, decode, encode
 from atoll.sync.merge import add_up, mean
@@ -50,7 +50,7 @@ def early_s(member: Member) -> float:
 class Bench:
     """One owner's work on one plan."""
 
-    def __init__(self, member: Member, plan: Plan, announced: RoundAnnounced) -> None:
+    def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
         self._member = member
         self._plan = plan
         self._announced = announced
@@ -59,6 +59,7 @@ class Bench:
         self._units = self._layout.units(member.me)
         self._roots = self._layout.roots(member.me)
         self._mine = list(dict.fromkeys(index for _, index in self._units))
+        self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = len(self._layout.groups) == 1
         self._bad: list[Contribution] = []
 
@@ -120,7 +121,7 @@ class Bench:
                 index not in owned.parts.get(contribution, {})
                 for index in self._layout.parts(member.me, contribution.peer)
             )
-            for contribution in present.settled or ()
+            for contribution in chain(*(self._layout.sets(present.settled).within if present.settled else ()))
         }
         size_bytes = sum(lacking.values()) * member.bulk.chunk_bytes
         wire_s = 4 * size_bytes / (member.links.down.rate_bytes_s() or size_bytes or 1)
@@ -137,10 +138,9 @@ class Bench:
     def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Unit, Target]]:
         """Return which sums can be made for a set that they were not made for yet, and for which."""
         due = []
-        hoped = [[p for p in group if p not in present.absent] for group in self._layout.groups]
-        settled = None
-        if present.settled is not None:
-            settled = [self._layout.within(present.settled, group) for group in range(len(hoped))]
+        absent = frozenset(present.absent)
+        hoped = {group: [p for p in self._layout.groups[group] if p not in absent] for group in self._groups}
+        settled = self._layout.sets(present.settled).within if present.settled is not None else None
         for group, index in self._units:
             if index not in look or index not in self._owned.counts:
                 continue
@@ -230,7 +230,7 @@ class Bench:
         for group, peers in enumerate(self._layout.groups):
             made = self._owned.sums.get((group, index))
             if present.settled is not None:
-                wanted = set_id(self._layout.within(present.settled, group))
+                wanted = self._layout.sets(present.settled).names[group]
                 if wanted != NOBODY and (made is None or made.of != wanted):
                     return b"", []
             else:
@@ -260,7 +260,7 @@ class Bench:
                 keep_result(member, self._plan, self._announced, index, reduction)
 
 
-def keep_result(member: Member, plan: Plan, announced: RoundAnnounced, index: int, reduction: Reduction) -> None:
+def keep_result(member: Member, plan: Plan, announced: OpenRound, index: int, reduction: Reduction) -> None:
     """Take in a chunk of the result: as an owner to pass it on, as a member to apply it."""
     if index in member.layout(plan).indexes(member.me):
         owned = member.owning(plan.key)
@@ -300,9 +300,9 @@ def _added_up(
     return total
 
 
-def _weights(member: Member, announced: RoundAnnounced, target: Target) -> list[float]:
+def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
     if member.channel.merge.combine.weights == "uniform":
         return [1.0] * len(target)
-    leases = dict(zip(announced.members, announced.leases, strict=True))
-    return [float(lease.size(leases[c.peer])) for c in target]
+    quotas = dict(zip(announced.members, announced.quotas, strict=True))
+    return [float(quotas[c.peer]) for c in target]

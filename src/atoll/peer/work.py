@@ -29,7 +29,7 @@ from atoll.peer.member import Begun, Member, Own
 from atoll.peer.store import Result, Store
 from atoll.spec.recipe import Channel, Delta, Grad
 from atoll.swarm import lease
-from atoll.swarm.log import RoundAnnounced, RoundCommitted
+from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import decode, encode
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
@@ -92,7 +92,7 @@ def _stand_if_near(member: Member) -> None:
         stand(member)
 
 
-def _to_do(member: Member) -> RoundAnnounced | None:
+def _to_do(member: Member) -> OpenRound | None:
     """Return the open round if it still wants our work."""
     announced = member.is_member()
     if announced is None or announced.key.version != member.anchor.version + 1:
@@ -104,7 +104,7 @@ def _to_do(member: Member) -> RoundAnnounced | None:
 # one round
 
 
-async def _take_part(member: Member, announced: RoundAnnounced) -> None:
+async def _take_part(member: Member, announced: OpenRound) -> None:
     """Work through our lease and contribute; then apply what was committed."""
     if announced.base != member.digest:
         await _heal(member, announced)
@@ -123,7 +123,7 @@ async def _take_part(member: Member, announced: RoundAnnounced) -> None:
         await _take_back(member, "the round was given up")
 
 
-async def _contribution(member: Member, announced: RoundAnnounced) -> list[bytes] | None:
+async def _contribution(member: Member, announced: OpenRound) -> list[bytes] | None:
     """Return what our work comes to, encoded, or None when the round was over before; nothing else is left of it."""
     vector = await _train(member, announced)
     if vector is None:
@@ -141,14 +141,14 @@ async def _contribution(member: Member, announced: RoundAnnounced) -> list[bytes
     return await member.job(cut)
 
 
-async def _begin(member: Member, announced: RoundAnnounced) -> None:
+async def _begin(member: Member, announced: OpenRound) -> None:
     """Take our lease: from here on the inner optimizer moves, so what it is now must be on disk."""
     await _take_back(member, "the work on this lease begins anew")
     version = member.anchor.version
     if isinstance(member.channel.what, Delta) and not await member.store.has_private(version):
         await member.store.keep_private(version, await member.job(member.engine.private))
         await member.store.keep_only_private(version)
-    own = announced.leases[announced.members.index(member.me)]
+    own = announced.lease_of(member.me)
     member.begun = Begun(announced.key, lease.size(own))
     ranges = [(r.first, r.count) for r in own]
     member.box.journal.write(
@@ -173,7 +173,7 @@ async def _take_back(member: Member, why: str) -> None:
     member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
-async def _train(member: Member, announced: RoundAnnounced) -> Vector | None:
+async def _train(member: Member, announced: OpenRound) -> Vector | None:
     """Return our contribution, or None when the round was over before we finished."""
     engine, loop = member.engine, asyncio.get_running_loop()
     steps = _steps(member, announced)
@@ -236,9 +236,9 @@ def _add_gradients(engine: Engine, steps: Sequence[Step], total: Vector | None) 
     ), total
 
 
-def _steps(member: Member, announced: RoundAnnounced) -> list[Step]:
+def _steps(member: Member, announced: OpenRound) -> list[Step]:
     """Return the local steps of our lease, with the learning-rate factor of each."""
-    own = announced.leases[announced.members.index(member.me)]
+    own = announced.lease_of(member.me)
     samples = list(lease.positions(own))
     batch = member.run.recipe.work.batch
     count = len(samples) // batch
@@ -320,7 +320,7 @@ async def _downloaded(member: Member) -> bool:
         return False
 
 
-async def _own_result(member: Member, committed: RoundCommitted) -> Result | None:
+async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
     """Return the committed result if we hold it, in memory or on disk."""
     if member.held is not None and member.held.root() == committed.result:
         return member.held
@@ -334,7 +334,7 @@ async def _own_result(member: Member, committed: RoundCommitted) -> Result | Non
     return result if result is not None and result.root() == committed.result else None
 
 
-async def _apply(member: Member, committed: RoundCommitted, result: Result, *, fetched: bool) -> None:
+async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does."""
     channel, grid, anchor = member.channel, member.grid, member.anchor
     assert len(result.chunks) == grid.chunks, "a result is checked before it is applied"
@@ -379,7 +379,7 @@ def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, facto
     return Anchor(anchor.version + 1, vectors.pop("weights"), vectors)
 
 
-async def _settle(member: Member, committed: RoundCommitted) -> None:
+async def _settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
     begun = member.begun if member.begun is not None and member.begun.key == committed.key else None
@@ -470,7 +470,7 @@ def _last_round(member: Member) -> bool:
 # getting state from others
 
 
-async def _heal(member: Member, announced: RoundAnnounced) -> None:
+async def _heal(member: Member, announced: OpenRound) -> None:
     """Replace an anchor that differs from the one the log names."""
     member.box.journal.write(
         events.StateHealed(version=member.anchor.version, had=member.digest, wanted=announced.base)

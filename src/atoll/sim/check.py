@@ -2,9 +2,10 @@
 
     one history   all peers that hold a version hold the same bits, and tell the same of its commit
     no fork       an epoch has one leader
-    counted once  no sample is in two committed contributions, none that came back is forgotten, nobody's inner
-                  state keeps work that does not count, and the anchor is to the bit what the log says it should
-                  be: the counting model makes visible what was lost, doubled or added up in another order
+    counted once  everybody works on the samples that are its own by the log, none is in two committed
+                  contributions, none that came back is forgotten, nobody's inner state keeps work that does not
+                  count, and the anchor is to the bit what the log says it should be: the counting model makes
+                  visible what was lost, doubled or added up in another order
     durable       what a journal called committed no council could have forgotten, at any crash and at the end, and
                   its result was on two disks by then
     bad input     nonsense is blamed on who sent it, and on nobody else
@@ -18,7 +19,7 @@ its file formats and to step the outer optimizer at its scheduled rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 import msgspec
@@ -34,6 +35,7 @@ from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
+from atoll.sim.retell import Committed, announcements, commits
 from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import Butterfly, Codec, Delta, Fp32
 from atoll.spec.run import Run
@@ -42,7 +44,6 @@ from atoll.swarm.log import (
     CouncilReformed,
     Entry,
     EpochStarted,
-    RoundAnnounced,
     RoundCommitted,
     from_bytes,
     result_root,
@@ -71,8 +72,9 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *held_by_two(outcome),
         *patient(run, outcome),
         *ready(outcome),
-        *counted_once(entries),
-        *none_forgotten(entries),
+        *leases_as_logged(outcome.lines, entries),
+        *counted_once(outcome.lines),
+        *none_forgotten(outcome.lines),
         *inner_as_counted(run, outcome, entries),
         *one_commit(outcome.lines),
         *one_leader(outcome),
@@ -260,41 +262,65 @@ def ready(outcome: Outcome) -> Iterator[str]:
                 pass
 
 
-def counted_once(entries: list[Entry]) -> Iterator[str]:
-    """Check that no position of the global order is in two committed contributions."""
+def leases_as_logged(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
+    """Check that everybody works on the samples that are its own by the log, and tells of the right ones."""
+    leases: dict[tuple[str, int], list[list[int]]] = {}
+    handed: dict[int, list[list[int]]] = {}
+    counted = {each.version: sorted(each.positions) for each in commits(entries)}
+    for each in announcements(entries):
+        handed.setdefault(each.version, []).append(sorted(p for lease in each.leases.values() for p in lease))
+        for peer, lease in each.leases.items():
+            leases.setdefault((short(peer), each.version), []).append(lease)
+    for line in lines:
+        match line.event:
+            case journal.LeaseTaken(version=version, ranges=ranges):
+                if _positions(ranges) not in leases.get((line.peer, version), []):
+                    yield f"version {version}: {line.peer} works on other samples than its own"
+            case journal.RoundAnnounced(version=version, handed=ranges):
+                if _positions(ranges) not in handed.get(version, []):
+                    yield f"version {version}: {line.peer} tells of other samples than were handed out"
+            case journal.RoundCommitted(version=version, counted=ranges) if version in counted:
+                if _positions(ranges) != counted[version]:
+                    yield f"version {version}: {line.peer} tells of other samples than were counted"
+            case _:
+                pass
+
+
+def _positions(ranges: list[tuple[int, int]]) -> list[int]:
+    return [position for first, count in ranges for position in range(first, first + count)]
+
+
+def counted_once(lines: list[Line]) -> Iterator[str]:
+    """Check that no position of the global order is counted in two versions, by what anybody tells."""
     seen: dict[int, int] = {}
-    leases: dict[bytes, list[int]] = {}
-    for entry in entries:
-        match entry.record:
-            case RoundAnnounced() as announced:
-                leases = _positions(announced)
-            case RoundCommitted() as committed:
-                for position in (p for peer in committed.contributors for p in leases[peer]):
-                    if position in seen:
-                        yield f"sample {position} is in versions {seen[position]} and {committed.key.version}"
-                    seen[position] = committed.key.version
-            case _:
-                pass
+    events = (line.event for line in lines)
+    told = {(event.version, tuple(event.counted)) for event in events if isinstance(event, journal.RoundCommitted)}
+    for version, ranges in sorted(told):
+        for position in _positions(list(ranges)):
+            if seen.setdefault(position, version) != version:
+                yield f"sample {position} is in versions {seen[position]} and {version}"
 
 
-def none_forgotten(entries: list[Entry]) -> Iterator[str]:
+def none_forgotten(lines: list[Line]) -> Iterator[str]:
     """Check that samples whose lease came back are handed out again before any that nobody has had yet."""
-    handed: set[int] = set()
-    counted: set[int] = set()
-    leases: dict[bytes, list[int]] = {}
-    for entry in entries:
-        match entry.record:
-            case RoundAnnounced(key=key) as announced:
-                leases = _positions(announced)
-                now = {position for lease in leases.values() for position in lease}
-                waiting = handed - counted - now
-                if waiting and now - handed:
-                    yield f"sample {min(waiting)} came back and is forgotten in version {key.version}"
-                handed |= now
-            case RoundCommitted(contributors=contributors):
-                counted.update(position for peer in contributors for position in leases[peer])
+    stories: dict[str, list[tuple[bool, int, tuple[tuple[int, int], ...]]]] = {}
+    for line in lines:
+        match line.event:
+            case journal.RoundAnnounced(version=version, handed=handed):
+                stories.setdefault(line.peer, []).append((True, version, tuple(handed)))
+            case journal.RoundCommitted(version=version, counted=counted):
+                stories.setdefault(line.peer, []).append((False, version, tuple(counted)))
             case _:
                 pass
+    for story in dict.fromkeys(map(tuple, stories.values())):
+        handed_out: set[int] = set()
+        done: set[int] = set()
+        for began, version, ranges in story:
+            now = set(_positions(list(ranges)))
+            waiting = handed_out - done - now
+            if began and waiting and now - handed_out:
+                yield f"sample {min(waiting)} came back and is forgotten in version {version}"
+            (handed_out if began else done).update(now)
 
 
 def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
@@ -303,13 +329,14 @@ def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
     It may have fewer than were counted: what a crash took is lost, and the journal says so.
     """
     batch = run.recipe.work.batch
+    committed = commits(entries)
     for host in outcome.hosts:
         if host.gone:
             continue  # it may have died before it could take its work back
         for path, _ in _checkpoints(host.disk):
             private = host.disk.file(path.replace("checkpoint/", "private/"))
             version = int(path.removeprefix("checkpoint/").removesuffix(".safetensors"))
-            counted = _samples_of(bytes(host.peer), version, entries) // batch
+            counted = _samples_of(bytes(host.peer), version, committed) // batch
             try:
                 steps = steps_in(private) if private else 0
             except LocalError as error:
@@ -319,25 +346,10 @@ def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
                 yield f"peer {host.place}, version {version}: {steps} steps in its inner state, {counted} were counted"
 
 
-def _samples_of(peer: bytes, version: int, entries: list[Entry]) -> int:
+def _samples_of(peer: bytes, version: int, committed: list[Committed]) -> int:
     """Return how many samples of a peer are in the versions up to this one."""
-    samples = 0
-    leases: dict[bytes, list[int]] = {}
-    for entry in entries:
-        match entry.record:
-            case RoundAnnounced() as announced:
-                leases = _positions(announced)
-            case RoundCommitted(key=key, contributors=contributors) if peer in contributors and key.version <= version:
-                samples += len(leases[peer])
-            case _:
-                pass
-    return samples
-
-
-def _positions(announced: RoundAnnounced) -> dict[bytes, list[int]]:
-    """Return each member's leased positions."""
-    leases = zip(announced.members, announced.leases, strict=True)
-    return {peer: [position for r in lease for position in r.positions] for peer, lease in leases}
+    counted = (each for each in committed if peer in each.contributors and each.version <= version)
+    return sum(len(each.announced.leases[peer]) for each in counted)
 
 
 def one_commit(lines: list[Line]) -> Iterator[str]:
@@ -370,16 +382,7 @@ def one_leader(outcome: Outcome) -> Iterator[str]:
 
 def tokens_as_counted(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
     """Check that the samples and tokens a journal tells of are those of the committed leases."""
-    samples: dict[int, int] = {}
-    leases: dict[bytes, list[int]] = {}
-    for entry in entries:
-        match entry.record:
-            case RoundAnnounced() as announced:
-                leases = _positions(announced)
-            case RoundCommitted(key=key, contributors=contributors):
-                samples[key.version] = sum(len(leases[peer]) for peer in contributors)
-            case _:
-                pass
+    samples = {each.version: len(each.positions) for each in commits(entries)}
     for line in lines:
         match line.event:
             case journal.RoundCommitted(version=version) as event if version in samples:
@@ -445,34 +448,26 @@ def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) ->
     weights = first_weights(run.seeds.data, size)
     anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)})
     by_version = {0: anchor}
-    announced: RoundAnnounced | None = None
-    for entry in entries:
-        match entry.record:
-            case RoundAnnounced():
-                announced = entry.record
-            case RoundCommitted(contributors=contributors):
-                if anchor.version >= honest_until or announced is None:
-                    break
-                merged = _merged(run, anchor, announced, contributors)
-                anchor = advance(channel.merge.outer, anchor, merged, _factor(run, anchor.version + 1))
-                by_version[anchor.version] = anchor
-            case _:
-                pass
+    for committed in commits(entries):
+        if anchor.version >= honest_until:
+            break
+        merged = _merged(run, anchor, committed)
+        anchor = advance(channel.merge.outer, anchor, merged, _factor(run, anchor.version + 1))
+        by_version[anchor.version] = anchor
     return by_version
 
 
-def _merged(run: Run, anchor: Anchor, announced: RoundAnnounced, contributors: Collection[bytes]) -> Vector:
+def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
     channel = next(iter(run.recipe.channel.values()))
     route, codec = channel.whom.route, channel.what.codec
-    leases = _positions(announced)
-    members = announced.members
+    leases, members = committed.announced.leases, committed.announced.members
     groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
     for first, end in pairwise(bounds):
         part = np.zeros_like(anchor.weights)
-        for peer in (p for p in members[first:end] if p in contributors):
+        for peer in (p for p in members[first:end] if p in committed.contributors):
             weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
             part = part + _sent(codec, _contribution(run, anchor, leases[peer])) * np.float32(weighs)
             weight += weighs
@@ -500,8 +495,8 @@ def _sent(codec: Codec, values: Vector) -> Vector:
 def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
     """Return the last version before a stranger or a liar contributed: what those put in nobody can recompute."""
     honest = {bytes(host.peer) for host in outcome.hosts if not host.lied}
-    commits = (entry.record for entry in entries if isinstance(entry.record, RoundCommitted))
-    return min((c.key.version - 1 for c in commits if not honest.issuperset(c.contributors)), default=math.inf)
+    strange = (each for each in commits(entries) if not honest.issuperset(each.contributors))
+    return min((each.version - 1 for each in strange), default=math.inf)
 
 
 def _factor(run: Run, version: int) -> float:

@@ -264,7 +264,7 @@ def simulate(scenario: Scenario) -> Outcome:
 def _seldom_collecting() -> Iterator[None]:
     """Look for garbage seldom: a world is large, lives as long as its play, and has few cycles."""
     usual = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 100)
+    gc.set_threshold(1_000_000, 20, 100)
     try:
         yield
     finally:

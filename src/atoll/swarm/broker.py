@@ -8,14 +8,15 @@ council is the broker; it also looks after the council itself: its size, and who
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.net.identity import short
 from atoll.spec.load import decode_run
 from atoll.spec.run import Run, canonical, identity
-from atoll.swarm import lease
 from atoll.swarm.log import (
     CouncilChanged,
     Entry,
@@ -29,6 +30,7 @@ from atoll.swarm.log import (
     RoundVoided,
     RunFinished,
     SettingsChanged,
+    announcement,
     apply,
     objection,
 )
@@ -54,6 +56,7 @@ from atoll.swarm.state import (
     Action,
     Arrived,
     Broker,
+    Calm,
     Catch,
     Gone,
     Heard,
@@ -66,13 +69,14 @@ from atoll.swarm.state import (
     Write,
     admits,
     expected,
-    short,
 )
 
 GONE_S_MAX = 600.0
 """A peer that is away for longer leaves the roster; it may join again."""
 SEAT_S = 20.0
 """A council member that is away for longer loses its seat to a peer that is there; shorter may be a restart."""
+CROWD = 64
+"""Members beyond which changes of the roster are told together, between rounds."""
 LAG_MAX = 2
 """A peer this many versions behind may be counted in: it catches up before it works."""
 
@@ -226,13 +230,15 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             actions += _council_notes(before, broker.history)
         case SettingsChanged(run=settings):
             broker = replace(broker, run=decode_run(settings))
-        case RoundAnnounced() as announced:
-            broker, plan = open_round(replace(broker, announced=True), announced, now_s)
+        case RoundAnnounced():
+            assert broker.history.open is not None
+            broker, plan = open_round(replace(broker, announced=True), broker.history.open, now_s)
             actions += plan
-        case RoundCommitted() as committed:
+        case RoundCommitted(key=key):
             assert before.open is not None
-            absent = [p for p in before.open.members if p not in committed.contributors]
-            missed = broker.missed | dict.fromkeys(absent, committed.key.version)
+            assert broker.history.last is not None
+            absent = set(before.open.members).difference(broker.history.last.contributors)
+            missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
             broker = replace(broker, round=None, missed=missed)
         case RoundVoided():
             broker = replace(broker, round=None)
@@ -260,12 +266,11 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         return _say_farewell(broker)
     if broker.settings is not None:
         return _change_settings(broker, *broker.settings)
-    council = _wanted_council(broker, now_s)
-    if council is not None:
-        return _write(broker, council)
-    roster = _wanted_roster(broker, now_s)
-    if roster is not None:
-        return _write(broker, roster)
+    if not _is_calm(broker, now_s):
+        wanted = _wanted_council(broker, now_s) or _wanted_roster(broker, now_s)
+        if wanted is not None:
+            return _write(broker, wanted)
+        broker = replace(broker, calm=_calm(broker, now_s))
     if broker.round is None:
         return _next_round(broker, now_s)
     return drive(broker, broker.round, now_s)
@@ -273,6 +278,22 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
 
 def _write(broker: Broker, record: Record) -> tuple[Broker, list[Action]]:
     return replace(broker, pending=True), [Write(record)]
+
+
+def _is_calm(broker: Broker, now_s: float) -> bool:
+    """Return whether nobody came, went or stood up, and nothing was logged, since we looked at roster and council."""
+    calm = broker.calm
+    if calm is None or calm.present is not broker.present or calm.away_s is not broker.away_s:
+        return False
+    return calm.history is broker.history and now_s < calm.until_s
+
+
+def _calm(broker: Broker, now_s: float) -> Calm:
+    """Return that roster and council are as they should be until somebody has been away for too long."""
+    since_s = {broker.started_s, *broker.away_s.values()}
+    limits_s = (at_s + wait_s for at_s in since_s for wait_s in (SEAT_S, GONE_S_MAX))
+    until_s = min((limit_s for limit_s in limits_s if limit_s > now_s), default=math.inf)
+    return Calm(broker.present, broker.away_s, broker.history, until_s)
 
 
 def _wanted_council(broker: Broker, now_s: float) -> CouncilChanged | None:
@@ -314,11 +335,17 @@ def _gone(broker: Broker, now_s: float) -> set[bytes]:
 
 
 def _wanted_roster(broker: Broker, now_s: float) -> RosterChanged | None:
-    """Return a change of the roster: who stands ready is in, who left or was away too long is out."""
+    """Return a change of the roster: who stands ready is in, who left or was away too long is out.
+
+    In a crowd somebody comes or goes all the time, and everybody would hear of each: there it waits for the end of the
+    open round, unless one of its members has moved.
+    """
     members = broker.history.members
     left = sorted(members.keys() & _gone(broker, now_s))
     ready = (x.member for x in broker.present.values() if x.standing is not None)
     joined = sorted((m for m in ready if members.get(m.peer) != m), key=lambda m: m.peer)
+    if broker.round is not None and len(members) > CROWD:
+        left, joined = [], [m for m in joined if m.peer in broker.round.announced.members]
     if not left and not joined:
         return None
     return RosterChanged(broker.history.roster + 1, tuple(joined), tuple(left))
@@ -333,10 +360,8 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     base = _base(broker, ready)
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
-    quota = samples_per_round(broker.run)
-    leases, _, _ = lease.hand_out([quota] * len(ready), history.returned, history.fresh)
     key = Key(broker.channel, history.version + 1)
-    return _write(broker, RoundAnnounced(key, ready, leases, base, history.roster))
+    return _write(broker, announcement(history, key, ready, samples_per_round(broker.run), base))
 
 
 def samples_per_round(run: Run) -> int:

@@ -17,10 +17,22 @@ Where everybody gathers everything, each owner gets all parts and reduces them f
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import NamedTuple
 
-from atoll.swarm.messages import Contribution, Plan, set_id, whole_id
+from atoll.swarm.messages import Contribution, set_id, whole_id
 from atoll.swarm.shares import Shard, group_slices
+
+Settled = Sequence[int | None]
+"""The serial of each member's contribution; None: it is not in."""
+
+
+class Sets(NamedTuple):
+    """A set of contributions, group by group, and what its parts and the whole are called."""
+
+    within: tuple[tuple[Contribution, ...], ...]
+    names: tuple[bytes, ...]
+    name: bytes
 
 
 class Layout:
@@ -33,11 +45,7 @@ class Layout:
         count = 1 if gather else 1 + max(shard.group for shard in shards)
         self.groups = group_slices(members, count)
         self._shards = shards
-
-    @classmethod
-    def of(cls, plan: Plan, members: Sequence[bytes]) -> Layout:
-        """Return the routes of a plan."""
-        return cls(plan.shards, members, gather=plan.gather)
+        self._last: tuple[Settled, Sets] | None = None
 
     @cached_property
     def group_of(self) -> dict[bytes, int]:
@@ -86,10 +94,16 @@ class Layout:
         assert not self.gather
         return self._owner[index % len(self.groups)][index]
 
+    @cached_property
+    def _roots(self) -> dict[bytes, list[int]]:
+        return {
+            owner: [index for index in sorted(indexes) if self.gather or self.root(index) == owner]
+            for owner, indexes in self._indexes.items()
+        }
+
     def roots(self, owner: bytes) -> list[int]:
         """Return the chunks whose result an owner makes, in order."""
-        indexes = sorted(self.indexes(owner))
-        return indexes if self.gather else [index for index in indexes if self.root(index) == owner]
+        return self._roots.get(owner, [])
 
     def sums(self, owner: bytes) -> dict[bytes, list[tuple[int, int]]]:
         """Return what an owner passes up, and to whom: nothing where there is one group only."""
@@ -119,10 +133,28 @@ class Layout:
             theirs |= {index for index in self.roots(owner) if index in self.indexes(to)}
         return theirs
 
-    def set_of(self, settled: Sequence[Contribution]) -> bytes:
+    def set_of(self, settled: Settled) -> bytes:
         """Return the name of a set of contributions, as results carry it."""
-        return whole_id([set_id(self.within(settled, group)) for group in range(len(self.groups))])
+        return self.sets(settled).name
 
-    def within(self, contributions: Sequence[Contribution], group: int) -> tuple[Contribution, ...]:
-        """Return those contributions that are a group's."""
-        return tuple(c for c in contributions if self.group_of.get(c.peer) == group)
+    def sets(self, settled: Settled) -> Sets:
+        """Return a set of contributions group by group; the last one asked for is remembered."""
+        if self._last is None or self._last[0] != settled:
+            serials = iter(settled)
+            within = [
+                tuple(
+                    Contribution(peer, serial)
+                    for peer, serial in zip(group, serials, strict=False)
+                    if serial is not None
+                )
+                for group in self.groups
+            ]
+            names = [set_id(part) for part in within]
+            self._last = (settled, Sets(tuple(within), tuple(names), whole_id(names)))
+        return self._last[1]
+
+
+@lru_cache(8)
+def layout_of(shards: tuple[Shard, ...], members: tuple[bytes, ...], gather: bool) -> Layout:
+    """Return the routes of a plan, made once, however often it is asked for and by however many peers of a process."""
+    return Layout(shards, members, gather=gather)

@@ -8,6 +8,8 @@ commit says which leases were used and which went back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
+from operator import attrgetter
 
 from msgspec import Struct
 
@@ -26,7 +28,7 @@ class Range(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 Lease = tuple[Range, ...]
 
 
-def size(ranges: Iterable[Range]) -> int:
+def size(ranges: Lease) -> int:
     """Return how many positions the ranges hold."""
     return sum(r.count for r in ranges)
 
@@ -37,32 +39,58 @@ def positions(lease: Lease) -> Iterator[int]:
         yield from r.positions
 
 
-def hand_out(quotas: Sequence[int], returned: Lease, fresh: int) -> tuple[tuple[Lease, ...], Lease, int]:
-    """Return a lease per quota, what is left of the returned ranges, and the next fresh position."""
-    left = list(returned)
-    leases: list[Lease] = []
-    for quota in quotas:
-        lease: list[Range] = []
-        while quota:
-            if left:
-                head = left.pop(0)
-                if head.count > quota:
-                    left.insert(0, Range(head.first + quota, head.count - quota))
-                    head = Range(head.first, quota)
-            else:
-                head, fresh = Range(fresh, quota), fresh + quota
-            lease.append(head)
-            quota -= head.count
-        leases.append(tuple(lease))
-    return tuple(leases), tuple(left), fresh
+def take(count: int, returned: Lease, fresh: int) -> tuple[Lease, Lease, int]:
+    """Return so many positions for a round, what is left of the returned ranges, and the next fresh position."""
+    again = min(count, size(returned))
+    new = (Range(fresh, count - again),) if count > again else ()
+    left = part(returned, again, size(returned) - again)
+    return (*part(returned, 0, again), *new), left, fresh + count - again
+
+
+def part(ranges: Lease, skip: int, count: int) -> Lease:
+    """Return the ranges of `count` positions after the first `skip` of some ranges."""
+    found: list[Range] = []
+    for r in ranges:
+        first, end = r.first + min(skip, r.count), r.first + min(skip + count, r.count)
+        if first < end:
+            found.append(Range(first, end - first))
+        skip, count = max(skip - r.count, 0), count - (end - first)
+        if not count:
+            break
+    return tuple(found)
+
+
+def split(ranges: Lease, quotas: Sequence[int]) -> tuple[Lease, ...]:
+    """Return one lease for each quota, in order."""
+    return tuple(part(ranges, skip, quota) for skip, quota in zip(accumulate(quotas, initial=0), quotas, strict=False))
+
+
+def without(ranges: Lease, others: Lease) -> Lease:
+    """Return what is in some ranges and not in others, which are some of them; both sorted and joined."""
+    found: list[Range] = []
+    rest = list(reversed(others))
+    for r in ranges:
+        first, end = r.first, r.first + r.count
+        while rest and rest[-1].first < end:
+            other = rest.pop()
+            if first < other.first:
+                found.append(Range(first, other.first - first))
+            first = other.first + other.count
+        if first < end:
+            found.append(Range(first, end - first))
+    return tuple(found)
 
 
 def give_back(returned: Lease, leases: Iterable[Lease]) -> Lease:
     """Return the ranges waiting to be handed out again, sorted and joined where they touch."""
     joined: list[Range] = []
-    for r in sorted([*returned, *(r for lease in leases for r in lease)], key=lambda r: r.first):
-        if joined and joined[-1].first + joined[-1].count == r.first:
-            joined[-1] = Range(joined[-1].first, joined[-1].count + r.count)
-        else:
-            joined.append(r)
+    first = end = -1
+    for r in sorted(chain(returned, *leases), key=attrgetter("first")):
+        if r.first != end:
+            if end > first:
+                joined.append(Range(first, end - first))
+            first = end = r.first
+        end += r.count
+    if end > first:
+        joined.append(Range(first, end - first))
     return tuple(joined)

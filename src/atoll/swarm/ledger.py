@@ -6,25 +6,38 @@ of the global order were handed out, which were counted, which went back, and wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from atoll import journal
+from atoll.net.identity import short
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
-from atoll.swarm.log import EpochStarted, History, Record, RoundAnnounced, RoundCommitted, RoundVoided, RunFinished
-from atoll.swarm.state import short
+from atoll.swarm.log import (
+    ClosedRound,
+    EpochStarted,
+    History,
+    OpenRound,
+    Record,
+    RoundAnnounced,
+    RoundCommitted,
+    RoundVoided,
+    RunFinished,
+)
 
 
-def event_of(before: History, record: Record, tokens_per_sample: int, round_s: float) -> journal.Event | None:
+def event_of(
+    before: History, after: History, record: Record, tokens_per_sample: int, round_s: float
+) -> journal.Event | None:
     """Return the journal's line for a record that was learned, or None where it has none."""
     match record:
         case RoundAnnounced():
-            return _announced(record)
+            assert after.open is not None
+            return _announced(after.open)
         case RoundCommitted():
-            return _committed(before, record, tokens_per_sample, round_s)
+            assert before.open is not None
+            assert after.last is not None
+            return _committed(before.open, after.last, tokens_per_sample, round_s)
         case RoundVoided(key=key):
             assert before.open is not None
-            returned = _ranges(before.open.leases)
+            returned = _pairs(lease.give_back((), [before.open.ranges]))
             return journal.RoundVoided(channel=key.channel, version=key.version, returned=returned)
         case EpochStarted(epoch=epoch, broker=broker):
             return journal.EpochStarted(epoch=epoch, broker=short(broker))
@@ -35,12 +48,12 @@ def event_of(before: History, record: Record, tokens_per_sample: int, round_s: f
             return None
 
 
-def _announced(record: RoundAnnounced) -> journal.RoundAnnounced:
-    handed = _ranges(record.leases)
+def _announced(opened: OpenRound) -> journal.RoundAnnounced:
+    handed = _pairs(lease.give_back((), [opened.ranges]))
     return journal.RoundAnnounced(
-        channel=record.key.channel,
-        version=record.key.version,
-        members=[short(p) for p in record.members],
+        channel=opened.key.channel,
+        version=opened.key.version,
+        members=[short(p) for p in opened.members],
         samples=sum(count for _, count in handed),
         first=handed[0][0],
         handed=handed,
@@ -48,26 +61,23 @@ def _announced(record: RoundAnnounced) -> journal.RoundAnnounced:
 
 
 def _committed(
-    before: History, record: RoundCommitted, tokens_per_sample: int, round_s: float
+    opened: OpenRound, closed: ClosedRound, tokens_per_sample: int, round_s: float
 ) -> journal.RoundCommitted:
-    announced = before.open
-    assert announced is not None
-    used = set(record.contributors)
-    pairs = list(zip(announced.members, announced.leases, strict=True))
-    counted = _ranges(one for peer, one in pairs if peer in used)
-    samples = sum(count for _, count in counted)
+    returned = opened.unused(frozenset(closed.contributors))
+    counted = lease.without(lease.give_back((), [opened.ranges]), returned)
+    samples = lease.size(counted)
     return journal.RoundCommitted(
-        channel=record.key.channel,
-        version=record.key.version,
-        contributors=[short(p) for p in record.contributors],
+        channel=closed.key.channel,
+        version=closed.key.version,
+        contributors=[short(p) for p in closed.contributors],
         samples=samples,
         tokens=samples * tokens_per_sample,
-        result=record.result,
+        result=closed.result,
         round_s=round_s,
-        counted=counted,
-        returned=_ranges(one for peer, one in pairs if peer not in used),
+        counted=_pairs(counted),
+        returned=_pairs(returned),
     )
 
 
-def _ranges(leases: Iterable[Lease]) -> list[tuple[int, int]]:
-    return [(r.first, r.count) for r in lease.give_back((), leases)]
+def _pairs(ranges: Lease) -> list[tuple[int, int]]:
+    return [(r.first, r.count) for r in ranges]

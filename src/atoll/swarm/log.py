@@ -7,7 +7,8 @@ rounds by a key (channel, version, scope, unit); today's only scope is "all" and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Sequence
+from itertools import accumulate
 
 import msgspec
 from blake3 import blake3
@@ -20,6 +21,7 @@ from atoll.net.transport import PeerId
 from atoll.spec.load import decode_run
 from atoll.spec.run import identity
 from atoll.swarm import lease
+from atoll.swarm.bits import bits_of, named
 from atoll.swarm.lease import Lease
 
 
@@ -79,12 +81,13 @@ class SettingsChanged(Struct, frozen=True, tag="settings", forbid_unknown_fields
 
 
 class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
-    """A round began: who takes part, on which samples, from which anchor."""
+    """A round began: who takes part, on how many samples, from which anchor; on which follows from the log before."""
 
     key: Key
-    members: tuple[bytes, ...]
-    """In canonical order: sorted by peer id."""
-    leases: tuple[Lease, ...]
+    who: bytes
+    """A bit for each member of the roster in canonical order: sorted by peer id."""
+    quotas: tuple[int, ...]
+    """Samples for each who takes part, in that order; a single number holds for all."""
     base: str
     """Digest of the anchor that the round starts from."""
     roster: int
@@ -94,7 +97,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """A round ended: whose contributions are in, and the digest of the result everybody applies."""
 
     key: Key
-    contributors: tuple[bytes, ...]
+    who: bytes
+    """A bit for each member of the round."""
     result: str
 
 
@@ -129,6 +133,39 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     term: int = 0
 
 
+class OpenRound(Struct, frozen=True):
+    """A round that was announced and is neither committed nor given up."""
+
+    key: Key
+    members: tuple[bytes, ...]
+    """In canonical order."""
+    quotas: tuple[int, ...]
+    """Samples for each."""
+    ranges: Lease
+    """What they work on together: each takes its quota of it, in order."""
+    base: str
+    roster: int
+
+    def lease_of(self, peer: bytes) -> Lease:
+        """Return what a member works on."""
+        place = self.members.index(peer)
+        return lease.part(self.ranges, sum(self.quotas[:place]), self.quotas[place])
+
+    def unused(self, contributors: Container[bytes]) -> Lease:
+        """Return the leases of all others, sorted and joined."""
+        starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
+        others = (lease.part(self.ranges, skip, quota) for peer, quota, skip in starts if peer not in contributors)
+        return lease.give_back((), others)
+
+
+class ClosedRound(Struct, frozen=True):
+    """A round that was committed."""
+
+    key: Key
+    contributors: tuple[bytes, ...]
+    result: str
+
+
 class History(Struct, frozen=True, kw_only=True):
     """What the log adds up to."""
 
@@ -143,8 +180,8 @@ class History(Struct, frozen=True, kw_only=True):
     roster: int = 0
     members: dict[bytes, Member] = {}
     version: int = 0
-    open: RoundAnnounced | None = None
-    last: RoundCommitted | None = None
+    open: OpenRound | None = None
+    last: ClosedRound | None = None
     fresh: int = 0
     """Next position of the global order that nobody has leased."""
     returned: Lease = ()
@@ -206,42 +243,62 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     return replace(history, roster=change.version, members=members)
 
 
+def announcement(history: History, key: Key, members: Iterable[bytes], quota: int, base: str) -> RoundAnnounced:
+    """Return the record by which a round of some of the roster's members begins, all with the same quota."""
+    return RoundAnnounced(key, bits_of(frozenset(members), sorted(history.members)), (quota,), base, history.roster)
+
+
+def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:
+    """Return the record by which an open round ends well."""
+    return RoundCommitted(open_.key, bits_of(frozenset(contributors), open_.members), result)
+
+
 def _announce(history: History, announced: RoundAnnounced) -> History:
     _must(history.open is None, "two rounds are open")
     _must(announced.key.version == history.version + 1, "a round is announced out of turn")
-    _must(len(set(announced.members)) == len(announced.leases) > 0, "members and leases do not match")
-    quotas = [lease.size(one) for one in announced.leases]
-    leases, returned, fresh = lease.hand_out(quotas, history.returned, history.fresh)
-    _must(leases == announced.leases, "leases do not follow from what was leased before")
-    return replace(history, open=announced, returned=returned, fresh=fresh)
+    _must(announced.roster == history.roster, "a round is announced with another roster")
+    members = _named(announced.who, sorted(history.members))
+    quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
+    _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
+    ranges, returned, fresh = lease.take(sum(quotas), history.returned, history.fresh)
+    open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster)
+    return replace(history, open=open_, returned=returned, fresh=fresh)
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:
-    leases = _leases(history, committed.key)
-    contributors = committed.contributors
-    _must(0 < len(contributors) == len(set(contributors)) and set(contributors) <= set(leases), "strangers contribute")
-    used = [leases.pop(peer) for peer in contributors]
+    open_ = _open(history, committed.key)
+    contributors = _named(committed.who, open_.members)
+    unused = open_.unused(frozenset(contributors))
     return replace(
         history,
         version=committed.key.version,
         open=None,
-        last=committed,
-        returned=lease.give_back(history.returned, leases.values()),
-        samples=history.samples + sum(lease.size(one) for one in used),
+        last=ClosedRound(committed.key, contributors, committed.result),
+        returned=lease.give_back(history.returned, [unused]),
+        samples=history.samples + sum(open_.quotas) - lease.size(unused),
     )
 
 
 def _void(history: History, key: Key) -> History:
-    leases = _leases(history, key)
-    return replace(history, open=None, returned=lease.give_back(history.returned, leases.values()))
+    ranges = _open(history, key).ranges
+    return replace(history, open=None, returned=lease.give_back(history.returned, [ranges]))
 
 
-def _leases(history: History, key: Key) -> dict[bytes, Lease]:
-    """Return who has which lease in the open round, which must be `key`."""
-    announced = history.open
-    if announced is None or announced.key != key:
+def _open(history: History, key: Key) -> OpenRound:
+    """Return the open round, which must be `key`."""
+    if history.open is None or history.open.key != key:
         raise BadLog(f"the log does not add up: round {key.version} is not open")
-    return dict(zip(announced.members, announced.leases, strict=True))
+    return history.open
+
+
+def _named(bits: bytes, of: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return those whom a record names: at least one."""
+    try:
+        peers = named(bits, of)
+    except ValueError as error:
+        raise BadLog(f"the log does not add up: {error}") from error
+    _must(len(peers) > 0, "a record names nobody")
+    return peers
 
 
 def to_sign(record: SettingsChanged | CouncilReformed, run_id: str) -> bytes:

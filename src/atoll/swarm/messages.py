@@ -71,10 +71,8 @@ class Contribution(Struct, frozen=True, array_like=True, forbid_unknown_fields=T
 
 def set_id(contributions: Iterable[Contribution]) -> bytes:
     """Return a short name for a set of contributions, in canonical order: a result says by it what is in it."""
-    hasher = blake3()
-    for contribution in contributions:
-        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))
-    return hasher.digest(length=SET_BYTES)
+    named = (c.peer + c.serial.to_bytes(8, "little", signed=True) for c in contributions)
+    return blake3(b"".join(named)).digest(length=SET_BYTES)
 
 
 def whole_id(groups: Sequence[bytes]) -> bytes:
@@ -92,7 +90,8 @@ class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     epoch: int
     attempt: int
     shards: tuple[Shard, ...]
-    settled: tuple[Contribution, ...] | None = None
+    settled: tuple[int | None, ...] | None = None
+    """The serial of each member's contribution, in the order of the round; None: it is not in."""
     absent: tuple[bytes, ...] = ()
     gather: bool = False
     """Everybody who owns gets all contributions and reduces them for itself."""

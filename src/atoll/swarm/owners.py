@@ -13,8 +13,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.net.identity import short
 from atoll.spec.recipe import AllGather, Butterfly, Route
-from atoll.swarm.log import RoundAnnounced
+from atoll.swarm.log import OpenRound
 from atoll.swarm.shares import (
     Shard,
     Shards,
@@ -28,7 +29,7 @@ from atoll.swarm.shares import (
     solve,
     take_over,
 )
-from atoll.swarm.state import Action, Broker, Note, Round, short
+from atoll.swarm.state import Action, Broker, Note, Round
 
 GAIN_MIN = 1.1
 """Shares change when the slowest member needs so many times longer with the present ones than it would with others,"""
@@ -38,7 +39,7 @@ DOUBTS_MAX = 64
 """Members whose failure to reach one peer is remembered."""
 
 
-def share_out(broker: Broker, announced: RoundAnnounced) -> tuple[Broker, Shards, list[Action]]:
+def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, list[Action]]:
     """Return the shards of a round, the broker that remembers their shares, and what there is to say about them."""
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
@@ -75,7 +76,7 @@ class Sharing(Struct, frozen=True):
         return size_bytes * slowest(*times, self.carries)
 
 
-def _sharings(broker: Broker, announced: RoundAnnounced, able: Sequence[bytes]) -> list[Sharing]:
+def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
     route = _route(broker)
     group_max = route.group if isinstance(route, Butterfly) else len(announced.members)
@@ -140,7 +141,7 @@ def alone(broker: Broker, round_: Round) -> Shards:
     return tuple(Shard(broker.me, 0, broker.bulk.chunks, group) for group in range(groups))
 
 
-def _able(broker: Broker, announced: RoundAnnounced) -> tuple[bytes, ...]:
+def _able(broker: Broker, announced: OpenRound) -> tuple[bytes, ...]:
     """Return who can own something: members that are here and that every member of the round can reach."""
     here = [p for p in announced.members if p in broker.present]
     reached = [p for p in here if not any(by in announced.members for by in broker.present[p].unreached)]

@@ -54,6 +54,14 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     return derived_s, why
 
 
+def patience_s_min(broker: Broker, round_: Round) -> float:
+    """Return what `patience` comes to at least, without a look at every member: mostly that is enough to know."""
+    first_s = next(iter(round_.took_s.values()), None)  # they are in the order in which they came
+    known_s = [s for s in (first_s, max(broker.pace.work_s, default=None)) if s is not None]
+    ceiling_s = broker.run.upkeep.patience_s_max + (first_s or 0.0)
+    return min(ceiling_s, MEDIANS * min(known_s) + BUSY_S) if known_s else ceiling_s
+
+
 def stall(broker: Broker, round_: Round) -> tuple[float, str]:
     """Return how long a settled round may stand still, and why."""
     wire_s, wire = _wire(broker, round_, round_.announced.members)

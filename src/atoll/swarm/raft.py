@@ -20,8 +20,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.net.identity import short
 from atoll.swarm.log import BadLog, CouncilChanged, CouncilReformed, Entry, Record
-from atoll.swarm.state import Note, short
+from atoll.swarm.state import Note
 
 TICK_S = 0.5
 SILENT_TICKS_MIN = 6

@@ -13,17 +13,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
 
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.swarm.layout import Layout
-from atoll.swarm.log import RoundAnnounced, RoundCommitted, RoundVoided, result_root
+from atoll.net.identity import short
+from atoll.swarm.layout import Layout, layout_of
+from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
-from atoll.swarm.patience import STALL_S, patience, remember, resend_s, stall
+from atoll.swarm.patience import STALL_S, patience, patience_s_min, remember, resend_s, stall
 from atoll.swarm.shares import Shards
-from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected, short
+from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
 
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
@@ -32,7 +34,7 @@ COURTESY = 0.5
 """Of the time that the first holders waited for a result, so much more is given to the others before its commit."""
 
 
-def open_round(broker: Broker, announced: RoundAnnounced, now_s: float) -> tuple[Broker, list[Action]]:
+def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
     """Begin to plan an announced round: members own what their lines can carry."""
     broker, shards, notes = share_out(broker, announced)
     number = broker.attempts
@@ -85,7 +87,11 @@ def tell_plan(broker: Broker, round_: Round, peers: Iterable[bytes]) -> list[Act
 
 
 def plan_of(broker: Broker, round_: Round) -> Plan:
-    return Plan(round_.key, broker.epoch, round_.attempt, round_.shards, round_.settled, round_.absent, round_.gather)
+    settled = None
+    if round_.settled is not None:
+        serials = {c.peer: c.serial for c in round_.settled}
+        settled = tuple(serials.get(peer) for peer in round_.announced.members)
+    return Plan(round_.key, broker.epoch, round_.attempt, round_.shards, settled, round_.absent, round_.gather)
 
 
 def advance(
@@ -94,11 +100,10 @@ def advance(
     """Note a member's part in the present attempt."""
     match message:
         case Contributed(serial=serial):
+            if round_.settled is not None:  # too late, or made anew after a crash: what is settled is with the owners
+                return broker, []
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
-            new = round_.settled is not None and Contribution(peer, serial) not in round_.settled
-            if new and peer not in round_.spoiled:
-                return replan(broker, round_, round_.shards, f"{short(peer)} computed its contribution anew", now_s)
         case Reduced(digests=digests):
             count = len(_layout(round_).roots(peer))
             if round_.gather or len(digests) != count:
@@ -131,21 +136,21 @@ def _shun(
 
 def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
     """Move the open round on: commit it, settle it, or mend it."""
-    live = [p for p in round_.announced.members if p in broker.present]
-    waited = [p for p in round_.announced.members if p not in broker.present and expected(broker, p, now_s)]
+    missing = [p for p in round_.announced.members if p not in broker.present]
+    waited = [p for p in missing if expected(broker, p, now_s)]
     if round_.settled is not None:
-        root = _root(round_, live)
-        if root is not None and _held(round_, root, len(live)):
+        root = _root(broker, round_)
+        if root is not None and _held(round_, root, len(round_.announced.members) - len(missing)):
             return _commit(broker, round_, round_.settled, root, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
-    if not leaving and len(_possible(broker, round_, now_s)) < broker.run.membership.contributors_min:
+    if not leaving and not _enough_possible(broker, round_, now_s):
         return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
     if dead:
         return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
-        return _settle(broker, round_, live, waited, now_s)
+        return _settle(broker, round_, waited, now_s)
     if now_s < round_.patient_until_s:
         return broker, []
     limit_s, why = stall(broker, round_)
@@ -168,7 +173,7 @@ def _commit(
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
         return replace(broker, round=replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
-    commit = Write(RoundCommitted(round_.key, tuple(c.peer for c in settled), root))
+    commit = Write(commitment(round_.announced, (c.peer for c in settled), root))
     return replace(broker, pending=True), [*_differing(round_, root), commit]
 
 
@@ -182,24 +187,26 @@ def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:
     )
 
 
-def _possible(broker: Broker, round_: Round, now_s: float) -> list[bytes]:
-    """Return who may still contribute: not refused, and here, or away for so short that it may well be back."""
-    return [
+def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
+    """Return whether enough may still contribute: not refused, and here, or away so short that they may be back."""
+    possible = (
         peer
         for peer in round_.announced.members
         if peer not in round_.spoiled
         and (peer in broker.present or peer in round_.serials or now_s - broker.away_s.get(peer, now_s) < STALL_S)
-    ]
+    )
+    wanted = broker.run.membership.contributors_min
+    return len(list(islice(possible, wanted))) == wanted
 
 
 def _layout(round_: Round) -> Layout:
-    return Layout(round_.shards, round_.announced.members, gather=round_.gather)
+    return layout_of(round_.shards, round_.announced.members, round_.gather)
 
 
-def _root(round_: Round, live: list[bytes]) -> str | None:
+def _root(broker: Broker, round_: Round) -> str | None:
     """Return the digest root of the result once everybody who makes some of it has reported."""
     if round_.gather:
-        return _gathered(round_, live)
+        return _gathered(broker, round_)
     layout = _layout(round_)
     makers = {owner: roots for owner in round_.owners if (roots := layout.roots(owner))}
     if any(owner not in round_.reduced for owner in makers):
@@ -212,8 +219,9 @@ def _root(round_: Round, live: list[bytes]) -> str | None:
     return result_root(digests[index] for index in sorted(digests))
 
 
-def _gathered(round_: Round, live: list[bytes]) -> str | None:
+def _gathered(broker: Broker, round_: Round) -> str | None:
     """Return what most have made of it, once everybody has who is here and got all contributions."""
+    live = broker.present.keys() & set(round_.announced.members)
     if any(owner not in round_.holding for owner in round_.owners if owner in live):
         return None
     counts = Counter(round_.holding[owner] for owner in round_.owners if owner in round_.holding)
@@ -232,18 +240,16 @@ def _held(round_: Round, root: str, live: int) -> bool:
     return len(holders) >= min(HOLDERS_MIN, max(live, 1))
 
 
-def _settle(
-    broker: Broker, round_: Round, live: list[bytes], waited: list[bytes], now_s: float
-) -> tuple[Broker, list[Action]]:
+def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) -> tuple[Broker, list[Action]]:
     """Fix the contributors: everybody who can still come has, or patience ran out.
 
     Who contributed to an earlier attempt is waited for a little longer: it only has to send again.
     """
-    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]
-    open_ = [p for p in [*live, *waited] if p not in round_.serials and p not in round_.spoiled]
-    enough = len(in_) >= broker.run.membership.contributors_min
-    why = "everybody present contributed" if not open_ else _overdue(broker, round_, open_, now_s) if enough else ""
-    if not enough or not why:
+    lacking = [p for p in round_.announced.members if p not in round_.serials and p not in round_.spoiled]
+    open_ = [p for p in lacking if p in broker.present or p in waited]
+    why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
+    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled] if why else []
+    if len(in_) < max(broker.run.membership.contributors_min, 1):
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
             return broker, []
@@ -265,8 +271,11 @@ def _settle(
 
 def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:
     """Return why those who have not contributed need not be waited for any longer; empty: they are."""
+    waited_s = now_s - round_.began_s
+    if waited_s < patience_s_min(broker, round_):
+        return ""
     patience_s, why = patience(broker, round_)
-    if now_s - round_.began_s < patience_s:
+    if waited_s < patience_s:
         return ""
     again = any(p in round_.took_s for p in missing)
     return "" if again and now_s - round_.moved_s <= resend_s(broker, round_) else why

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from atoll import journal
 from atoll.spec.run import AllowList, Run
-from atoll.swarm.log import Entry, History, Key, Member, Record, RoundAnnounced, SettingsChanged
+from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
 
@@ -119,7 +119,7 @@ class Pace(Struct, frozen=True):
 class Round(Struct, frozen=True, kw_only=True):
     """The open round as this broker sees it."""
 
-    announced: RoundAnnounced
+    announced: OpenRound
     began_s: float
     moved_s: float
     attempt: int
@@ -151,6 +151,15 @@ class Round(Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> Key:
         return self.announced.key
+
+
+class Calm(Struct, frozen=True):
+    """Roster and council were looked at, and are as they should be: for these peers and this log, until then."""
+
+    present: dict[bytes, Presence]
+    away_s: dict[bytes, float]
+    history: History
+    until_s: float
 
 
 class Broker(Struct, frozen=True, kw_only=True):
@@ -186,6 +195,7 @@ class Broker(Struct, frozen=True, kw_only=True):
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
     pace: Pace = Pace()
+    calm: Calm | None = None
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
 
@@ -203,8 +213,3 @@ def admits(run: Run, peer: bytes, organiser: bytes) -> bool:
     """Return whether the run lets this peer take part."""
     who = run.membership.who
     return not isinstance(who, AllowList) or peer == organiser or peer.hex() in who.peers
-
-
-def short(peer: bytes) -> str:
-    """Return how a peer is called in a journal."""
-    return peer.hex()[:8]

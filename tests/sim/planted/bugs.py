@@ -187,8 +187,8 @@ BUGS = (
         "a committed contribution's lease goes back all the same, and is handed out again",
         (
             "swarm/log.py",
-            "    used = [leases.pop(peer) for peer in contributors]\n",
-            "    used = [leases[peer] for peer in contributors]\n",
+            "    unused = open_.unused(frozenset(contributors))\n",
+            "    unused = open_.ranges\n",
         ),
     ),
     _bug(
@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=announced, returned=returned, fresh=fresh)\n",
-            "    return replace(history, open=announced, fresh=fresh)\n",
+            "    return replace(history, open=open_, returned=returned, fresh=fresh)\n",
+            "    return replace(history, open=open_, fresh=fresh)\n",
         ),
     ),
     _bug(
@@ -207,10 +207,8 @@ BUGS = (
         "the lease of a member whose contribution is not in the commit never goes back",
         (
             "swarm/log.py",
-            """        last=committed,
-        returned=lease.give_back(history.returned, leases.values()),
-""",
-            "        last=committed,\n",
+            "        returned=lease.give_back(history.returned, [unused]),\n",
+            "",
         ),
     ),
     _bug(
@@ -219,7 +217,9 @@ BUGS = (
         "the leases of a round that is given up never go back",
         (
             "swarm/log.py",
-            "    return replace(history, open=None, returned=lease.give_back(history.returned, leases.values()))\n",
+            """    ranges = _open(history, key).ranges
+    return replace(history, open=None, returned=lease.give_back(history.returned, [ranges]))
+""",
             "    return replace(history, open=None)\n",
         ),
         skies=("pair",),
@@ -230,8 +230,8 @@ BUGS = (
         "samples and tokens of contributions that were dropped are reported as trained on",
         (
             "swarm/ledger.py",
-            "    counted = _ranges(one for peer, one in pairs if peer in used)\n",
-            "    counted = _ranges(one for _, one in pairs)\n",
+            "    counted = lease.without(lease.give_back((), [opened.ranges]), returned)\n",
+            "    counted = lease.give_back((), [opened.ranges])\n",
         ),
     ),
     _bug(
@@ -274,8 +274,8 @@ BUGS = (
         "a set of contributions is named by how many they are, so that a result of others passes for the settled one",
         (
             "swarm/messages.py",
-            '        hasher.update(contribution.peer).update(contribution.serial.to_bytes(8, "little", signed=True))\n',
-            '        hasher.update(b"one more")\n',
+            'c.peer + c.serial.to_bytes(8, "little", signed=True) for c in contributions',
+            'b"one more" for _ in contributions',
         ),
         skies=("relay",),
     ),
@@ -419,8 +419,11 @@ BUGS = (
         "a round is settled with a contribution that was refused",
         (
             "swarm/round.py",
-            "    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]\n",
-            "    in_ = [p for p in round_.announced.members if p in round_.serials]\n",
+            (
+                "    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]"
+                " if why else []\n"
+            ),
+            "    in_ = [p for p in round_.announced.members if p in round_.serials] if why else []\n",
         ),
         skies=("doubt",),
     ),
@@ -464,8 +467,8 @@ BUGS = (
         "a round is not settled while somebody who is present has not contributed",
         (
             "swarm/round.py",
-            'if not open_ else _overdue(broker, round_, open_, now_s) if enough else ""\n',
-            'if not open_ else ""\n',
+            '    why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"\n',
+            '    why = "" if open_ else "everybody present contributed"\n',
         ),
         skies=("drag",),
     ),

@@ -1,0 +1,94 @@
+"""A log's rounds told in full: who was in each, on which samples, and whose work counted.
+
+The log itself is short: bits over the roster, quotas, and nothing about samples, since these follow from all that
+was handed out and came back before. The checks need them spelled out, so here they are worked out a second time,
+position by position, without the code that peers do it with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
+
+
+class Announced(NamedTuple):
+    """A round that began."""
+
+    version: int
+    members: tuple[bytes, ...]
+    leases: dict[bytes, list[int]]
+    """The positions that each member is to work on."""
+    base: str
+    """Digest of the anchor that it starts from."""
+
+
+class Committed(NamedTuple):
+    """A round that ended well."""
+
+    announced: Announced
+    contributors: tuple[bytes, ...]
+    result: str
+
+    @property
+    def version(self) -> int:
+        return self.announced.version
+
+    @property
+    def positions(self) -> list[int]:
+        """Return the samples in it."""
+        return _all(self.announced, self.contributors)
+
+
+def announcements(entries: Sequence[Entry]) -> list[Announced]:
+    """Return all rounds that a log began, also those that were given up."""
+    return _retold(entries)[0]
+
+
+def commits(entries: Sequence[Entry]) -> list[Committed]:
+    """Return the rounds that a log committed."""
+    return _retold(entries)[1]
+
+
+def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]:
+    announced: list[Announced] = []
+    committed: list[Committed] = []
+    roster: set[bytes] = set()
+    waiting: list[int] = []
+    fresh = 0
+    for entry in entries:
+        match entry.record:
+            case RosterChanged(joined=joined, left=left):
+                roster = (roster - set(left)) | {member.peer for member in joined}
+            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base):
+                members = _marked(who, sorted(roster))
+                each = list(quotas) * len(members) if len(quotas) == 1 else list(quotas)
+                lacking = max(0, sum(each) - len(waiting))
+                pool, fresh = iter([*waiting, *range(fresh, fresh + lacking)]), fresh + lacking
+                leases = {peer: list(islice(pool, quota)) for peer, quota in zip(members, each, strict=True)}
+                waiting = list(pool)
+                announced.append(Announced(key.version, members, leases, base))
+            case RoundCommitted(who=who, result=result):
+                last = announced[-1]
+                committed.append(Committed(last, _marked(who, last.members), result))
+                unused = [
+                    p for peer, lease in last.leases.items() if peer not in committed[-1].contributors for p in lease
+                ]
+                waiting = sorted([*waiting, *unused])
+            case RoundVoided():
+                waiting = sorted([*waiting, *_all(announced[-1], announced[-1].members)])
+            case _:
+                pass
+    return announced, committed
+
+
+def _all(announced: Announced, peers: Iterable[bytes]) -> list[int]:
+    """Return the positions of some members' leases together."""
+    return [position for peer in peers for position in announced.leases[peer]]
+
+
+def _marked(bits: bytes, peers: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the peers whose bit is set."""
+    return tuple(peer for place, peer in enumerate(peers) if bits[place // 8] >> place % 8 & 1)
