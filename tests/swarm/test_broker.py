@@ -8,7 +8,7 @@ import pytest
 from atoll import journal
 from atoll.net.identity import Identity
 from atoll.spec.run import AllowList, Membership, canonical, identity
-from atoll.swarm.broker import GONE_S_MAX, step, take_office
+from atoll.swarm.broker import CROWD, GONE_S_MAX, step, take_office
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     CouncilChanged,
@@ -327,6 +327,25 @@ def test_a_member_that_comes_back_is_told_the_present_plan() -> None:
     table.go(C)
     table.arrive(C)
     assert table.plan_of(C).attempt == table.round.attempt == 1
+
+
+def test_in_a_crowd_the_roster_changes_between_rounds_unless_a_member_of_the_round_moves() -> None:
+    crowd = [bytes([9, place]) * 16 for place in range(CROWD + 1)]
+    table = Table(small_run(start_with=len(crowd) + 1))
+    table.join(A, *crowd)
+    roster = table.broker.history.roster
+    table.join(bytes(32))
+    table.leave(crowd[5])
+    assert table.broker.history.roster == roster
+    table.go(crowd[7])
+    table.hear(Arrived(Member(crowd[7], ("elsewhere:1",)), 0))
+    table.stand(crowd[7], version=0)
+    assert table.broker.history.roster == roster + 1
+    assert table.broker.history.members[crowd[7]].addresses == ("elsewhere:1",)
+    assert bytes(32) not in table.broker.history.members
+    table.finish_round(*(peer for peer in (A, *crowd) if peer != crowd[5]))
+    assert bytes(32) in table.broker.history.members
+    assert crowd[5] not in table.broker.history.members
 
 
 def test_a_contribution_that_comes_or_is_computed_anew_after_settling_changes_nothing() -> None:

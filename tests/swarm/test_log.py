@@ -142,7 +142,7 @@ def test_a_commit_counts_the_contributors_samples_and_returns_the_others() -> No
     history = told(4)
     assert (history.version, history.open, history.samples) == (1, None, 8)
     assert history.returned == (Range(4, 4),)
-    assert history.last == ClosedRound(Key("outer", 1), (A, C), "result-1")
+    assert history.last == ClosedRound(Key("outer", 1), (A, C), "result-1", (Range(4, 4),))
 
 
 def test_a_returned_lease_is_the_first_to_go_out_again() -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.swarm.messages import Standing
-from atoll.swarm.patience import BUSY_S, FEW_S, STALL_S, patience, stall
+from atoll.swarm.patience import BUSY_S, FEW_S, STALL_S, patience, patience_s_min, stall
 from atoll.swarm.shares import Bulk
 from tests.swarm.table import BULK, A, B, C, Table, small_run
 
@@ -114,3 +114,47 @@ def test_times_of_long_ago_are_forgotten() -> None:
         table.finish_round(A, B, C)
     assert table.broker.pace.work_s == (1.0, 1.0, 1.0)
     assert max(table.broker.pace.return_s) < 1.0
+
+
+def test_a_commit_waits_half_as_long_again_for_those_who_nearly_have_the_result() -> None:
+    table = trained(5.0)
+    table.contribute(A, B, C)
+    table.reduce(A, B, C)
+    table.tick(4.0)
+    table.hold(A, B)
+    table.tick(1.9)
+    assert table.broker.history.version == 1, "C may have it any moment"
+    table.tick(0.1)
+    assert table.broker.history.version == 2
+
+
+def test_a_commit_waits_for_what_the_busiest_owner_returns_at_its_rate() -> None:
+    table = trained(5.0)
+    measured(table, 10.0)
+    table.contribute(A, B, C)
+    table.reduce(A, B, C)
+    table.hold(A, B)
+    table.tick(7.9)
+    assert table.broker.history.version == 1, "a third of 60 MB, to one more than itself, and its own: 8 s at 10 MB/s"
+    table.tick(0.1)
+    assert table.broker.history.version == 2
+
+
+def test_a_commit_waits_for_nobody_when_all_have_the_result() -> None:
+    table = trained(5.0)
+    measured(table, 10.0)
+    table.contribute(A, B, C)
+    table.reduce(A, B, C)
+    table.hold(A, B, C)
+    assert table.broker.history.version == 2
+
+
+def test_the_cheap_bound_on_patience_is_never_above_it() -> None:
+    for rounds in (0, 1):
+        for limit_s in (20.0, 3600.0):
+            for who in ((), (A,), (A, B)):
+                table = trained(5.0, rounds=rounds, patience_s_max=limit_s)
+                measured(table, 1.0)
+                table.tick(3.0)
+                table.contribute(*who)
+                assert patience_s_min(table.broker, table.round) <= patience(table.broker, table.round)[0]

@@ -190,7 +190,8 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId) -> int
             for index in chunks:
                 await sent.say(stream, Chunk(index, own.chunks[index]))
 
-        last = await both(_until_told(member, stream, PartTalk, member.silence_s_max, sent), send())
+        told = _until_told(member, stream, PartTalk, member.silence_s_max, sent)
+        last = await (both(told, send()) if chunks else told)
         if not isinstance(last, Accepted):
             raise PeerError("the owner did not accept it")
     return sent.size_bytes

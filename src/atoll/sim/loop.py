@@ -218,7 +218,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.numbers = itertools.count(1)
         self.incarnations: list[Incarnation] = []
         self.callbacks = 0
-        """How many callbacks have run."""
+        """How many callbacks have come to their turn."""
         self.complaints: list[str] = []
         """What asyncio would have logged, such as a task's exception that nobody looked at."""
         self.over = False
@@ -346,16 +346,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not queue:
                 self._advance()
             census = self._census if self.callbacks >= self._census_from else None
+            self.callbacks += len(queue)
             for _ in range(len(queue)):
                 handle = next_handle()
-                if handle._cancelled:
-                    continue
                 context = handle._context
                 home = context.get(_home)
+                if handle._cancelled:
+                    continue
                 if home is not None and not home.running:
                     home._held.append(handle)
                     continue
-                self.callbacks += 1
                 if census is not None:
                     census[_name(handle)] += 1
                 # Not Handle._run: that logs an exception of a callback, here it ends the simulation.

@@ -6,6 +6,9 @@ Both sides know the many, in one order: the roster's members, or a round's.
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from itertools import compress
+
+_TRUTH = bytes.maketrans(b"01", b"\0\1")
 
 
 def bits_of(some: Container[bytes], of: Sequence[bytes]) -> bytes:
@@ -19,7 +22,7 @@ def named(bits: bytes, of: Sequence[bytes]) -> tuple[bytes, ...]:
     number = int.from_bytes(bits, "little")
     if len(bits) != _size_bytes(of) or number >> len(of):
         raise ValueError(f"{len(bits)} bytes of bits for {len(of)} peers")
-    return tuple(peer for peer, digit in zip(of, reversed(f"{number:0{len(of)}b}"), strict=False) if digit == "1")
+    return tuple(compress(of, f"{number:0{len(of)}b}"[::-1].encode().translate(_TRUTH)))
 
 
 def _size_bytes(of: Sequence[bytes]) -> int:

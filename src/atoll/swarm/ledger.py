@@ -63,8 +63,7 @@ def _announced(opened: OpenRound) -> journal.RoundAnnounced:
 def _committed(
     opened: OpenRound, closed: ClosedRound, tokens_per_sample: int, round_s: float
 ) -> journal.RoundCommitted:
-    returned = opened.unused(frozenset(closed.contributors))
-    counted = lease.without(lease.give_back((), [opened.ranges]), returned)
+    counted = lease.without(lease.give_back((), [opened.ranges]), closed.returned)
     samples = lease.size(counted)
     return journal.RoundCommitted(
         channel=closed.key.channel,
@@ -75,7 +74,7 @@ def _committed(
         result=closed.result,
         round_s=round_s,
         counted=_pairs(counted),
-        returned=_pairs(returned),
+        returned=_pairs(closed.returned),
     )
 
 

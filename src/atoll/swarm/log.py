@@ -164,6 +164,8 @@ class ClosedRound(Struct, frozen=True):
     key: Key
     contributors: tuple[bytes, ...]
     result: str
+    returned: Lease = ()
+    """What its other members had leased, sorted and joined."""
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -273,7 +275,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         history,
         version=committed.key.version,
         open=None,
-        last=ClosedRound(committed.key, contributors, committed.result),
+        last=ClosedRound(committed.key, contributors, committed.result, unused),
         returned=lease.give_back(history.returned, [unused]),
         samples=history.samples + sum(open_.quotas) - lease.size(unused),
     )

@@ -84,6 +84,11 @@ def resend_s(broker: Broker, round_: Round) -> float:
     return max(STALL_S, min(MEDIANS * wire_s, broker.run.upkeep.patience_s_max))
 
 
+def return_s(broker: Broker, round_: Round) -> float:
+    """Return how long the busiest owner needs for what it owns, by its own measure; 0: none is known."""
+    return min(_wire(broker, round_, round_.owners)[0], broker.run.upkeep.patience_s_max)
+
+
 def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float, str]:
     """Return the longest time that one of some members needs on the wire, by its own measure; 0: none is known."""
     bulk = broker.bulk

@@ -23,7 +23,7 @@ from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
-from atoll.swarm.patience import STALL_S, patience, patience_s_min, remember, resend_s, stall
+from atoll.swarm.patience import STALL_S, patience, patience_s_min, remember, resend_s, return_s, stall
 from atoll.swarm.shares import Shards
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
 
@@ -165,9 +165,10 @@ def _commit(
     """Commit a result that enough hold: at once if all do, else a little later, as owners return nothing after it.
 
     Whoever then lacks something has to fetch it: right for a few that are slow, a waste for many that are nearly done.
+    So the busiest owner has the time that its line needs for all it returns.
     """
     held_s = now_s if round_.held_s is None else round_.held_s
-    due_s = held_s + COURTESY * (held_s - round_.settled_s)
+    due_s = max(held_s + COURTESY * (held_s - round_.settled_s), round_.settled_s + return_s(broker, round_))
     lacking = any(c.peer in broker.present and c.peer not in round_.holding for c in settled)
     if lacking and now_s < due_s:
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []

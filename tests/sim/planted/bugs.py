@@ -230,7 +230,7 @@ BUGS = (
         "samples and tokens of contributions that were dropped are reported as trained on",
         (
             "swarm/ledger.py",
-            "    counted = lease.without(lease.give_back((), [opened.ranges]), returned)\n",
+            "    counted = lease.without(lease.give_back((), [opened.ranges]), closed.returned)\n",
             "    counted = lease.give_back((), [opened.ranges])\n",
         ),
     ),
