@@ -38,6 +38,8 @@ from atoll.sync.schedule import rate
 SLICE_S = 1.0
 """Work between two looks at the desk takes about this long."""
 RETRY_S = 2.0
+NEAR = 2
+"""Versions behind the newest with which a joiner stands: it is counted in, and gets the rest before it works."""
 FEW_STEPS = 10
 """A round of fewer steps is checkpointed only now and then."""
 CHECKPOINT_EVERY_FEW = 50
@@ -86,9 +88,9 @@ def stand(member: Member) -> None:
 def _stand_if_near(member: Member) -> None:
     """Stand with a newer anchor; who joins must be near, lest a round wait long for what it still lacks.
 
-    One version behind is near: whoever keeps pace with the rounds may never be nearer, until it is in one.
+    Whoever barely keeps pace with the rounds never gets quite to the newest version, until it is in one.
     """
-    if member.ready or member.anchor.version >= member.history.version - 1:
+    if member.ready or member.anchor.version >= member.history.version - NEAR:
         stand(member)
 
 

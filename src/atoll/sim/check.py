@@ -55,7 +55,7 @@ HOLDERS_MIN = 2
 """Disks that must have a result when it is called committed, if two who made it are there."""
 SLACK_S = 10.0
 """A round may last so much longer than its patience: machines sleep, and words travel."""
-LAG_MAX = 2
+LAG_MAX = 3
 """Whoever is announced in a round is at most so many versions behind the one that it starts from."""
 SAID_MIN = 20
 """Messages of nonsense of which at least one must have been heard by somebody."""

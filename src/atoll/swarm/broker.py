@@ -77,8 +77,9 @@ SEAT_S = 20.0
 """A council member that is away for longer loses its seat to a peer that is there; shorter may be a restart."""
 CROWD = 64
 """Members beyond which changes of the roster are told together, between rounds."""
-LAG_MAX = 2
-"""A peer this many versions behind may be counted in: it catches up before it works."""
+LAG_MAX = 3
+"""A peer this many versions behind may be counted in: it catches up before it works. One more than it may stand with
+for the first time, since a round may have gone by."""
 
 
 def take_office(

@@ -187,8 +187,8 @@ BUGS = (
         "a committed contribution's lease goes back all the same, and is handed out again",
         (
             "swarm/log.py",
-            "    unused = open_.unused(frozenset(contributors))\n",
-            "    unused = open_.ranges\n",
+            "        returned=lease.give_back(history.returned, [unused]),\n",
+            "        returned=lease.give_back(history.returned, [open_.ranges]),\n",
         ),
     ),
     _bug(
