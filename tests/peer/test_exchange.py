@@ -61,6 +61,17 @@ def test_a_round_takes_little_longer_than_the_bytes_of_one_direction(peers: int)
     assert all(bound_s <= took_s <= 1.2 * bound_s for took_s in took.values()), (took, bound_s)
 
 
+@pytest.mark.parametrize("pace", [1.0, 1.3])
+def test_who_barely_keeps_pace_with_the_others_is_counted_in_again_after_a_crash(pace: float) -> None:
+    round_s = B_BYTES * (1 + 1 / 3) / FAST_BYTES_S
+    slow_bytes_s = B_BYTES / (pace * round_s)
+    crash = Crash(at_s=6 * pace * round_s + 1.0, peer=3, restart_after_s=4 * round_s)
+    outcome = exchanged([FAST_BYTES_S, FAST_BYTES_S, FAST_BYTES_S, slow_bytes_s], rounds=15, faults=[crash])
+    slow = name(outcome.hosts[3])
+    without = [e.version for e in events(outcome, journal.RoundCommitted, peer=0) if slow not in e.contributors]
+    assert 0 < len(without) < 7
+
+
 def test_a_slow_member_sends_and_receives_at_the_same_time_and_soon_owns_nothing() -> None:
     outcome = exchanged([FAST_BYTES_S, FAST_BYTES_S, FAST_BYTES_S, SLOW_BYTES_S], rounds=5)
     took = rounds_s(outcome)

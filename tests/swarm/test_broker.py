@@ -147,13 +147,13 @@ def test_a_joiner_in_the_middle_of_a_round_is_counted_from_the_next_one() -> Non
 
 def test_who_lags_a_little_is_counted_in_and_who_lags_more_is_not() -> None:
     table = three()
-    for _ in range(3):
+    for _ in range(4):
         table.finish_round(A, B, C)
     table.arrive(D, E)
     table.stand(D, version=1)
     table.stand(E, version=0)
     table.finish_round(A, B, C)
-    # Standing is heard anew only when it changes: now version 4 is out, D is three behind.
+    # Standing is heard anew only when it changes: now version 5 is out, D is four behind.
     assert table.announced()[-1].members == (A, B, C)
     table.stand(D, version=2)
     table.finish_round(A, B, C)
