@@ -104,3 +104,13 @@ def test_a_damaged_message_raises_nothing_else(data: some.DataObject) -> None:
         assert isinstance(wire.decode(bytes(whole)), Ask | Chunk)
     except BadMessage as error:
         assert error.what
+
+
+def test_a_long_message_that_is_told_again_is_the_same_and_nonsense_is_never_remembered() -> None:
+    told: Wire[Ask] = Wire(Ask, remember=2)
+    long, short = encode(Ask(names=["x" * 10_000])), encode(Ask(names=["x"]))
+    assert told.decode(long) is told.decode(memoryview(long))
+    assert told.decode(short) is not told.decode(short)
+    for _ in range(2):
+        with pytest.raises(BadMessage):
+            told.decode(packed({"kind": "ask", "names": 1, "more": "x" * 10_000}))

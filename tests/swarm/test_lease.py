@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.swarm.lease import Lease, Range, give_back, part, positions, size, split, take, without
+from atoll.swarm.lease import Lease, Range, give_back, part, positions, size, take, without
 
 quotas = some.lists(some.integers(0, 40), max_size=6)
 
 
 def hand_out(wanted: list[int], returned: Lease, fresh: int) -> tuple[tuple[Lease, ...], Lease, int]:
     ranges, left, after = take(sum(wanted), returned, fresh)
-    return split(ranges, wanted), left, after
+    starts = accumulate(wanted, initial=0)
+    return tuple(part(ranges, skip, quota) for skip, quota in zip(starts, wanted, strict=False)), left, after
 
 
 def all_of(*leases: Lease) -> list[int]:

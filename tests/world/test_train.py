@@ -164,7 +164,7 @@ def test_nobody_is_taken_for_dead_in_half_an_hour_on_a_saturated_machine() -> No
 def _compute_for(shore: Shore, block_s: float) -> None:
     """Let two peers train for one step of at least `block_s`, in which nothing else of theirs computes."""
     assert block_s > 2 * Rhythm().improbable_s()
-    batch = _batch_of(load_run(shore.run_file(rounds=1, steps=1), overrides=LARGE), 1.05 * block_s)
+    batch = _batch_of(load_run(shore.run_file(rounds=1, steps=1), overrides=LARGE), 1.5 * block_s)
     words = [word for change in (*LARGE, f"recipe.work.batch={batch}") for word in ("--set", change)]
     home = shore.folder / "home"
     done = shore.atoll(*shore.train(shore.run_file(rounds=1, steps=1), home, 2), *words, timeout_s=60 + 6 * block_s)

@@ -24,6 +24,7 @@ import iroh
 from iroh import iroh_ffi
 
 from atoll.errors import LocalError
+from atoll.net.garbage import start_sweeping
 from atoll.net.identity import short
 from atoll.net.pulse import SILENCE_S_MAX, Pulse
 from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, Slot
@@ -268,6 +269,7 @@ class IrohTransport:
         self._greeting = 0
         self._changed = asyncio.Event()
         self._closed = False
+        self._sweeper = start_sweeping()
         self._crew.start(self._listen())
 
     @property
@@ -321,6 +323,7 @@ class IrohTransport:
         with contextlib.suppress(TimeoutError):  # peers that are gone need no goodbye
             async with asyncio.timeout(_CLOSE_S):
                 await self._endpoint.close()
+        self._sweeper.cancel()
 
     def _adopt(self, raw: iroh.Connection) -> IrohConn:
         conn = IrohConn(raw, self.counts, self._silence_s_max)

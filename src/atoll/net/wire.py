@@ -8,6 +8,7 @@ and whatever is wrong with the bytes becomes a `BadMessage`, never another excep
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed
 
 WIRE_VERSION = 1
+LONG_BYTES = 2048
+"""A message that is worth remembering."""
 
 M = TypeVar("M")
 
@@ -38,10 +41,14 @@ def encode(message: msgspec.Struct) -> bytes:
 class Wire(Generic[M]):
     """The messages of one protocol."""
 
-    def __init__(self, kinds: Any) -> None:
-        """Accept exactly the records of the union `kinds`."""
+    def __init__(self, kinds: Any, *, remember: int = 0) -> None:
+        """Accept exactly the records of the union `kinds`, and remember so many long ones of the last.
+
+        Messages never change, so where many peers are one process, those who are told the same can share it.
+        """
         self.kinds = kinds
         self._decode = msgspec.msgpack.Decoder(kinds).decode
+        self._recall = lru_cache(remember)(self._decode) if remember else None
 
     def decode(self, data: bytes | memoryview, limit: int = MESSAGE_BYTES_MAX) -> M:
         """Return the message in `data`, or raise `BadMessage` saying what is wrong with it."""
@@ -53,7 +60,9 @@ class Wire(Generic[M]):
             hint = "the other peer runs another version of Atoll: update the older of the two"
             raise BadMessage(f"wire version {data[0]}, expected {WIRE_VERSION}", hint=hint)
         try:
-            message: M = self._decode(memoryview(data)[1:])
+            body = memoryview(data)[1:]
+            recall = self._recall if len(body) >= LONG_BYTES else None
+            message: M = self._decode(body) if recall is None else recall(bytes(body))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadMessage(f"not a message of this protocol: {str(error)[:200]}") from error
         return message

@@ -33,7 +33,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.shares import covers
 
-BrokerTalk: Wire[FromBroker] = Wire(FromBroker)
+BrokerTalk: Wire[FromBroker] = Wire(FromBroker, remember=8)
 RETRY_S = 0.25
 RETRY_S_MAX = 15.0
 GREETING_S_MAX = 30.0

@@ -7,8 +7,8 @@ commit says which leases were used and which went back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 
 from msgspec import Struct
@@ -58,11 +58,6 @@ def part(ranges: Lease, skip: int, count: int) -> Lease:
         if not count:
             break
     return tuple(found)
-
-
-def split(ranges: Lease, quotas: Sequence[int]) -> tuple[Lease, ...]:
-    """Return one lease for each quota, in order."""
-    return tuple(part(ranges, skip, quota) for skip, quota in zip(accumulate(quotas, initial=0), quotas, strict=False))
 
 
 def without(ranges: Lease, others: Lease) -> Lease:
