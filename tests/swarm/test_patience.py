@@ -8,7 +8,7 @@ from atoll import journal
 from atoll.swarm.messages import Standing
 from atoll.swarm.patience import BUSY_S, FEW_S, STALL_S, patience, patience_s_min, stall
 from atoll.swarm.shares import Bulk
-from tests.swarm.table import BULK, A, B, C, Table, small_run
+from tests.swarm.table import BULK, A, B, C, D, E, Table, small_run
 
 MB = 1_000_000
 
@@ -27,10 +27,10 @@ def trained(took_s: float, *, home_s: float = 0.0, rounds: int = 1, patience_s_m
     return table
 
 
-def measured(table: Table, rate_mb_s: float, size_mb: int = 60) -> None:
+def measured(table: Table, rate_mb_s: float, peers: tuple[bytes, ...] = (A, B, C), size_mb: int = 60) -> None:
     table.broker = replace(table.broker, bulk=Bulk(BULK.chunks, size_mb * MB // BULK.chunks))
     version = table.broker.history.version
-    for peer in (A, B, C):
+    for peer in peers:
         table.say(peer, Standing(version, f"anchor-{version}", int(rate_mb_s * MB), int(rate_mb_s * MB)))
 
 
@@ -128,16 +128,30 @@ def test_a_commit_waits_half_as_long_again_for_those_who_nearly_have_the_result(
     assert table.broker.history.version == 2
 
 
-def test_a_commit_waits_for_what_the_busiest_owner_returns_at_its_rate() -> None:
-    table = trained(5.0)
-    measured(table, 10.0)
-    table.contribute(A, B, C)
-    table.reduce(A, B, C)
+def test_while_more_than_half_lack_the_result_a_commit_waits_for_the_busiest_owner() -> None:
+    table = Table(small_run(start_with=5))
+    table.join(A, B, C, D, E)
+    measured(table, 10.0, (A, B, C, D, E))
+    table.contribute(A, B, C, D, E)
+    table.reduce(A, B, C, D, E)
     table.hold(A, B)
-    table.tick(7.9)
-    assert table.broker.history.version == 1, "a third of 60 MB, to one more than itself, and its own: 8 s at 10 MB/s"
+    table.tick(9.5)
+    assert table.broker.history.version == 0, (
+        "a fifth of 60 MB to three more than itself, and its own: 9.6 s at 10 MB/s"
+    )
     table.tick(0.1)
-    assert table.broker.history.version == 2
+    assert table.broker.history.version == 1
+
+
+def test_a_commit_does_not_wait_for_the_busiest_owner_where_most_have_the_result() -> None:
+    table = Table(small_run(start_with=5))
+    table.join(A, B, C, D, E)
+    measured(table, 10.0, (A, B, C, D, E))
+    table.contribute(A, B, C, D, E)
+    table.reduce(A, B, C, D, E)
+    table.hold(A, B, C)
+    table.tick()
+    assert table.broker.history.version == 1
 
 
 def test_a_commit_waits_for_nobody_when_all_have_the_result() -> None:

@@ -165,11 +165,13 @@ def _commit(
     """Commit a result that enough hold: at once if all do, else a little later, as owners return nothing after it.
 
     Whoever then lacks something has to fetch it: right for a few that are slow, a waste for many that are nearly done.
-    So the busiest owner has the time that its line needs for all it returns.
+    So while more than half lack it, the busiest owner has the time that its line needs for all it returns.
     """
     held_s = now_s if round_.held_s is None else round_.held_s
-    due_s = max(held_s + COURTESY * (held_s - round_.settled_s), round_.settled_s + return_s(broker, round_))
-    lacking = any(c.peer in broker.present and c.peer not in round_.holding for c in settled)
+    due_s = held_s + COURTESY * (held_s - round_.settled_s)
+    lacking = sum(c.peer in broker.present and c.peer not in round_.holding for c in settled)
+    if 2 * lacking > len(settled):
+        due_s = max(due_s, round_.settled_s + return_s(broker, round_))
     if lacking and now_s < due_s:
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
         return replace(broker, round=replace(round_, held_s=held_s)), wake
