@@ -69,16 +69,19 @@ def alike(*owners: bytes) -> Shards:
 class Table:
     """A broker in office, its log, and everything it did."""
 
-    def __init__(self, run: Run | None = None, log: list[Entry] | None = None, now_s: float = 0.0) -> None:
+    def __init__(
+        self, run: Run | None = None, log: list[Entry] | None = None, now_s: float = 0.0, plan: Plan | None = None
+    ) -> None:
         self.now_s = now_s
         self.log: list[Entry] = list(log or [FOUNDING])
         self.did: list[Action] = []
         history = History()
         for entry in self.log:
             history = apply(history, entry)
-        self.broker, first = take_office(A, history.epoch + 1, run or small_run(), 10, history, now_s, bulk=BULK)
+        term = history.epoch + 1
+        self.broker, first = take_office(A, term, run or small_run(), 10, history, now_s, bulk=BULK, plan=plan)
         self._do(first)
-        self.tick(1.0)
+        self.tick(0.5)
 
     def restarted(self, after_s: float = 1.0) -> Table:
         """Return the table of a broker that died and came back with this one's log."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import Identity
 from atoll.spec.run import AllowList, Membership, canonical, identity
-from atoll.swarm.broker import CROWD, GONE_S_MAX, step, take_office
+from atoll.swarm.broker import CROWD, GONE_S_MAX, RESUME_S, step, take_office
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     CouncilChanged,
@@ -39,8 +40,9 @@ from atoll.swarm.messages import (
     Welcome,
 )
 from atoll.swarm.patience import LINKS_S, STALL_S
+from atoll.swarm.shares import Shard
 from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Logged, Said, Tell, Tick, Write
-from tests.swarm.table import A, B, C, D, E, Table, alike, small_run
+from tests.swarm.table import BULK, A, B, C, D, E, Table, alike, small_run
 
 
 def three(**kwargs) -> Table:  # type: ignore[no-untyped-def]
@@ -329,6 +331,30 @@ def test_a_member_that_comes_back_is_told_the_present_plan() -> None:
     assert table.plan_of(C).attempt == table.round.attempt == 1
 
 
+def test_a_new_broker_waits_for_the_members_of_the_open_round_before_it_plans_but_not_for_long() -> None:
+    again = three().restarted()
+    again.join(A, B)
+    assert again.broker.round is None, "C may be about to come"
+    again.join(C)
+    assert again.plan_of(C).owners == (A, B, C)
+    late = three().restarted()
+    late.join(A, B)
+    late.tick(RESUME_S)
+    assert late.plan_of(A).owners == (A, B)
+
+
+def test_a_new_broker_leaves_shards_where_they_are_and_spreads_those_of_who_is_gone() -> None:
+    table = three()
+    plan = replace(table.plan_of(A), shards=(Shard(B, 0, 1), Shard(C, 1, BULK.chunks - 1)))
+    kept = Table(table.broker.run, table.log, table.now_s + 1.0, plan=plan)
+    kept.join(A, B, C)
+    assert kept.plan_of(A).shards == plan.shards
+    spread = Table(table.broker.run, table.log, table.now_s + 1.0, plan=plan)
+    spread.join(A, B)
+    spread.tick(RESUME_S)
+    assert spread.plan_of(A).owners == (B,)
+
+
 def test_in_a_crowd_the_roster_changes_between_rounds_unless_a_member_of_the_round_moves() -> None:
     crowd = [bytes([9, place]) * 16 for place in range(CROWD + 1)]
     table = Table(small_run(start_with=len(crowd) + 1))
@@ -593,7 +619,7 @@ def test_a_restart_is_a_new_epoch() -> None:
 def test_after_a_restart_known_members_are_awaited_for_a_while() -> None:
     again = committed_and_restarted()
     again.join(A, B)
-    again.tick(REUNION_S - 1.1)
+    again.tick(REUNION_S - 0.6)
     assert len(again.announced()) == 1, "C is still expected"
     again.tick(0.2)
     assert again.announced()[1].members == (A, B)
@@ -653,15 +679,18 @@ def test_an_open_round_goes_on_after_a_restart_in_a_new_epoch() -> None:
     assert [c.contributors for c in again.committed()] == [(A, B, C)]
 
 
-def test_an_owner_that_does_not_come_back_after_a_restart_is_replaced_when_the_wait_is_over() -> None:
+def test_who_does_not_come_back_after_a_restart_owns_nothing_and_is_waited_for_a_while() -> None:
     again = three().restarted()
     again.join(A, B)
+    again.tick(RESUME_S)
+    assert again.plan_of(A).owners == (A, B)
     again.contribute(A, B)
-    again.tick(REUNION_S - 1.1)
-    assert again.plan_of(A).owners == (A, B, C)
+    again.tick(REUNION_S - RESUME_S - 0.6)
+    assert again.plan_of(A).settled is None, "C may still contribute"
     again.tick(0.2)
-    assert again.plan_of(B).owners == (A, B)
-    again.finish_round(A, B)
+    assert again.settled_of(A) == [A, B]
+    again.reduce(A, B)
+    again.hold(A, B)
     assert again.committed()[0].contributors == (A, B)
 
 

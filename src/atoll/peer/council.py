@@ -253,18 +253,26 @@ class Council:
         outbox.put_nowait(message)
 
     async def _speak(self, peer: PeerId, outbox: asyncio.Queue[FromCouncil | Hail]) -> None:
-        """Keep a stream to a council member as long as there is something to say; what gets lost is said again."""
+        """Keep a stream to a council member as long as there is something to say.
+
+        What fails on a stream that was open already, perhaps to an earlier life of the peer, is said anew on another.
+        """
+        message = await outbox.get()
         while True:
-            message = await outbox.get()
+            said = 0
             try:
                 async with self._member.links.talk(peer, "council") as stream:
                     while True:
                         await say(stream, message)
+                        said += 1
                         message = await outbox.get()
             except PeerLost:
+                if said:
+                    continue
                 self.lose(peer)
                 while not outbox.empty():  # out of date by now
                     outbox.get_nowait()
+                message = await outbox.get()
 
 
 def founding(me: PeerId) -> Entry:

@@ -80,6 +80,7 @@ class Office:
             now_s,
             cold=not member.followed,
             bulk=member.bulk,
+            plan=member.plan,
         )
 
     def logged(self, entry: Entry) -> None:

@@ -23,6 +23,7 @@ from atoll.swarm.log import (
     EpochStarted,
     History,
     Key,
+    OpenRound,
     Record,
     RosterChanged,
     RoundAnnounced,
@@ -41,6 +42,7 @@ from atoll.swarm.messages import (
     FromMember,
     Holding,
     Leave,
+    Plan,
     Reduced,
     Refused,
     Settings,
@@ -66,6 +68,7 @@ from atoll.swarm.state import (
     Said,
     Tell,
     Tick,
+    Wake,
     Write,
     admits,
     expected,
@@ -75,6 +78,8 @@ GONE_S_MAX = 600.0
 """A peer that is away for longer leaves the roster; it may join again."""
 SEAT_S = 20.0
 """A council member that is away for longer loses its seat to a peer that is there; shorter may be a restart."""
+RESUME_S = 1.0
+"""So long a new broker waits for the members of the open round, all of whom it hails, before it plans."""
 CROWD = 64
 """Members beyond which changes of the roster are told together, between rounds."""
 LAG_MAX = 3
@@ -92,6 +97,7 @@ def take_office(
     *,
     cold: bool = True,
     bulk: Bulk = WHOLE,
+    plan: Plan | None = None,
 ) -> tuple[Broker, list[Action]]:
     """Return a broker that starts in a new term from what is committed of the log, and its first act.
 
@@ -109,6 +115,7 @@ def take_office(
         cold=cold,
         tokens_per_sample=tokens_per_sample,
         bulk=bulk,
+        plan=plan,
         history=history,
         away_s=away_s,
     )
@@ -223,8 +230,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case EpochStarted(epoch=epoch):
             broker = replace(broker, epoch=epoch)
             if broker.history.open is not None:
-                broker, plan = open_round(broker, broker.history.open, now_s)
-                actions += plan
+                actions.append(Wake(broker.started_s + RESUME_S))
         case RosterChanged():
             actions += _roster_notes(before, broker.history)
         case CouncilChanged():
@@ -272,9 +278,11 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         if wanted is not None:
             return _write(broker, wanted)
         broker = replace(broker, calm=_calm(broker, now_s))
-    if broker.round is None:
-        return _next_round(broker, now_s)
-    return drive(broker, broker.round, now_s)
+    if broker.round is not None:
+        return drive(broker, broker.round, now_s)
+    if history.open is not None:
+        return _resume(broker, history.open, now_s)
+    return _next_round(broker, now_s)
 
 
 def _write(broker: Broker, record: Record) -> tuple[Broker, list[Action]]:
@@ -350,6 +358,16 @@ def _wanted_roster(broker: Broker, now_s: float) -> RosterChanged | None:
     if not left and not joined:
         return None
     return RosterChanged(broker.history.roster + 1, tuple(joined), tuple(left))
+
+
+def _resume(broker: Broker, left: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
+    """Plan the round that an earlier broker left open, once its members are back with what they know, or it is late."""
+    back = all(p in broker.present and broker.present[p].standing for p in left.members if _coming(broker, p, now_s))
+    return open_round(broker, left, now_s) if back or now_s >= broker.started_s + RESUME_S else (broker, [])
+
+
+def _coming(broker: Broker, peer: bytes, now_s: float) -> bool:
+    return peer in broker.present or expected(broker, peer, now_s)
 
 
 def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:

@@ -35,21 +35,36 @@ COURTESY = 0.5
 
 
 def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
-    """Begin to plan an announced round: members own what their lines can carry."""
-    broker, shards, notes = share_out(broker, announced)
-    number = broker.attempts
-    round_ = Round(
+    """Begin to plan an announced round: members own what their lines can carry, or what an earlier broker gave them."""
+    notes: list[Action] = []
+    shards = _kept(broker, announced)
+    if shards is None:
+        broker, shards, notes = share_out(broker, announced)
+    round_ = _round(announced, shards, broker.attempts, now_s, gather=gathers(broker, shards))
+    round_ = replace(round_, absent=_absent(broker, round_, now_s))
+    broker = replace(broker, round=round_, attempts=round_.attempt + 1)
+    return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
+
+
+def _round(announced: OpenRound, shards: Shards, attempt: int, now_s: float, *, gather: bool) -> Round:
+    return Round(
         announced=announced,
         began_s=now_s,
         moved_s=now_s,
-        attempt=number,
-        first_attempt=number,
+        attempt=attempt,
+        first_attempt=attempt,
         shards=shards,
-        gather=gathers(broker, shards),
+        gather=gather,
     )
-    round_ = replace(round_, absent=_absent(broker, round_, now_s))
-    broker = replace(broker, round=round_, attempts=number + 1)
-    return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
+
+
+def _kept(broker: Broker, announced: OpenRound) -> Shards | None:
+    """Return the shards that an earlier broker gave out for this round, except that those of who is gone are spread."""
+    plan = broker.plan
+    if plan is None or plan.key != announced.key:
+        return None
+    gone = [owner for owner in plan.owners if owner not in broker.present]
+    return without(broker, _round(announced, plan.shards, 0, 0.0, gather=plan.gather), gone) if gone else plan.shards
 
 
 def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float) -> tuple[Broker, list[Action]]:

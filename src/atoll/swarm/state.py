@@ -11,7 +11,7 @@ from msgspec import Struct
 from atoll import journal
 from atoll.spec.run import AllowList, Run
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged
-from atoll.swarm.messages import Contribution, FromBroker, FromMember, Standing
+from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
 
 REUNION_S = 15.0
@@ -195,6 +195,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
     pace: Pace = Pace()
+    plan: Plan | None = None
+    """What the broker before us planned for the open round, as our own member heard it."""
     calm: Calm | None = None
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
