@@ -180,10 +180,10 @@ def test_a_round_that_is_announced_with_somebody_far_behind_is_found(outcome: Ou
     assert list(ready(outcome)) == []
     channel, who = "outer", [short(outcome.hosts[0].peer)]
     late = [
-        journal.RoundAnnounced(channel=channel, version=version, members=who, samples=1, first=0) for version in (6, 7)
+        journal.RoundAnnounced(channel=channel, version=version, members=who, samples=1, first=0) for version in (7, 8)
     ]
     outcome.lines.extend(Line(9.0, who[0], event) for event in late)
-    assert list(ready(outcome)) == [f"version 7 was announced with {who[0]}, which was only at 3"]
+    assert list(ready(outcome)) == [f"version 8 was announced with {who[0]}, which was only at 3"]
 
 
 def test_a_version_that_is_committed_in_two_ways_is_found(outcome: Outcome) -> None:

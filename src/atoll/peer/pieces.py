@@ -179,7 +179,7 @@ class Haul:
         while len(donor.owes) < _window(donor):
             index = self._rarest(donor)
             if index is None:
-                index = self._take_over(peer, donor, now_s)
+                index = self._take_over(donor, now_s)
             if index is None:
                 break
             if not donor.owes:
@@ -243,22 +243,25 @@ class Haul:
             return index
         return None
 
-    def _take_over(self, peer: PeerId, donor: _Donor, now_s: float) -> int | None:
+    def _take_over(self, donor: _Donor, now_s: float) -> int | None:
         """Return the piece that others would deliver last, if it comes much sooner from here."""
         mine_s = (len(donor.owes) + 1) * self._pace_s(donor, now_s)
-        latest: tuple[float, int, _Donor, int] | None = None
+        soonest: dict[int, tuple[float, int, _Donor]] = {}
         for other in self._donors.values():
-            if other is donor:
-                continue
             pace_s = self._pace_s(other, now_s)
             for place, index in enumerate(other.owes):
                 due_s = (place + 1) * pace_s
-                can = self._askers[index] == 1 and (donor.has is None or index in donor.has)
-                if can and due_s > max(GAIN * mine_s, latest[0] if latest is not None else 0.0):
-                    latest = due_s, place, other, index
-        if latest is None:
+                if index not in soonest or due_s < soonest[index][0]:
+                    soonest[index] = due_s, place, other
+        late = [
+            (due_s, index)
+            for index, (due_s, _, _) in soonest.items()
+            if due_s > GAIN * mine_s and index not in donor.owes and (donor.has is None or index in donor.has)
+        ]
+        if not late:
             return None
-        _, place, other, index = latest
+        _, index = max(late, key=lambda each: each[0])
+        _, place, other = soonest[index]
         if place:  # the first is perhaps on its way already: whichever comes sooner
             self._call_off(other, index)
         return index
