@@ -14,9 +14,7 @@ from atoll.peer.pieces import (
     WINDOW_MAX,
     Haul,
     Listing,
-    bits_of,
     piece_bytes,
-    pieces_of,
 )
 
 A, B, C = (PeerId(name * 32) for name in (b"a", b"b", b"c"))
@@ -40,13 +38,6 @@ def test_spans_cover_a_file_once() -> None:
             assert first == at
             at += length
         assert at == size_bytes
-
-
-@given(st.integers(1, 200), st.data())
-def test_bits_say_which_pieces(count: int, data: st.DataObject) -> None:
-    pieces = sorted(data.draw(st.sets(st.integers(0, count - 1))))
-    assert pieces_of(bits_of(pieces, count), count) == pieces
-    assert all(index < count for index in pieces_of(b"\xff" * 100, count))
 
 
 def test_a_window_is_filled_and_then_grows_with_the_pace() -> None:

@@ -28,7 +28,8 @@ from atoll.net.transport import Malformed, PeerId, Stream
 from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Changes, Member
 from atoll.peer.messages import Cancel, Chunk, Declined, Fellow, FetchPieces, FetchResult, FetchTalk, Have, Offer, Want
-from atoll.peer.pieces import WINDOW_MAX, Haul, bits_of, pieces_of
+from atoll.peer.pieces import WINDOW_MAX, Haul
+from atoll.swarm.bits import bits_of, places_of
 
 DONORS_MAX = 16
 """Donors one download draws from at once."""
@@ -273,7 +274,7 @@ async def _draw(errand: Errand, donor: PeerId) -> None:
             await say(stream, errand.ask)
             offer = await offered(stream, member.silence_s_max)
             haul = await errand.accept(offer)
-            haul.join(donor, pieces_of(offer.here, haul.count) if offer.here else None)
+            haul.join(donor, places_of(offer.here, haul.count) if offer.here else None)
             try:
                 await _draw_from(errand, haul, donor, stream)
             finally:

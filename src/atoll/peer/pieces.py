@@ -69,19 +69,6 @@ class Listing(Struct, frozen=True):
         return len(self.digests) == -(-self.size_bytes // step) and all(len(d) == 32 for d in self.digests)
 
 
-def bits_of(pieces: Iterable[int], count: int) -> bytes:
-    """Return one bit per piece, lowest first."""
-    bits = bytearray(-(-count // 8))
-    for index in pieces:
-        bits[index // 8] |= 1 << index % 8
-    return bytes(bits)
-
-
-def pieces_of(bits: bytes, count: int) -> list[int]:
-    """Return the pieces whose bit is set; bits beyond the last piece say nothing."""
-    return [i for i in range(min(count, 8 * len(bits))) if bits[i // 8] >> i % 8 & 1]
-
-
 @dataclass
 class _Donor:
     """What one donor has, owes and is worth."""

@@ -1,29 +1,25 @@
-"""Some of many peers, as one bit each: how the log names who takes part without naming a thousand keys.
+"""Some of many, one bit each: the members of a round among the roster, the pieces of a state that somebody has.
 
-Both sides know the many, in one order: the roster's members, or a round's.
+Both sides know the many, and in which order they stand; the first has the lowest bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Iterable
 from itertools import compress
 
 _TRUTH = bytes.maketrans(b"01", b"\0\1")
 
 
-def bits_of(some: Container[bytes], of: Sequence[bytes]) -> bytes:
-    """Return a bit for each of the many, set for those who are among `some`; the first is the lowest."""
-    digits = "".join("1" if peer in some else "0" for peer in reversed(of))
-    return int(digits or "0", 2).to_bytes(_size_bytes(of), "little")
+def bits_of(places: Iterable[int], count: int) -> bytes:
+    """Return a bit for each of `count`, set for those at some places."""
+    bits = bytearray(-(-count // 8))
+    for place in places:
+        bits[place // 8] |= 1 << place % 8
+    return bytes(bits)
 
 
-def named(bits: bytes, of: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return those of the many whose bit is set; raises `ValueError` for bits that cannot be theirs."""
-    number = int.from_bytes(bits, "little")
-    if len(bits) != _size_bytes(of) or number >> len(of):
-        raise ValueError(f"{len(bits)} bytes of bits for {len(of)} peers")
-    return tuple(compress(of, f"{number:0{len(of)}b}"[::-1].encode().translate(_TRUTH)))
-
-
-def _size_bytes(of: Sequence[bytes]) -> int:
-    return (len(of) + 7) // 8
+def places_of(bits: bytes, count: int) -> list[int]:
+    """Return the places whose bit is set, in order; bits beyond the last place say nothing."""
+    digits = f"{int.from_bytes(bits, 'little'):0{count}b}"[::-1]
+    return list(compress(range(count), digits.encode().translate(_TRUTH)))

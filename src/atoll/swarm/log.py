@@ -21,7 +21,7 @@ from atoll.net.transport import PeerId
 from atoll.spec.load import decode_run
 from atoll.spec.run import identity
 from atoll.swarm import lease
-from atoll.swarm.bits import bits_of, named
+from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
 
 
@@ -247,12 +247,12 @@ def _change_roster(history: History, change: RosterChanged) -> History:
 
 def announcement(history: History, key: Key, members: Iterable[bytes], quota: int, base: str) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, all with the same quota."""
-    return RoundAnnounced(key, bits_of(frozenset(members), sorted(history.members)), (quota,), base, history.roster)
+    return RoundAnnounced(key, _marked(frozenset(members), sorted(history.members)), (quota,), base, history.roster)
 
 
 def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:
     """Return the record by which an open round ends well."""
-    return RoundCommitted(open_.key, bits_of(frozenset(contributors), open_.members), result)
+    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -293,14 +293,16 @@ def _open(history: History, key: Key) -> OpenRound:
     return history.open
 
 
+def _marked(some: Container[bytes], of: Sequence[bytes]) -> bytes:
+    return bits_of((place for place, peer in enumerate(of) if peer in some), len(of))
+
+
 def _named(bits: bytes, of: Sequence[bytes]) -> tuple[bytes, ...]:
-    """Return those whom a record names: at least one."""
-    try:
-        peers = named(bits, of)
-    except ValueError as error:
-        raise BadLog(f"the log does not add up: {error}") from error
-    _must(len(peers) > 0, "a record names nobody")
-    return peers
+    """Return those whom a record names: at least one, and nobody beyond the last."""
+    places = places_of(bits, len(of))
+    _must(bits == bits_of(places, len(of)), f"{len(bits)} bytes of bits for {len(of)} peers")
+    _must(len(places) > 0, "a record names nobody")
+    return tuple(of[place] for place in places)
 
 
 def to_sign(record: SettingsChanged | CouncilReformed, run_id: str) -> bytes:

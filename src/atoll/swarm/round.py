@@ -267,7 +267,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
     in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled] if why else []
-    if len(in_) < max(broker.run.membership.contributors_min, 1):
+    if len(in_) < broker.run.membership.contributors_min:
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
             return broker, []
