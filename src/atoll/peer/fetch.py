@@ -402,7 +402,8 @@ def _form(anchor: Anchor) -> dict[str, tuple[object, ...]]:
 def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) -> list[PeerId]:
     """Return whom to ask: the likeliest first, each group in random order so that load spreads."""
     likely = [PeerId(p) for p in first if p != member.me]
-    rest = [PeerId(p) for p in sorted(member.history.members) if p != member.me and p not in first]
+    known = {member.me, *first}
+    rest = [PeerId(p) for p in sorted(member.history.members) if p not in known]
     if shuffled:
         member.box.random.shuffle(likely)
         member.box.random.shuffle(rest)
