@@ -22,7 +22,10 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from atoll.net.iroh import IrohTransport, bind
+from bench.lab import Host, Lab, everywhere
+
+from atoll.net.iroh import bind
+from atoll.net.live import LiveTransport
 from atoll.net.transport import PeerId
 
 READY_S_MAX = 120.0
@@ -52,7 +55,7 @@ def _cut() -> None:
     subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
 
 
-def _port(transport: IrohTransport) -> str:
+def _port(transport: LiveTransport) -> str:
     return transport.addresses()[0].rpartition(":")[2]
 
 
@@ -118,9 +121,9 @@ def _inside(folder: Path, how: str, peers: int, age_s: float) -> list[str]:
 
 
 def _in_namespaces(folder: Path, peers: int, age_s: float) -> None:
-    script = Path(__file__).with_name("netns.sh")
-    command = ["bash", str(script), str(peers + 1), "none", "--", *_inside(folder, "cut", peers, age_s)]
-    subprocess.run(command, check=True)
+    with Lab([Host()] * (peers + 1)) as lab:
+        if everywhere(lab, _inside(folder, "cut", peers, age_s)):
+            raise SystemExit("one of them failed")
 
 
 def take_part(folder: Path, how: str, peers: int, age_s: float) -> None:

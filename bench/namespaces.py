@@ -1,11 +1,11 @@
 """Machines that share nothing but a ticket train together: each peer in a network namespace of its own.
 
     sudo python -m bench.namespaces                       three machines, no rate limit
-    sudo python -m bench.namespaces --machines 4 --rate 20mbit
+    sudo python -m bench.namespaces --machines 4 --rate "20 Mbit"
 
-`netns.sh` pretends the machines. The first organises the run there; each of the others gets the ticket and runs
-`atoll join TICKET` with its own home, cache and address. All must end on the same anchors. Needs root and
-iproute2; leaves nothing behind. Exits 1 when peers disagree or a machine fails.
+`bench.lab` pretends the machines. The first organises the run there; each of the others gets the ticket and runs
+`atoll join TICKET` with its own home, cache and address. All must end on the same anchors. Exits 1 when peers disagree
+or a machine fails.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.lab import Host, Lab, everywhere
+
 from atoll import journal
+from atoll.units import rate_bytes_s
 
 WAIT_S_MAX = 300.0
 RUN = """
@@ -108,7 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--machines", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--rate", default="none", help='limit of each link both ways, for example "20mbit"')
+    parser.add_argument("--rate", type=rate_bytes_s, default=0.0, help='limit both ways, for example "20 Mbit"')
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
@@ -119,9 +122,8 @@ def main() -> int:
             (folder / str(index)).mkdir()
         (folder / "run.toml").write_text(RUN.format(rounds=options.rounds, machines=options.machines))
         inside = [sys.executable, "-m", "bench.namespaces", "--inside", name]
-        script = Path(__file__).with_name("netns.sh")
-        command = ["bash", str(script), str(options.machines), options.rate, "--", *inside]
-        code = subprocess.run(command, check=False).returncode
+        with Lab([Host(options.rate, options.rate)] * options.machines) as lab:
+            code = everywhere(lab, inside)
         if code != 0:
             print(f"a machine failed (exit code {code})", file=sys.stderr)
             return 1

@@ -1,13 +1,13 @@
 """Can peers that nobody can call take part? Two machines behind two routers and one that is open to all.
 
     sudo python -m bench.nat                   no rate limit, until 5 rounds have all three in
-    sudo python -m bench.nat --rate 20mbit
+    sudo python -m bench.nat --rate "20 Mbit"
 
-`netns.sh` pretends the machines and routers (`nft` masquerade, a new port for each destination, answers only let in).
+`bench.lab` pretends the machines and routers (`nft` masquerade, a new port for each destination, answers only let in).
 A probe first shows who can reach whom: both reach the open one, nobody gets through to either of them, and they do
 not reach each other even when both try at once. Then real `atoll` peers train: the open one organises, the others
-join with its ticket, and no outside relay is asked. All must contribute and hold the same anchors. Needs root,
-iproute2 and nftables; leaves nothing behind. Exits 1 when anything of this fails.
+join with its ticket, and no outside relay is asked. All must contribute and hold the same anchors. Exits 1 when
+anything of this fails.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import argparse
 import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.lab import Host, Lab, everywhere
 from bench.namespaces import RUN, take_part
 
 from atoll import journal
+from atoll.units import rate_bytes_s
 
 MACHINES = 3
 HIDDEN = (1, 2)
 PORT = 7000
 PROBE_S = 4.0
-RUN_S_MAX = 1800.0
 
 
 # on one machine
@@ -113,7 +113,7 @@ def trained(folder: Path, rounds: int) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=8, help="how long to train; 5 of them must have all three in")
-    parser.add_argument("--rate", default="none", help='limit of each link both ways, for example "20mbit"')
+    parser.add_argument("--rate", type=rate_bytes_s, default=0.0, help='limit both ways, for example "20 Mbit"')
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
@@ -123,12 +123,11 @@ def main() -> int:
         for index in range(MACHINES):
             (folder / str(index)).mkdir()
         (folder / "run.toml").write_text(RUN.format(rounds=options.rounds, machines=MACHINES))
-        script = Path(__file__).with_name("netns.sh")
-        routers = f"nat={','.join(map(str, HIDDEN))}"
         inside = [sys.executable, "-m", "bench.nat", "--inside", name]
-        command = ["bash", str(script), str(MACHINES), options.rate, routers, "--", *inside]
+        hosts = [Host(options.rate, options.rate, nat=index in HIDDEN) for index in range(MACHINES)]
         began_s = time.monotonic()
-        code = subprocess.run(command, check=False, timeout=RUN_S_MAX, stdout=subprocess.DEVNULL).returncode
+        with Lab(hosts) as lab:
+            code = everywhere(lab, inside)
         print(f"took {time.monotonic() - began_s:.0f} s")
         if code != 0:
             print(f"a machine failed (exit code {code})", file=sys.stderr)

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+
+from bench.lab import Host, Lab
 
 from atoll import journal
 
@@ -26,6 +28,8 @@ PEERS = 5
 BACK_S = 1.0
 SILENT_S = 20.0
 """How long a link stays silent."""
+MBIT = 1e6 / 8
+"""Bytes."""
 RATES_MBIT = (30, 30, 30, 30, 8)
 """Lines in namespaces: one is too slow to own anything."""
 
@@ -107,7 +111,8 @@ class Stage:
     """Five seats and what can be done to the peers on them."""
 
     folder: Path
-    where: str
+    lab: Lab | None = None
+    """The network of their own that they are on, if they are."""
     killed: dict[int, int] = field(default_factory=dict)
     """How often each was killed by us."""
     silenced: dict[int, float] = field(default_factory=dict)
@@ -126,7 +131,10 @@ class Stage:
 
     def silence(self, seat: int) -> float:
         """Let nothing come from a peer any more and return since when."""
-        self._link(seat, "down", signal.SIGSTOP)
+        if self.lab is not None:
+            self.lab.unplug(seat)
+        else:
+            os.kill(self.pid(seat), signal.SIGSTOP)
         self.silenced[seat] = time.time()
         return self.silenced[seat]
 
@@ -136,15 +144,11 @@ class Stage:
             path.unlink()
         for seat, since_s in list(self.silenced.items()):
             time.sleep(max(0.0, since_s + SILENT_S - time.time()))
-            self._link(seat, "up", signal.SIGCONT)
+            if self.lab is not None:
+                self.lab.plug_in(seat)
+            else:
+                os.kill(self.pid(seat), signal.SIGCONT)
             del self.silenced[seat]
-
-    def _link(self, seat: int, state: str, instead: signal.Signals) -> None:
-        if self.where == "loopback":
-            os.kill(self.pid(seat), instead)
-        else:
-            inside = ["nsenter", "-t", str(self.pid(seat)), "-n"]
-            subprocess.run([*inside, "ip", "link", "set", "eth0", state], check=True)
 
     def fallen(self) -> list[str]:
         """Return who ended without having been killed."""
@@ -165,21 +169,21 @@ def staged(folder: Path, where: str, text: str) -> Iterator[Stage]:
     prepare(folder, text)
     _leave_note(folder / "director", str(os.getpid()))
     inside = [sys.executable, "-m", "bench.stage", str(folder)]
-    if where == "loopback":
-        env = [{**os.environ, "ATOLL_HOST_INDEX": str(seat), "ATOLL_HOST_IP": "127.0.0.1"} for seat in range(PEERS)]
-        seats = [subprocess.Popen(inside, env=each, start_new_session=True) for each in env]
-    else:
-        rates = ",".join(f"{rate}mbit" for rate in RATES_MBIT)
-        script = Path(__file__).with_name("netns.sh")
-        command = ["bash", str(script), str(PEERS), rates, "--", *inside]
-        seats = [subprocess.Popen(command, start_new_session=True)]
-    try:
-        yield Stage(folder, where)
-    finally:
-        for seat in seats:
-            seat.terminate()
-        for seat in seats:
-            seat.wait()
+    with ExitStack() as stack:
+        if where == "loopback":
+            lab = None
+            env = [{**os.environ, "ATOLL_HOST_INDEX": str(seat), "ATOLL_HOST_IP": "127.0.0.1"} for seat in range(PEERS)]
+            seats = [subprocess.Popen(inside, env=each, start_new_session=True) for each in env]
+        else:
+            lab = stack.enter_context(Lab([Host(rate * MBIT, rate * MBIT) for rate in RATES_MBIT]))
+            seats = [lab.start(seat, inside, start_new_session=True) for seat in range(PEERS)]
+        try:
+            yield Stage(folder, lab)
+        finally:
+            for seat in seats:
+                seat.terminate()
+            for seat in seats:
+                seat.wait()
 
 
 def prepare(folder: Path, text: str) -> None:

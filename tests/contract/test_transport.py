@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.contract import transport_suite
-from tests.contract.iroh_lab import IrohLab
+from tests.contract.real_lab import RealLab
 from tests.contract.sim_lab import run_in_sim
 from tests.contract.transport_suite import CHECKS, Check
 
@@ -16,8 +16,8 @@ CHECK_S_MAX = 40.0
 by_name = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 
 
-async def _run(check: Check) -> None:
-    lab = IrohLab()
+async def _run(check: Check, kind: str) -> None:
+    lab = RealLab(kind)
     try:
         async with asyncio.timeout(CHECK_S_MAX):
             await check(lab)
@@ -27,7 +27,12 @@ async def _run(check: Check) -> None:
 
 @by_name
 def test_over_iroh(check: Check) -> None:
-    asyncio.run(_run(check))
+    asyncio.run(_run(check, "iroh"))
+
+
+@by_name
+def test_over_tls(check: Check) -> None:
+    asyncio.run(_run(check, "tls"))
 
 
 @by_name

@@ -6,6 +6,7 @@ Whatever goes in, out comes a value or that error, said in few words.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 from collections.abc import Callable, Coroutine, Sequence
@@ -22,7 +23,7 @@ from blake3 import blake3
 from atoll import journal
 from atoll.data.shards import decode_manifest
 from atoll.errors import AtollError, LocalError, PeerError, SpecError
-from atoll.net import frame
+from atoll.net import frame, mux
 from atoll.net.ticket import Contact, Ticket, parse_ticket, print_ticket
 from atoll.net.transport import PeerId
 from atoll.observe.book import parse_book
@@ -89,6 +90,7 @@ def doors() -> dict[str, Door]:
         for door in (
             *_wire_doors(),
             _frame_door(),
+            _mux_door(),
             _log_door(),
             _history_door(),
             _ticket_door(),
@@ -138,6 +140,42 @@ def _frame_door() -> Door:
     messages = [b"", b"x", b"hello" * 20, b"\xff" * FRAME_LIMIT]
     seeds = [b"".join(frame.header(m) + m for m in messages[:n]) + frame.END_MARK for n in range(1, 5)]
     return Door("frame", decode, PeerError, seeds)
+
+
+def _mux_door() -> Door:
+    """A TLS line's frames, in pieces too; there are streams of ours open that they may speak of."""
+    loop = asyncio.new_event_loop()
+    loop.close()  # it makes futures and tells the time; nothing runs on it
+
+    def decode(data: bytes) -> object:
+        line = mux.Mux(dialled=True, loop=loop, wake=lambda: None, round_trip_s=lambda: 0.01)
+        halves = [line._make(id) for id in (1, 3)]
+        line._next_id = 5
+        rng, view = Random(len(data)), memoryview(data)
+        try:
+            while view:
+                cut = rng.randint(1, len(view))
+                line.feed(view[:cut])
+                view = view[cut:]
+                taken = [recv.take(2**20) for _, recv in halves]
+                assert sum(map(len, taken)) <= len(data)
+        except mux.Garbled as error:
+            raise PeerError(str(error)) from error
+        finally:
+            line.fail("over")
+        return line.answers
+
+    def spoken(*frames: tuple[int, mux.Kind, bytes]) -> bytes:
+        return b"".join(mux.frame(id, kind, said) for id, kind, said in frames)
+
+    kind = mux.Kind
+    seeds = [
+        spoken((2, kind.DATA, b"hello"), (4, kind.DATA, b"there"), (2, kind.END, b""), (4, kind.CUT, b"")),
+        spoken((1, kind.DATA, b"an answer"), (1, kind.END, b""), (1, kind.STOP, b""), (3, kind.DONE, b"")),
+        mux.frame(3, kind.GRANT, size=1000) + spoken((6, kind.DATA, bytes(3000)), (0, kind.KNOCK, b"")),
+        spoken((0, kind.ANSWER, b""), (0, kind.BYE, b"the peer left")),
+    ]
+    return Door("mux", decode, PeerError, seeds)
 
 
 def _log_seal(tree: Any) -> bytes:

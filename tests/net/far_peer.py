@@ -1,6 +1,6 @@
 """A peer in another process for tests that block, freeze or kill it.
 
-    python far_peer.py PORT SECRET_HEX BLOCK_S
+    python far_peer.py iroh|tls PORT BLOCK_S
 
 Prints its id and addresses, then echoes; after its first message it holds its event loop for BLOCK_S.
 """
@@ -11,8 +11,10 @@ import asyncio
 import sys
 import time
 
-from atoll.net.iroh import bind
 from atoll.net.transport import Conn, ConnLost, StreamClosed, StreamReset
+from tests.net.loopback import bind
+
+SECRET = b"\7" * 32
 
 
 async def echo(conn: Conn, block_s: float) -> None:
@@ -30,8 +32,8 @@ async def echo(conn: Conn, block_s: float) -> None:
             await stream.finish()
 
 
-async def main(port: int, secret: bytes, block_s: float) -> None:
-    transport = await bind(secret, host="127.0.0.1", port=port, silence_s_max=2.0)
+async def main(kind: str, port: int, block_s: float) -> None:
+    transport = await bind(kind, SECRET, host="127.0.0.1", port=port, silence_s_max=2.0)
     print(transport.id.hex(), *transport.addresses(), flush=True)
     while True:
         try:
@@ -41,4 +43,4 @@ async def main(port: int, secret: bytes, block_s: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), bytes.fromhex(sys.argv[2]), float(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

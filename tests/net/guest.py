@@ -12,14 +12,15 @@ import os
 import sys
 from pathlib import Path
 
-from atoll.net.iroh import IrohTransport, bind
+from atoll.net.iroh import bind
+from atoll.net.live import LiveTransport
 from atoll.net.ticket import Contact, Ticket, parse_ticket, print_ticket
 from atoll.net.transport import Traffic
 
 RUN = "00112233445566778899aabbccddeeff"
 
 
-async def invite(transport: IrohTransport, folder: Path, count: int) -> None:
+async def invite(transport: LiveTransport, folder: Path, count: int) -> None:
     """Leave a ticket and greet `count` guests."""
     ticket = print_ticket(Ticket(RUN, (Contact(transport.id, tuple(transport.addresses())),)))
     (folder / "draft").write_text(ticket)
@@ -31,7 +32,7 @@ async def invite(transport: IrohTransport, folder: Path, count: int) -> None:
         await stream.finish()
 
 
-async def visit(transport: IrohTransport, folder: Path, name: str) -> None:
+async def visit(transport: LiveTransport, folder: Path, name: str) -> None:
     """Follow the ticket and print the greeting."""
     while not (folder / "ticket").exists():
         await asyncio.sleep(0.05)

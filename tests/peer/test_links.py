@@ -6,7 +6,6 @@ import asyncio
 import os
 from random import Random
 
-import iroh
 import pytest
 
 from atoll import journal
@@ -14,7 +13,7 @@ from atoll.errors import PeerError, PeerLost
 from atoll.journal import Journal, Line, parse
 from atoll.net.frame import header
 from atoll.net.identity import Identity, short
-from atoll.net.iroh import bind
+from atoll.net.live import LineBroken
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, PeerId, Stream, StreamClosed, Traffic
 from atoll.peer.links import Links, hear, say
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
@@ -22,6 +21,7 @@ from atoll.sim.loop import VirtualLoop
 from atoll.sim.network import Links as Wires
 from atoll.sim.network import SimNetwork
 from tests.fuzz.intruder import Swollen
+from tests.net.loopback import bind
 from tests.peer.world import virtual
 
 A, B = (Identity.from_seed(bytes([x]) * 32).peer for x in (1, 2))
@@ -190,8 +190,9 @@ RAW = {
 }
 
 
+@pytest.mark.parametrize("kind", ["iroh", "tls"])
 @pytest.mark.parametrize("raw", list(RAW))
-def test_over_real_sockets_whoever_writes_bad_bytes_is_named_in_the_journal(raw: str) -> None:
+def test_over_real_sockets_whoever_writes_bad_bytes_is_named_in_the_journal(raw: str, kind: str) -> None:
     data, why = RAW[raw]
     written: list[journal.Event] = []
     noted = asyncio.Event()
@@ -204,18 +205,18 @@ def test_over_real_sockets_whoever_writes_bad_bytes_is_named_in_the_journal(raw:
         await hear(stream, PartTalk)
 
     async def main() -> None:
-        ann, bob = [await bind(os.urandom(32), host="127.0.0.1") for _ in range(2)]
+        ann, bob = [await bind(kind, os.urandom(32), host="127.0.0.1") for _ in range(2)]
         links = Links(bob, Journal(short(bob.id), Clock(), note))
         links.serve({"part": listen})
         running = asyncio.ensure_future(links.run())
         try:
             async with asyncio.timeout(20.0):
                 conn = await ann.connect(bob.id, bob.addresses())
-                stream = await conn._raw.open_bi()
-                await stream.send().write_all(data)
+                send, recv = await conn.line.open()
+                await send.write_all(data)
                 await noted.wait()
-                with pytest.raises(iroh.IrohError):  # the stream was given up
-                    await stream.recv().read_to_end(1)
+                with pytest.raises(LineBroken):  # the stream was given up
+                    await recv.read(1)
                 still = await conn.open("part", Traffic.ROUND)  # and the connection lives
                 still.reset()
         finally:

@@ -179,6 +179,22 @@ def test_regions_decide_the_delay() -> None:
     assert links.between_s(named("ann"), named("dan")) == links.delay_s
 
 
+def test_who_stands_behind_a_router_calls_and_cannot_be_called() -> None:
+    world = World(Links(peers={named("ann"): Link(nat=True)}, delay_s=0.01))
+
+    async def main() -> None:
+        ann, bob = world.peer("ann"), world.peer("bob")
+        with pytest.raises(ConnectFailed):
+            await bob.connect(ann.id, ann.addresses())
+        conn = await ann.connect(bob.id, bob.addresses())
+        there = await bob.accept()
+        assert (conn.peer, there.peer) == (bob.id, ann.id)
+        stream = await there.open("answer", Traffic.CONTROL)
+        await stream.send(b"what one side began serves both")
+
+    world.run(main())
+
+
 def test_a_stream_is_held_to_its_window_per_round_trip_and_four_are_not() -> None:
     world = World(rates(1e9, delay_s=0.05))
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from atoll.net.transport import DEFAULT_LINKS, LinkKind
+
 
 def command(
     ticket: Annotated[str, typer.Argument(help="The word that starts with atoll1.")],
@@ -26,6 +28,9 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: any.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
+    links: Annotated[
+        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where it gets through directly).")
+    ] = DEFAULT_LINKS,
     data: Annotated[str, typer.Option(help="Where this machine keeps the run's token shards.")] = "",
     model: Annotated[str, typer.Option(help="Where this machine keeps the run's pretrained folder.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
@@ -40,7 +45,9 @@ def command(
     run_id = parse_ticket(ticket).run
     folder = home or Path("runs") / run_id[:12]
     crew = Crew(folder)
-    here = flags(name=name, device=device, threads=threads, memory=memory, host=host, port=port, relay=relay)
+    here = flags(
+        name=name, device=device, threads=threads, memory=memory, host=host, port=port, relay=relay, links=links
+    )
     here += flags(data=data, model=model)
     resume = shlex.join(["atoll", "join", ticket, "--home", str(folder), *here])
     crew.start(0, ["--ticket", ticket, *here, *flags(threads=share_of_cores(1, threads))])

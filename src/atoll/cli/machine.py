@@ -1,6 +1,6 @@
 """The real world: a peer's box on this machine.
 
-Here, and only here, the openings are filled with the real things: iroh for the transport, one worker
+Here, and only here, the openings are filled with the real things: iroh or TLS for the transport, one worker
 thread with torch for compute, the file system for the disk. Flags describe this machine; the run
 describes the run.
 """
@@ -24,6 +24,7 @@ from atoll.journal import Journal
 from atoll.model.compute import Cost, Engine
 from atoll.model.worker import WorkerThread
 from atoll.net import identity
+from atoll.net.transport import DEFAULT_LINKS, LinkKind
 from atoll.peer.box import Box
 from atoll.spec.run import Folder, Run, Shards
 from atoll.units import size_bytes
@@ -42,6 +43,7 @@ class Machine:
     host: str = "0.0.0.0"
     port: int = 0
     relay: bool = False
+    links: LinkKind = DEFAULT_LINKS
     data: str = ""
     """Where this machine keeps the run's token shards, if not where the run file says."""
     model: str = ""
@@ -138,12 +140,14 @@ def _verified(run: Run, machine: Machine) -> Run:
 
 async def real_box(home: Path, machine: Machine) -> Box:
     """Return the box of the peer that lives in `home`."""
-    from atoll.net.iroh import bind
+    from atoll.net.pair import bind
 
     with writing(home):
         home.mkdir(parents=True, exist_ok=True)
     me = identity.load(home / "identity.key")
-    transport = await bind(me.secret, host=machine.host, port=_port(home, machine), relay=machine.relay)
+    transport = await bind(
+        me.secret, links=machine.links, host=machine.host, port=_port(home, machine), relay=machine.relay
+    )
     _keep_port(home, transport.addresses())
     compute = WorkerThread()
 

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from atoll.errors import LocalError
+from atoll.net.transport import DEFAULT_LINKS, LinkKind
 
 HIDDEN = True
 
@@ -28,6 +29,7 @@ def command(
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
+    links: LinkKind = DEFAULT_LINKS,
     data: str = "",
     model: str = "",
     reform: bool = False,
@@ -40,7 +42,9 @@ def command(
     from atoll.peer.life import Start, Stop, live
     from atoll.spec.load import decode_run
 
-    machine = Machine(device=device, threads=threads, host=host, port=port, relay=relay, data=data, model=model)
+    machine = Machine(
+        device=device, threads=threads, host=host, port=port, relay=relay, links=links, data=data, model=model
+    )
     if run is not None:
         start = Start(run=decode_run(run.read_bytes(), source=str(run)), name=name, reform=reform)
     else:

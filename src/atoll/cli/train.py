@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from atoll.net.transport import DEFAULT_LINKS, LinkKind
 from atoll.spec.run import Run
 
 
@@ -31,6 +32,9 @@ def command(
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port of the organiser; 0: any, kept from then on.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
+    links: Annotated[
+        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where it gets through directly).")
+    ] = DEFAULT_LINKS,
     reform: Annotated[
         bool, typer.Option("--reform", help="The council's other members are lost for good: put a new one in place.")
     ] = False,
@@ -43,7 +47,15 @@ def command(
 
     run = load_run(run_file, overrides=overrides or ())
     folder = home or Path("runs") / run.name
-    here = {"device": device, "threads": threads, "memory": memory, "host": host, "port": port, "relay": relay}
+    here = {
+        "device": device,
+        "threads": threads,
+        "memory": memory,
+        "host": host,
+        "port": port,
+        "relay": relay,
+        "links": links,
+    }
     same = flags(home=folder, peers=peers, **here)
     changes = [word for change in overrides or () for word in ("--set", change)]
     resume = shlex.join(["atoll", "train", str(run_file), *same, *changes])
@@ -59,6 +71,7 @@ def command(
         host=host,
         port=port,
         relay=relay,
+        links=links,
         reform=reform,
     )
     print(json.dumps(summary) if as_json else text(summary))
@@ -77,6 +90,7 @@ def train(
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
+    links: LinkKind = DEFAULT_LINKS,
     reform: bool = False,
 ) -> dict[str, Any]:
     """Start `peers` real processes on a run, show it to the end, and return the summary."""
@@ -87,7 +101,9 @@ def train(
     print("preparing data ...", file=sys.stderr)
     run = with_peers(pinned(run, Machine(device=device)), peers)
     path = save_run(home, run)
-    here = flags(device=device, threads=share_of_cores(peers, threads), memory=memory, host=host, relay=relay)
+    here = flags(
+        device=device, threads=share_of_cores(peers, threads), memory=memory, host=host, relay=relay, links=links
+    )
     crew = Crew(home)
     since_s = time.time()
     try:

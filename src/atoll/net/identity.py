@@ -8,15 +8,20 @@ because whoever holds it *is* this peer. This file is the one door to `cryptogra
 
 from __future__ import annotations
 
+import base64
 import os
 import secrets
 import stat
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from atoll.errors import LocalError
 from atoll.net.transport import PeerId
@@ -64,6 +69,61 @@ class Identity:
     def verify(self, peer: PeerId, data: bytes, signature: bytes) -> bool:
         """Return whether `peer` signed `data`."""
         return verify(peer, data, signature)
+
+
+def server_name(peer: PeerId) -> str:
+    """Return a peer's whole id in letters that may stand in a certificate and where TLS wants a host name."""
+    return base64.b32encode(peer).decode().rstrip("=").lower()
+
+
+def who_is_named(name: str) -> PeerId:
+    """Return the peer of a `server_name`; raises `ValueError` for what is none."""
+    peer = PeerId(base64.b32decode(name.upper() + "=" * (-len(name) % 8)))
+    Ed25519PublicKey.from_public_bytes(peer)
+    return peer
+
+
+def credentials(me: Identity) -> bytes:
+    """Return a fresh TLS key and the certificate in which `me` signs it, as PEM: proof of the peer, not its secret."""
+    key = Ed25519PrivateKey.generate()
+    signed = _certificate(key.public_key(), "atoll", server_name(me.peer), authority=False)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return pem + signed.sign(Ed25519PrivateKey.from_private_bytes(me.secret), None).public_bytes(Encoding.PEM)
+
+
+def anchor(peer: PeerId) -> bytes:
+    """Return a certificate that says: trust what `peer` signs.
+
+    TLS asks for trust in this form. Nobody signs it but a key made for the purpose: an anchor's own signature is never
+    looked at, its public key is.
+    """
+    name = server_name(peer)
+    unsigned = _certificate(Ed25519PublicKey.from_public_bytes(peer), name, name, authority=True)
+    return unsigned.sign(_nobodys_key(), None).public_bytes(Encoding.DER)
+
+
+@lru_cache(1)
+def _nobodys_key() -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.generate()
+
+
+def _certificate(key: Ed25519PublicKey, subject: str, issuer: str, *, authority: bool) -> x509.CertificateBuilder:
+    """Return a certificate to be signed; it holds for ever, because the key in it lives as long as its process."""
+    constraints = x509.BasicConstraints(ca=authority, path_length=0 if authority else None)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(subject))
+        .issuer_name(_common_name(issuer))
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime(2000, 1, 1, tzinfo=UTC))
+        .not_valid_after(datetime(9999, 12, 31, tzinfo=UTC))
+        .add_extension(constraints, critical=True)
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 def load(path: Path) -> Identity:

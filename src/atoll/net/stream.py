@@ -34,13 +34,20 @@ class RawSend(Protocol):
     async def finish(self) -> None: ...
     async def stopped(self) -> int | None: ...
     async def reset(self, error_code: int) -> None: ...
+    def abandon(self) -> None:
+        """Nobody will write any more: let the stream end where it is."""
 
 
 class RawRecv(Protocol):
     """What the binding offers to read with."""
 
     async def read(self, size_limit: int) -> bytes: ...
+    def take(self, size_limit: int) -> bytes:
+        """Return what is here already, if anything and if that can be known without waiting."""
+
     async def stop(self, error_code: int) -> None: ...
+    def abandon(self) -> None:
+        """Nobody will read any more."""
 
 
 class Host(Protocol):
@@ -86,6 +93,11 @@ class Crew:
     def cancel(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    async def done(self, limit_s: float) -> None:
+        """Let the tasks come to their own end, for so long at most."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
 
     async def stop(self) -> None:
         """Cancel every task and wait until all are gone."""
@@ -153,11 +165,17 @@ class _Outgoing:
             self._conn.crew.start(self._conn.quietly(self._raw.reset(_GIVEN_UP)))
 
     def let_go(self) -> None:
-        """Stop waiting; the binding ends the stream without our mark when nobody holds it any more."""
+        """Stop waiting; the stream ends without our mark."""
         self._gone = True
         if self._doing is not None:
             self._doing.cancel()  # it holds the stream's lock: a reset would queue behind it
         self._end()
+
+    def abandon(self) -> None:
+        """Forget the stream: nobody holds it any more."""
+        if not self.over:
+            self.let_go()
+            self._raw.abandon()
 
     def _end(self) -> None:
         if not self.over:
@@ -203,7 +221,10 @@ class _Incoming:
         while (message := self._pop(limit)) is None:
             if self._broken is not None:
                 raise self._conn.blame(self._broken) from self._broken
-            await asyncio.wait([self._read()])
+            if self._reading is None and (chunk := self._raw.take(_CHUNK_BYTES)):
+                self._inbox.feed(chunk)
+            else:
+                await asyncio.wait([self._read()])
         self._notice_end()
         return message
 
@@ -240,6 +261,7 @@ class _Incoming:
                     self._inbox.clear()
                     await asyncio.wait([self._read()])
         self.let_go()
+        self._raw.abandon()
 
     def _pop(self, limit: int) -> bytes | None:
         if self._gone:
@@ -353,6 +375,5 @@ def _forgotten(loop: asyncio.AbstractEventLoop, out: _Outgoing, into: _Incoming)
 
 
 def _let_go(out: _Outgoing, into: _Incoming) -> None:
-    if not out.over:
-        out.let_go()
+    out.abandon()
     into.forget()

@@ -18,7 +18,7 @@ only what can be kept everywhere:
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import NewType, Protocol
 
 from atoll.errors import PeerError, PeerLost
@@ -46,6 +46,18 @@ class Traffic(IntEnum):
     CONTROL = 0
     ROUND = 1
     STATE = 2
+
+
+class LinkKind(StrEnum):
+    """How a peer links to others."""
+
+    AUTO = "auto"
+    """TLS where it reaches them directly, iroh elsewhere."""
+    IROH = "iroh"
+    TLS = "tls"
+
+
+DEFAULT_LINKS = LinkKind.IROH
 
 
 class ConnectFailed(PeerLost):

@@ -63,6 +63,8 @@ class Link(Struct, frozen=True, kw_only=True):
     region: str = ""
     loss: float = 0.0
     """Part of its packets that get lost, either way."""
+    nat: bool = False
+    """Behind a router that lets nobody in."""
 
 
 class Links(Struct, frozen=True, kw_only=True):
@@ -295,7 +297,8 @@ class SimTransport:
 
     def _meets(self, door: SimTransport) -> bool:
         passes = self.network.passes
-        return passes(self, door) and passes(door, self) and len(door._arrived) < ARRIVALS_MAX
+        open_door = not door.host.link.nat and len(door._arrived) < ARRIVALS_MAX
+        return open_door and passes(self, door) and passes(door, self)
 
     async def accept(self) -> SimConn:
         while not self._arrived:

@@ -276,7 +276,10 @@ def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
     links = Links(
         peers={
             host.peer: Link(
-                up_bytes_s=host.machine.up_bytes_s, down_bytes_s=host.machine.down_bytes_s, region=host.machine.region
+                up_bytes_s=host.machine.up_bytes_s,
+                down_bytes_s=host.machine.down_bytes_s,
+                region=host.machine.region,
+                nat=host.machine.nat,
             )
             for host in hosts
         },

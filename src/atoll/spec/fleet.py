@@ -64,6 +64,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     up_bytes_s: float
     down_bytes_s: float
     disk_bytes: int
+    nat: bool = False
+    """Behind a router that lets nobody in: it can call and cannot be called."""
     availability: Availability = Always()
 
 
@@ -167,6 +169,7 @@ class _MachineText(_Text, frozen=True):
     count: int = 1
     region: str = "here"
     disk: str = "50 GB"
+    nat: bool = False
     availability: _AlwaysText | _ChurnText = _AlwaysText()
 
 
@@ -290,6 +293,7 @@ def _group(text: _MachineText, path: KeyPath, layers: Layers) -> Group:
         up_bytes_s=read(rate_bytes_s, text.up, "up"),
         down_bytes_s=read(rate_bytes_s, text.down, "down"),
         disk_bytes=read(size_bytes, text.disk, "disk"),
+        nat=text.nat,
         availability=availability,
     )
     return Group(machine=machine, count=text.count)

@@ -1,47 +1,66 @@
-"""The real world for the transport suite: iroh on loopback; mortal peers are processes that are killed.
+"""The real world for the transport suite: sockets on loopback; mortal peers are processes that die.
 
 A mortal peer's transport lives in a child that obeys one pickled call per line of a pipe, so the suite
-drives it like any other; `kill` is SIGKILL. Run as a program, this file is that child.
+drives it like any other. Death is to be silent: over QUIC that is SIGKILL; a TCP connection's kernel would tell the
+other side at once, so there the child makes its sockets deaf and is stopped. Run as a program, this file is that child.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import ctypes
 import os
 import pickle
+import signal
+import socket
+import struct
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
-from atoll.net.iroh import IrohTransport, bind
+from atoll.net import iroh, tls
+from atoll.net.live import LiveTransport
 from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, PeerId, Stream, Traffic, Transport
 
 _LINE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
+_SO_ATTACH_FILTER = 26
+_UNACKED = struct.Struct("=24xI")  # where Linux' tcp_info has it
 
 
-class IrohLab:
+async def bind(kind: str, silence_s_max: float, connect_s: float) -> LiveTransport:
+    """Return a transport of one kind on loopback."""
+    secret = os.urandom(32)
+    if kind == "tls":
+        return tls.bind(secret, host="127.0.0.1", silence_s_max=silence_s_max, connect_s=connect_s)
+    return await iroh.bind(secret, host="127.0.0.1", silence_s_max=silence_s_max, connect_s=connect_s)
+
+
+class RealLab:
     """Transports on 127.0.0.1 with short deadlines."""
 
     silence_s_max = 1.0
     connect_s = 1.5
 
-    def __init__(self) -> None:
-        self._made: list[IrohTransport] = []
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._made: list[LiveTransport] = []
         self._children: list[_Child] = []
 
     async def transport(self, name: str) -> Transport:
-        made = await bind(os.urandom(32), host="127.0.0.1", silence_s_max=self.silence_s_max, connect_s=self.connect_s)
+        made = await bind(self._kind, self.silence_s_max, self.connect_s)
         self._made.append(made)
         return made
 
     async def mortal(self, name: str) -> Transport:
-        child = _Child()
+        child = _Child(self._kind)
         self._children.append(child)
         return await child.start(self.silence_s_max, self.connect_s)
 
     async def kill(self, transport: Transport) -> None:
         assert isinstance(transport, _FarTransport), "only a mortal peer can be killed"
-        await transport.child.kill()
+        await transport.child.fall_silent()
 
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
@@ -54,7 +73,8 @@ class IrohLab:
 class _Child:
     """The pipe to a mortal peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
         self._process: asyncio.subprocess.Process | None = None
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self._reading: asyncio.Task[None] | None = None
@@ -62,7 +82,7 @@ class _Child:
 
     async def start(self, silence_s_max: float, connect_s: float) -> _FarTransport:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, __file__, str(silence_s_max), str(connect_s),
+            sys.executable, __file__, self._kind, str(silence_s_max), str(connect_s),
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=_LINE_BYTES_MAX,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
@@ -79,6 +99,17 @@ class _Child:
         if isinstance(result, BaseException):
             raise result
         return result
+
+    async def fall_silent(self) -> None:
+        """Have nothing more come from it."""
+        assert self._process is not None
+        if self._kind == "tls":
+            asking = asyncio.create_task(self.call(0, "fall_silent"))
+            while "T (stopped)" not in Path(f"/proc/{self._process.pid}/status").read_text():
+                await asyncio.sleep(0.01)
+            asking.cancel()
+        else:
+            await self.kill()
 
     async def kill(self) -> None:
         assert self._process is not None and self._reading is not None
@@ -175,7 +206,7 @@ class _FarStream:
 class _Servant:
     """The child's side: objects by number, calls run side by side."""
 
-    def __init__(self, transport: IrohTransport) -> None:
+    def __init__(self, transport: LiveTransport) -> None:
         self._objects: list[Any] = [transport]
 
     async def run(self, lines: asyncio.StreamReader) -> None:
@@ -194,6 +225,8 @@ class _Servant:
     async def _call(self, target: Any, method: str, args: tuple[object, ...]) -> object:
         if method == "about":
             return target.id, target.addresses()
+        if method == "fall_silent":
+            _fall_silent([conn.line._pipe for conn in target._conns])
         result = await getattr(target, method)(*args)
         match result:
             case (str(tag), stream):
@@ -207,12 +240,30 @@ class _Servant:
         return len(self._objects) - 1
 
 
-async def _serve(silence_s_max: float, connect_s: float) -> None:
+def _fall_silent(pipes: list[socket.socket]) -> None:
+    """Be as good as unplugged: first nothing may be under way that the kernel would send again by itself."""
+    while any(map(_unacked, pipes)):
+        time.sleep(0.001)
+    for pipe in pipes:
+        _deafen(pipe)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _unacked(pipe: socket.socket) -> int:
+    return int(_UNACKED.unpack(pipe.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED.size))[0])
+
+
+def _deafen(pipe: socket.socket) -> None:
+    """Have the kernel drop all that comes for a socket and acknowledge nothing: a filter that keeps 0 bytes."""
+    keep_nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))
+    pipe.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(keep_nothing)))
+
+
+async def _serve(kind: str, silence_s_max: float, connect_s: float) -> None:
     lines = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    transport = await bind(os.urandom(32), host="127.0.0.1", silence_s_max=silence_s_max, connect_s=connect_s)
-    await _Servant(transport).run(lines)
+    await _Servant(await bind(kind, silence_s_max, connect_s)).run(lines)
 
 
 if __name__ == "__main__":
-    asyncio.run(_serve(float(sys.argv[1]), float(sys.argv[2])))
+    asyncio.run(_serve(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,115 @@
+"""A real peer whose model stands still: everything but the training is as in `atoll peer`.
+
+    python -m bench.still --home FOLDER --elements 25000000 (--run RUN.json | --ticket TICKET) [--host H] [--links tls]
+
+Its local steps take no time and its contribution is noise from its own key, so that what a round takes is the exchange:
+announced, contributed, reduced, returned, synced to disk, committed, with leases, digests and encryption as always.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from atoll.cli.machine import Machine, real_box
+from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.net.ticket import parse_ticket
+from atoll.net.transport import LinkKind
+from atoll.peer.life import Start, Stop, live
+from atoll.spec.load import decode_run
+from atoll.spec.run import Run
+
+NOISE = 1e-3
+
+
+class StillEngine:
+    """A vector that local steps move by fixed noise."""
+
+    def __init__(self, elements: int, seed: int) -> None:
+        self._noise = np.random.default_rng(seed).normal(0.0, NOISE, elements).astype(np.float32)
+        self._weights = np.zeros(elements, np.float32)
+
+    @property
+    def size(self) -> int:
+        return self._weights.size
+
+    @property
+    def tokens_per_sample(self) -> int:
+        return 1
+
+    def cost(self, samples: int) -> Cost:
+        return Cost()
+
+    def weights(self) -> Vector:
+        return self._weights.copy()
+
+    def assign(self, weights: Vector) -> None:
+        self._weights[:] = weights
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        self._weights += self._noise
+        samples = sum(len(step.samples) for step in steps)
+        return Trained(steps=len(steps), samples=samples, tokens=samples, loss_sum=float(len(steps)))
+
+    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        return self.train(()), self._noise.copy()
+
+    def evaluate(self, first: int, count: int) -> tuple[float, int]:
+        return float(count), count
+
+    def held_out(self) -> int:
+        return 1
+
+    def private(self) -> bytes:
+        return b""
+
+    def restore(self, private: bytes) -> None:
+        """There is nothing to take back."""
+
+
+async def run_peer(home: Path, machine: Machine, start: Start, elements: int) -> None:
+    """Be such a peer until asked to leave."""
+    stop = Stop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.ask, "asked to leave")
+    box = await real_box(home, machine)
+
+    async def build(run: Run) -> Engine:
+        seed = int.from_bytes(box.transport.id[:8], "big")
+        return await box.compute.run(lambda: StillEngine(elements, seed), Cost())
+
+    box = replace(box, build=build)
+    try:
+        await live(box, start, stop)
+    finally:
+        await box.compute.close()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--elements", type=int, required=True)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--ticket", default="")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--links", type=LinkKind, choices=list(LinkKind), default=LinkKind.AUTO)
+    options = parser.parse_args()
+    if options.run is not None:
+        start = Start(run=decode_run(options.run.read_bytes(), source=str(options.run)))
+    else:
+        ticket = parse_ticket(options.ticket)
+        start = Start(run_id=ticket.run, contacts={each.peer: each.addresses for each in ticket.peers})
+    machine = Machine(device="cpu", threads=1, host=options.host, links=options.links)
+    asyncio.run(run_peer(options.home, machine, start, options.elements))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

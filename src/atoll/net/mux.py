@@ -1,0 +1,537 @@
+"""Many streams on one pipe of bytes: what QUIC does inside, for links that are a single TCP connection.
+
+    | stream id (4) | kind (1) | size (3) | payload |        all numbers big-endian
+
+A stream begins with its first frame; the side that dialled uses odd ids, the other even ones, both counting up. Data
+goes out in frames of at most 64 KiB, those of the first class first, streams of one class in turn, so a word of control
+waits for one frame of bulk at most. What a reader has not taken is bounded: a stream may send as much as it was
+granted, and grants follow the reader. A stream that is read faster than its grants come back gets a longer one, out of
+a budget of the whole connection, so that long lines are filled and idle streams hold nothing.
+
+No socket is touched here: `feed` takes what came, `next` returns what is to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+
+from atoll.net.live import LineBroken
+from atoll.net.transport import STREAMS_MAX, Traffic
+
+HEAD = struct.Struct(">II")
+FRAME_BYTES_MAX = 64 * 1024
+WINDOW_BYTES = 256 * 1024
+"""What a new stream may send before its reader was heard of."""
+WINDOW_BYTES_MAX = 8 * 2**20
+BUDGET_BYTES = 128 * 2**20
+"""What all windows of a connection add up to at most: as much a peer can make us hold."""
+STREAMS_ACCEPTED_MAX = 4 * STREAMS_MAX
+"""The other side frees a stream later than we do, so this limit must not be the first."""
+WORDS_BYTES_MAX = 256
+"""Frames that are no data are short."""
+
+_SIZE_BITS = 24
+_TURN_S = 0.01  # what two busy event loops add to a round trip
+_TOGETHER_BYTES = 16 * 1024
+_WORDS_WAITING_MAX = 16 * STREAMS_ACCEPTED_MAX
+_CLASSES = len(Traffic) + 1
+
+
+class Kind(IntEnum):
+    """What a frame says of its stream."""
+
+    DATA = 0
+    END = 1
+    """Nothing more comes from this side."""
+    DONE = 2
+    """Everything up to the end was received."""
+    CUT = 3
+    """The sender gave the stream up: what came is not whole."""
+    STOP = 4
+    """The reader gave the stream up: nothing more is wanted."""
+    GRANT = 5
+    """So many more bytes may be sent: the number stands in the place of the size."""
+    KNOCK = 6
+    ANSWER = 7
+    BYE = 8
+    """The connection is over, and why."""
+
+
+class Garbled(Exception):
+    """The other side broke the rules of the pipe."""
+
+
+def frame(stream: int, kind: Kind, payload: bytes | memoryview = b"", size: int | None = None) -> bytes:
+    """Return one frame as bytes."""
+    return HEAD.pack(stream, kind << _SIZE_BITS | (len(payload) if size is None else size)) + payload
+
+
+class MuxSend:
+    """The sending half of a stream."""
+
+    def __init__(self, mux: Mux, id: int) -> None:
+        self.id = id
+        self.credit = WINDOW_BYTES
+        self.priority = 0
+        self.queued = False
+        self._mux = mux
+        self._left = memoryview(b"")
+        self._taken: asyncio.Future[None] | None = None
+        self._answer: asyncio.Future[int | None] = mux.loop.create_future()
+        self._over = False
+        self._ending = False
+
+    async def set_priority(self, p: int) -> None:
+        self.priority = p
+
+    async def write_all(self, buf: bytes) -> None:
+        self._check()
+        if not buf:
+            return
+        self._left = memoryview(buf)
+        self._taken = self._mux.loop.create_future()
+        self._mux.enqueue(self)
+        try:
+            await self._taken
+        finally:
+            self._taken = None
+
+    async def finish(self) -> None:
+        self._check()
+        self._end()
+
+    async def stopped(self) -> int | None:
+        return await asyncio.shield(self._answer)
+
+    async def reset(self, error_code: int) -> None:
+        if not self._over:
+            self._let_go()
+            self._mux.say(frame(self.id, Kind.CUT))
+            self._mux.half_over(self.id)
+
+    def abandon(self) -> None:
+        if not self._over and not self._ending:
+            self._left = memoryview(b"")
+            self._end()
+
+    def take(self) -> bytes | None:
+        """Return the next frame of data that may be sent."""
+        size = min(len(self._left), self.credit, FRAME_BYTES_MAX)
+        if size == 0:
+            return None
+        made = frame(self.id, Kind.DATA, self._left[:size])
+        self._left = self._left[size:]
+        self.credit -= size
+        if not self._left and self._taken is not None and not self._taken.done():
+            self._taken.set_result(None)
+        return made
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is something that may be sent."""
+        return bool(self._left) and self.credit > 0 and not self._over
+
+    def grant(self, size: int) -> None:
+        """The reader takes so much more."""
+        self.credit += size
+        if self.credit > WINDOW_BYTES_MAX:
+            raise Garbled("more was granted than any window holds")
+        if self.ready:
+            self._mux.enqueue(self)
+
+    def done(self) -> None:
+        """Everything arrived."""
+        if self._ending and not self._over:
+            self._over = True
+            if not self._answer.done():
+                self._answer.set_result(None)
+            self._mux.half_over(self.id)
+
+    def stop(self) -> None:
+        """The reader wants no more."""
+        if not self._over:
+            self._let_go(LineBroken("the other side gave the stream up"))
+            self._mux.half_over(self.id)
+
+    def fail(self, why: str) -> None:
+        """The line is gone."""
+        if not self._over:
+            self._let_go(LineBroken(why))
+
+    def _end(self) -> None:
+        self._ending = True
+        self._mux.say(frame(self.id, Kind.END))
+
+    def _check(self) -> None:
+        if self._over:
+            raise LineBroken("the stream is over")
+
+    def _let_go(self, error: LineBroken | None = None) -> None:
+        self._over = True
+        self._left = memoryview(b"")
+        for waiting in (self._taken, self._answer):
+            if waiting is not None and not waiting.done():
+                if error is not None:
+                    waiting.set_exception(error)
+                    waiting.exception()  # somebody may wait for it or not
+                else:
+                    waiting.cancel()
+
+
+class MuxRecv:
+    """The receiving half of a stream."""
+
+    def __init__(self, mux: Mux, id: int) -> None:
+        self.id = id
+        self._mux = mux
+        self._chunks: deque[bytes | bytearray] = deque()
+        self._held = 0
+        self._window = WINDOW_BYTES
+        self._granted = WINDOW_BYTES
+        self._granted_s = mux.loop.time()
+        self._came = asyncio.Event()
+        self._ended = False
+        self._broken: LineBroken | None = None
+        self._over = False
+
+    async def read(self, size_limit: int) -> bytes:
+        while not self._chunks:
+            if self._ended:
+                return b""
+            if self._broken is not None:
+                raise self._broken
+            self._came.clear()
+            await self._came.wait()
+        return self.take(size_limit)
+
+    async def stop(self, error_code: int) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        if self._over:
+            return
+        if not self._ended:
+            self._broken = self._broken or LineBroken("the stream was given up here")
+            self._mux.say(frame(self.id, Kind.STOP))
+        self._drop()
+        self._end()
+
+    def feed(self, payload: bytes) -> None:
+        """Keep what came."""
+        if self._ended:
+            raise Garbled("data after the end of its stream")
+        self._granted -= len(payload)
+        if self._granted < 0:
+            raise Garbled("more was sent than was granted")
+        if self._broken is None:
+            self._keep(payload)
+            self._held += len(payload)
+            self._came.set()
+
+    def end(self) -> None:
+        """The other side has said everything."""
+        if not self._ended and self._broken is None:
+            self._ended = True
+            self._came.set()
+            self._mux.say(frame(self.id, Kind.DONE))
+            if not self._chunks:
+                self._end()
+
+    def cut(self) -> None:
+        """The other side gave it up."""
+        if not self._ended and self._broken is None:
+            self._drop()
+            self._break("the other side gave the stream up")
+            self._end()
+
+    def fail(self, why: str) -> None:
+        """The line is gone; what came before is still to be had."""
+        if not self._ended and self._broken is None:
+            self._break(why)
+
+    def close(self) -> None:
+        """Give the window back to the connection's budget."""
+        self._mux.spare_bytes += self._window - WINDOW_BYTES
+        self._window = WINDOW_BYTES
+
+    def _end(self) -> None:
+        """Give the stream's place back, once nothing of it is held here any more."""
+        if not self._over:
+            self._over = True
+            self._mux.half_over(self.id)
+
+    def _keep(self, payload: bytes) -> None:
+        """Keep a piece; small ones together, or each would take many times its size."""
+        last = self._chunks[-1] if self._chunks else b""
+        if isinstance(last, bytearray) and len(last) + len(payload) <= _TOGETHER_BYTES:
+            last += payload
+        else:
+            self._chunks.append(bytearray(payload) if len(payload) < _TOGETHER_BYTES // 4 else payload)
+
+    def _break(self, why: str) -> None:
+        self._broken = LineBroken(why)
+        self._came.set()
+
+    def _drop(self) -> None:
+        self._chunks.clear()
+        self._held = 0
+
+    def take(self, size_limit: int) -> bytes:
+        """Return as much as there is, up to a limit: what came in small pieces is handed on in one."""
+        if not self._chunks:
+            return b""
+        taken, size = [], 0
+        while self._chunks and size < size_limit:
+            chunk = self._chunks.popleft()
+            if len(chunk) > size_limit - size:
+                self._chunks.appendleft(chunk[size_limit - size :])
+                chunk = chunk[: size_limit - size]
+            taken.append(chunk)
+            size += len(chunk)
+        self._held -= size
+        self._grant()
+        if self._ended and not self._chunks:
+            self._end()
+        return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
+
+    def _grant(self) -> None:
+        """Let the other side send more once half of what it had is used up."""
+        if self._ended or self._broken is not None or self._granted + self._held > self._window // 2:
+            return
+        self._stretch()
+        more = self._window - self._granted - self._held
+        self._granted += more
+        self._mux.say(frame(self.id, Kind.GRANT, size=more))
+
+    def _stretch(self) -> None:
+        """Double a window that was used up within two round trips: it was too short for the line."""
+        now_s = self._mux.loop.time()
+        quick = now_s - self._granted_s < 2 * (self._mux.round_trip_s() or 0.0) + _TURN_S
+        self._granted_s = now_s
+        if quick and self._window < WINDOW_BYTES_MAX and self._mux.spare_bytes >= self._window:
+            self._mux.spare_bytes -= self._window
+            self._window *= 2
+
+
+class Mux:
+    """All streams of one connection."""
+
+    def __init__(
+        self,
+        *,
+        dialled: bool,
+        loop: asyncio.AbstractEventLoop,
+        wake: Callable[[], None],
+        round_trip_s: Callable[[], float | None],
+    ) -> None:
+        self.loop = loop
+        self.round_trip_s = round_trip_s
+        self.spare_bytes = BUDGET_BYTES - STREAMS_ACCEPTED_MAX * WINDOW_BYTES
+        self.answers = 0
+        """Knocks of ours that the other side's process answered."""
+        self._wake = wake
+        self._next_id = 1 if dialled else 2
+        self._last_theirs = self._next_id % 2 - 1
+        self._unseen: set[int] = set()
+        """Streams that others have overtaken: their first word is on its way."""
+        self._halves: dict[int, tuple[MuxSend, MuxRecv]] = {}
+        self._open: dict[int, int] = {}
+        self._accepted = 0
+        self._arrived: deque[tuple[MuxSend, MuxRecv]] = deque()
+        self._came = asyncio.Event()
+        self._freed = asyncio.Event()
+        self._words: deque[bytes] = deque()
+        self._queues: list[deque[MuxSend]] = [deque() for _ in range(_CLASSES)]
+        self._rest = bytearray()
+        self._data_id = self._data_left = 0
+        self._why: str | None = None
+        self.bye: str | None = None
+
+    # our side
+
+    async def open(self) -> tuple[MuxSend, MuxRecv]:
+        """Begin a stream, once the other side has a place for it."""
+        while self._why is None and len(self._halves) - self._accepted >= STREAMS_ACCEPTED_MAX:
+            self._freed.clear()
+            await self._freed.wait()
+        if self._why is not None:
+            raise LineBroken(self._why)
+        id, self._next_id = self._next_id, self._next_id + 2
+        return self._make(id)
+
+    async def accept(self) -> tuple[MuxSend, MuxRecv]:
+        """Return the next stream that the other side began and has not given up already."""
+        while True:
+            if self._arrived:
+                await asyncio.sleep(0)  # who opens many streams at once leaves others their turn
+                send, recv = self._arrived.popleft()
+                if send.id in self._halves:
+                    return send, recv
+            elif self._why is not None:
+                raise LineBroken(self._why)
+            else:
+                self._came.clear()
+                await self._came.wait()
+
+    def say(self, words: bytes) -> None:
+        """Send a frame that is no data, before all that is."""
+        self._words.append(words)
+        self._wake()
+
+    def enqueue(self, half: MuxSend) -> None:
+        """Remember that a stream has something to send."""
+        if not half.queued and half.ready:
+            half.queued = True
+            self._queues[half.priority].append(half)
+        self._wake()
+
+    def next(self) -> bytes | None:
+        """Return the next frame to be sent."""
+        if self._words:
+            return self._words.popleft()
+        for queue in reversed(self._queues):
+            while queue:
+                half = queue.popleft()
+                half.queued = False
+                if half.ready and (made := half.take()) is not None:
+                    if half.ready:
+                        half.queued = True
+                        queue.append(half)
+                    return made
+        return None
+
+    def words(self) -> list[bytes]:
+        """Return what is still to be said, data apart."""
+        return list(self._words)
+
+    def half_over(self, id: int) -> None:
+        """Forget a stream when both its halves are over."""
+        left = self._open[id] = self._open[id] - 1
+        if left == 0:
+            _, recv = self._halves.pop(id)
+            recv.close()
+            del self._open[id]
+            self._accepted -= id % 2 != self._next_id % 2
+            self._freed.set()
+
+    def fail(self, why: str) -> None:
+        """Wake everybody: nothing goes or comes any more."""
+        if self._why is None:
+            self._why = why
+            self._words.clear()
+            for send, recv in list(self._halves.values()):
+                send.fail(why)
+                recv.fail(why)
+            self._came.set()
+            self._freed.set()
+
+    # their side
+
+    def feed(self, data: memoryview) -> None:
+        """Take what came from the pipe; raises `Garbled`."""
+        while data:
+            data = self._more_of_data(data) if self._data_left else self._more_of_words(data)
+            if len(self._words) > _WORDS_WAITING_MAX:
+                raise Garbled("it asks for answers and does not read them")
+
+    def _more_of_data(self, data: memoryview) -> memoryview:
+        """Hand on a piece of the data frame that is under way."""
+        piece, rest = data[: self._data_left], data[self._data_left :]
+        self._data_left -= len(piece)
+        if (halves := self._halves.get(self._data_id)) is not None:
+            halves[1].feed(bytes(piece))
+        return rest
+
+    def _more_of_words(self, data: memoryview) -> memoryview:
+        """Collect a frame's head and, unless it brings data, its short body."""
+        missing = HEAD.size - len(self._rest)
+        if missing > 0:
+            self._rest += data[:missing]
+            data = data[missing:]
+            if len(self._rest) < HEAD.size:
+                return data
+        id, word = HEAD.unpack_from(self._rest)
+        kind, size = _kind(word >> _SIZE_BITS), word & ((1 << _SIZE_BITS) - 1)
+        if kind is Kind.DATA:
+            self._begin_data(id, size)
+            return data
+        if kind is not Kind.GRANT and size > WORDS_BYTES_MAX:
+            raise Garbled(f"{kind.name} with {size} bytes")
+        missing = HEAD.size + (0 if kind is Kind.GRANT else size) - len(self._rest)
+        self._rest += data[:missing]
+        if missing <= len(data):
+            body = bytes(self._rest[HEAD.size :])
+            self._rest.clear()
+            self._heard(id, kind, size, body)
+        return data[missing:]
+
+    def _begin_data(self, id: int, size: int) -> None:
+        if size > FRAME_BYTES_MAX:
+            raise Garbled(f"a frame of {size} bytes")
+        self._rest.clear()
+        self._known(id)
+        self._data_id, self._data_left = id, size
+
+    def _heard(self, id: int, kind: Kind, size: int, payload: bytes) -> None:
+        match kind:
+            case Kind.KNOCK:
+                self.say(frame(0, Kind.ANSWER))
+            case Kind.ANSWER:
+                self.answers += 1
+            case Kind.BYE:
+                self.bye = payload.decode(errors="replace")
+            case _:
+                self._of_stream(id, kind, size)
+
+    def _of_stream(self, id: int, kind: Kind, size: int) -> None:
+        if not self._known(id):
+            return  # over on this side; the other does not know yet
+        send, recv = self._halves[id]
+        match kind:
+            case Kind.END:
+                recv.end()
+            case Kind.CUT:
+                recv.cut()
+            case Kind.GRANT:
+                send.grant(size)
+            case Kind.DONE:
+                send.done()
+            case Kind.STOP:
+                send.stop()
+
+    def _known(self, id: int) -> bool:
+        """Return whether a stream is open; the first word of a new one opens it."""
+        if id in self._halves:
+            return True
+        ours = id % 2 == self._next_id % 2
+        if id == 0 or (ours and id >= self._next_id):
+            raise Garbled(f"a stream that nobody opened: {id}")
+        if ours or (id <= self._last_theirs and id not in self._unseen):
+            return False
+        newly = max(0, (id - self._last_theirs) // 2)
+        waiting = len(self._arrived)
+        if max(waiting, len(self._unseen) + self._accepted + newly) > STREAMS_ACCEPTED_MAX:
+            raise Garbled(f"more than {STREAMS_ACCEPTED_MAX} streams at once")
+        self._unseen.update(range(self._last_theirs + 2, id, 2))
+        self._unseen.discard(id)
+        self._last_theirs = max(self._last_theirs, id)
+        self._accepted += 1
+        self._arrived.append(self._make(id))
+        self._came.set()
+        return True
+
+    def _make(self, id: int) -> tuple[MuxSend, MuxRecv]:
+        made = self._halves[id] = MuxSend(self, id), MuxRecv(self, id)
+        self._open[id] = 2
+        return made
+
+
+def _kind(number: int) -> Kind:
+    try:
+        return Kind(number)
+    except ValueError:
+        raise Garbled(f"a frame of an unknown kind: {number}") from None
