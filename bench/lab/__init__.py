@@ -31,6 +31,10 @@ HOSTS_MAX = 100
 _OFFLOAD_S = 0.001
 """What the kernel may hand over in one piece: so much of a line's time, or a large piece would block the small."""
 _PIECE_BYTES_MIN, _PIECE_BYTES_MAX = 3000, 65536
+_QUEUE = "50ms"
+"""What waits in a host for its line, at most."""
+_BUCKET_S, _BUCKET_BYTES_MIN = 0.005, 16384
+"""What a line may send at once: less, and the kernel's timer cannot fill it."""
 
 _ROUTER = """
 table ip home {
@@ -97,7 +101,7 @@ def missing() -> str:
         return "a network lab needs Linux: its hosts are network namespaces"
     if os.geteuid() != 0:
         return "a network lab needs root to make network namespaces: try again with sudo"
-    wanted = {"ip": "iproute2", "cc": "a C compiler (gcc)"}
+    wanted = {"ip": "iproute2", "tc": "iproute2", "cc": "a C compiler (gcc)"}
     for command, package in wanted.items():
         if shutil.which(command) is None:
             return f"a network lab needs the command '{command}': install {package}"
@@ -168,8 +172,9 @@ class Lab:
         return subprocess.Popen(inside, env={**(os.environ if env is None else env), **about}, **options)
 
     def set_rate(self, index: int, up_bytes_s: float, down_bytes_s: float) -> None:
-        """Change a host's line from now on."""
-        self._tell(f"rate {index} {up_bytes_s:.1f} {down_bytes_s:.1f}")
+        """Change a host's line from now on; one without a limit upwards stays so."""
+        self._shape("change", index, up_bytes_s)
+        self._tell(f"rate {index} {down_bytes_s:.1f}")
 
     def unplug(self, index: int) -> None:
         """Let nothing come from a host or reach it any more, without a word to anybody."""
@@ -208,21 +213,32 @@ class Lab:
         if host.nat:
             _ip("netns", "add", f"{space}-nat")
             _ip("-n", f"{space}-nat", "link", "set", "lo", "up")
-        rates = f"{host.up_bytes_s:.1f} {host.down_bytes_s:.1f}"
-        self._tell(f"host {space}-nat wan {rates}" if host.nat else f"host {space} eth0 {rates}")
+        self._tell(f"host {' '.join(self._card(index))} {host.down_bytes_s:.1f}")
 
     def _address(self, index: int) -> None:
         """Give a card its address and switch it on."""
-        host, space = self.hosts[index], self.space(index)
-        outside, card = (f"{space}-nat", "wan") if host.nat else (space, "eth0")
+        host, (outside, card) = self.hosts[index], self._card(index)
         piece = _PIECE_BYTES_MAX if not host.up_bytes_s else int(_OFFLOAD_S * host.up_bytes_s)
         piece = min(max(piece, _PIECE_BYTES_MIN), _PIECE_BYTES_MAX)
         mac = f"02:00:00:00:{index >> 8:02x}:{index & 255:02x}"
         _ip("-n", outside, "link", "set", card, "address", mac, "gso_max_size", str(piece))
+        self._shape("add", index, host.up_bytes_s)
         _ip("-n", outside, "address", "add", f"{self.public(index)}/24", "dev", card)
         _ip("-n", outside, "link", "set", card, "up")
         if host.nat:
             self._route(index)
+
+    def _card(self, index: int) -> tuple[str, str]:
+        """Return where the card towards the network is, and what it is called."""
+        return (f"{self.space(index)}-nat", "wan") if self.hosts[index].nat else (self.space(index), "eth0")
+
+    def _shape(self, verb: str, index: int, up_bytes_s: float) -> None:
+        """Let a card send no faster than this; its own kernel holds back whoever wants to."""
+        if up_bytes_s:
+            outside, card = self._card(index)
+            burst = max(_BUCKET_BYTES_MIN, int(_BUCKET_S * up_bytes_s))
+            bucket = ["tbf", "rate", f"{8 * up_bytes_s:.0f}bit", "burst", str(burst), "latency", _QUEUE]
+            _run(["ip", "netns", "exec", outside, "tc", "qdisc", verb, "dev", card, "root", *bucket])
 
     def _route(self, index: int) -> None:
         space, router = self.space(index), f"{self.space(index)}-nat"

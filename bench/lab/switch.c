@@ -1,18 +1,17 @@
 /* A network in one process: every host's card is a TAP device in the host's own namespace, and whatever it sends comes
- * here, to be passed on after the time that the links would take.
+ * here, to be passed on after the time that the way would take. How fast it may send is its own kernel's business.
  *
  * Told on standard input, one command a line; whoever tells must stay, for the end of input is the end of the network.
  *
- *   host NAMESPACE DEVICE UP DOWN     one more host (0, 1, ...); rates in bytes a second, 0: no limit
+ *   lossy                             some packets will be lost: no host may hand over several as one
+ *   host NAMESPACE DEVICE DOWN        one more host (0, 1, ...), and what reaches it, in bytes a second; 0: no limit
  *   path I J LATENCY LOSS             what lies between two hosts, each way, in seconds and as a part of the packets
  *   start                             answered by "ready"
- *   rate I UP DOWN                    from now on
+ *   rate I DOWN                       from now on
  *   link I up|down                    a pulled cable: nothing comes or goes, and nobody is told
  *
- * A packet leaves its host when the card has sent it bit by bit, travels, and arrives bit by bit; a card sends while it
- * receives. A host whose line is behind is not read from, so its kernel holds the packets back as a full card makes it;
- * a line towards a host keeps 50 ms of packets and drops the rest. Large packets (segmentation offload) are passed on
- * as they are, and count as the packets that they stand for; where packets get lost at random none are made.
+ * A packet travels and then arrives bit by bit; the line towards a host keeps 50 ms of packets and drops the rest. Large
+ * packets (segmentation offload) are passed on as they are, and count as the packets that they stand for.
  */
 
 #define _GNU_SOURCE
@@ -34,14 +33,12 @@
 #define HOSTS_MAX 128
 #define PACKET_MAX (66 * 1024)
 #define BATCH 64             /* packets read from one host before others get a turn */
-#define BEHIND_S 0.005       /* a card that has so much to send yet takes no more */
 #define QUEUE_S 0.05         /* what a line towards a host keeps */
 #define QUEUE_BYTES_MIN 65536.0
 #define HEADERS 14           /* of a frame, before what the offload's header counts */
 
 typedef struct {
     double at;               /* when something happens to it */
-    double first, last;      /* when its first and last bit arrive, if the line there is free */
     uint64_t order;          /* of those that are due at once the first goes first */
     int to;
     int arrived;
@@ -51,8 +48,8 @@ typedef struct {
 
 typedef struct {
     int fd;
-    double up, down;         /* bytes a second; 0: no limit */
-    double up_free, down_free;
+    double down;             /* bytes a second; 0: no limit */
+    double down_free;        /* when the line towards it has brought all that it was given */
     int plugged;
 } Host;
 
@@ -119,7 +116,7 @@ static size_t wire_bytes(const unsigned char *bytes, size_t size) {
     return frame + (pieces ? pieces - 1 : 0) * headers;
 }
 
-static void travel(int from, int to, const unsigned char *bytes, size_t size, size_t wire, double first, double last) {
+static void travel(int from, int to, const unsigned char *bytes, size_t size, size_t wire, double now) {
     if (!hosts[to].plugged || drand48() < loss[from][to]) return;
     Packet *packet = malloc(sizeof *packet + size);
     if (!packet) fail("memory");
@@ -127,49 +124,41 @@ static void travel(int from, int to, const unsigned char *bytes, size_t size, si
     packet->arrived = 0;
     packet->size = size;
     packet->wire = wire;
-    packet->first = first + latency[from][to];
-    packet->last = last + latency[from][to];
-    packet->at = packet->first;
+    packet->at = now + latency[from][to];
     memcpy(packet->bytes, bytes, size);
     push(packet);
 }
 
-/* Read what a host sends; it is on the wire when everything before it is. */
+/* Read what a host sends. */
 static void depart(int from, double now) {
     static unsigned char bytes[PACKET_MAX];
     Host *host = &hosts[from];
-    for (int turn = 0; turn < BATCH && (!host->up || host->up_free <= now + BEHIND_S); turn++) {
+    for (int turn = 0; turn < BATCH; turn++) {
         ssize_t size = read(host->fd, bytes, sizeof bytes);
         if (size < (ssize_t)(sizeof(struct virtio_net_hdr) + HEADERS)) return;
         if (!host->plugged) continue;
         const unsigned char *target = bytes + sizeof(struct virtio_net_hdr);
         size_t wire = wire_bytes(bytes, size);
-        double first = host->up_free > now ? host->up_free : now;
-        double last = host->up ? first + wire / host->up : first;
-        host->up_free = last;
         int to = target[4] << 8 | target[5];
         if (target[0] & 1) {
             for (int each = 0; each < count; each++)
-                if (each != from) travel(from, each, bytes, size, wire, first, last);
+                if (each != from) travel(from, each, bytes, size, wire, now);
         } else if (target[0] == 2 && to < count && to != from) {
-            travel(from, to, bytes, size, wire, first, last);
+            travel(from, to, bytes, size, wire, now);
         }
     }
 }
 
-/* A packet's first bit is there: it is received when the line has brought the last one. */
+/* A packet has come to the line towards its host: it is there when that has brought the last bit. */
 static void arrive(Packet *packet) {
     Host *host = &hosts[packet->to];
-    double start = host->down_free > packet->first ? host->down_free : packet->first;
+    double start = host->down_free > packet->at ? host->down_free : packet->at;
     double queue = host->down * QUEUE_S > QUEUE_BYTES_MIN ? host->down * QUEUE_S : QUEUE_BYTES_MIN;
-    if (host->down && (start - packet->first) * host->down > queue) {
+    if (host->down && (start - packet->at) * host->down > queue) {
         free(packet);
         return;
     }
-    double end = host->down ? start + packet->wire / host->down : start;
-    if (end < packet->last) end = packet->last;
-    host->down_free = end;
-    packet->at = end;
+    host->down_free = packet->at = host->down ? start + packet->wire / host->down : start;
     packet->arrived = 1;
     push(packet);
 }
@@ -211,18 +200,17 @@ static int known(int host) {
 
 static void obey(char *line) {
     char space[128], device[IFNAMSIZ], state[8];
-    double up, down, far, lost;
+    double down, far, lost;
     int i, j;
-    if (sscanf(line, "host %127s %15s %lf %lf", space, device, &up, &down) == 4 && count < HOSTS_MAX) {
-        hosts[count] = (Host){.fd = tap(space, device, !lossy), .up = up, .down = down, .plugged = 1};
+    if (sscanf(line, "host %127s %15s %lf", space, device, &down) == 3 && count < HOSTS_MAX) {
+        hosts[count] = (Host){.fd = tap(space, device, !lossy), .down = down, .plugged = 1};
         count++;
     } else if (!strcmp(line, "lossy")) {
         lossy = 1;
     } else if (sscanf(line, "path %d %d %lf %lf", &i, &j, &far, &lost) == 4 && known(i) && known(j)) {
         latency[i][j] = latency[j][i] = far;
         loss[i][j] = loss[j][i] = lost;
-    } else if (sscanf(line, "rate %d %lf %lf", &i, &up, &down) == 3 && known(i)) {
-        hosts[i].up = up;
+    } else if (sscanf(line, "rate %d %lf", &i, &down) == 2 && known(i)) {
         hosts[i].down = down;
     } else if (sscanf(line, "link %d %7s", &i, state) == 2 && known(i)) {
         hosts[i].plugged = !strcmp(state, "up");
@@ -266,9 +254,7 @@ int main(void) {
         if (waiting && heap[0]->at < wake) wake = heap[0]->at;
         fds[0] = (struct pollfd){.fd = 0, .events = POLLIN};
         for (int i = 0; i < count; i++) {
-            int behind = hosts[i].up && hosts[i].up_free > now + BEHIND_S;
-            if (behind && hosts[i].up_free - BEHIND_S < wake) wake = hosts[i].up_free - BEHIND_S;
-            fds[i + 1] = (struct pollfd){.fd = behind ? -1 : hosts[i].fd, .events = POLLIN};
+            fds[i + 1] = (struct pollfd){.fd = hosts[i].fd, .events = POLLIN};
         }
         double wait = wake > now ? wake - now : 0;
         struct timespec limit = {.tv_sec = (time_t)wait, .tv_nsec = (long)((wait - (time_t)wait) * 1e9)};
