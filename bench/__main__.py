@@ -11,6 +11,7 @@ import sys
 
 BENCHES = {
     "inner": "the inner loop against a plain PyTorch loop",
+    "links": "what a link costs, TLS beside iroh",
     "memory": "what the exchange holds in memory against its formula",
 }
 
