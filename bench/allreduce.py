@@ -29,7 +29,8 @@ from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
-from bench.stage import leave, prepare
+from bench.runs import run_text
+from bench.stage import leave, prepare, ticket_of
 
 from atoll import journal
 from atoll.errors import AtollError
@@ -40,31 +41,20 @@ SIZE_BYTES = 100_000_000
 ROUNDS = 6
 UNMEASURED = 2
 START_S_MAX = 120.0
-TICKS_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
-RUN = """
-name = "wire"
-[model]
-kind = "fresh"
-size = "tiny"
-[data]
-context = 64
-source = {{ kind = "corpus", name = "austen", tokenizer = "bytes" }}
-[recipe]
-base = "diloco"
-[recipe.work]
-batch = 1
-[recipe.channel.outer.when]
-steps = 1
-[recipe.channel.outer.what]
-codec = {{ kind = "{codec}" }}
-[budget]
-rounds = {rounds}
-[membership]
-start_with = {peers}
-[upkeep]
-evaluate_samples = 1
-"""
+
+def run_of(peers: int) -> str:
+    """Return the run file: rounds of one step each, without an end."""
+    return run_text(
+        "wire",
+        {
+            "recipe.work.batch": 1,
+            "recipe.channel.outer.when.steps": 1,
+            "membership.start_with": peers,
+            "upkeep.evaluate_samples": 1,
+        },
+    )
 
 
 @dataclass(frozen=True)
@@ -74,7 +64,6 @@ class Setting:
     links: LinkKind
     rates_mbit: tuple[float, ...]
     round_trip_s: float = 0.0
-    codec: str = "fp32"
     size_bytes: int = SIZE_BYTES
 
     @property
@@ -85,7 +74,7 @@ class Setting:
     def name(self) -> str:
         rates = "+".join(f"{rate:g}" for rate in dict.fromkeys(self.rates_mbit))
         trip = f"-{1000 * self.round_trip_s:.0f}ms" if self.round_trip_s else ""
-        return f"{self.links}-{self.peers}-{rates}{trip}" + (f"-{self.codec}" if self.codec != "fp32" else "")
+        return f"{self.links}-{self.peers}-{rates}{trip}"
 
     @property
     def sent_bytes(self) -> int:
@@ -99,9 +88,9 @@ class Setting:
         return max(together_s, self.size_bytes / (min(self.rates_mbit) * MBIT))
 
 
-def even(links: LinkKind, peers: int, rate_mbit: float, round_trip_s: float = 0.0, codec: str = "fp32") -> Setting:
+def even(links: LinkKind, peers: int, rate_mbit: float, round_trip_s: float = 0.0) -> Setting:
     """Return a setting with equal lines."""
-    return Setting(links, (rate_mbit,) * peers, round_trip_s, codec)
+    return Setting(links, (rate_mbit,) * peers, round_trip_s)
 
 
 SETTINGS = [
@@ -128,7 +117,7 @@ class Row:
 
 def measured(setting: Setting, rounds: int, folder: Path) -> Row:
     """Play a setting and return its row."""
-    prepare(folder, RUN.format(codec=setting.codec, rounds=10**6, peers=setting.peers))
+    prepare(folder, run_of(setting.peers))
     hosts = [Host(rate * MBIT, rate * MBIT) for rate in setting.rates_mbit]
     path = Between(latency_s=setting.round_trip_s / 2)
     with Lab(hosts, lambda i, j: path) as lab, _peers(lab, setting, folder) as processes:
@@ -180,14 +169,11 @@ def _start(lab: Lab, setting: Setting, folder: Path, index: int, words: Sequence
 
 
 def _ticket(folder: Path, organiser: subprocess.Popen[bytes]) -> str:
-    path = folder / "peers" / "0" / "journal.jsonl"
     deadline_s = time.monotonic() + START_S_MAX
-    while time.monotonic() < deadline_s and organiser.poll() is None:
-        for line in journal.read(path) if path.is_file() else ():
-            if isinstance(line.event, journal.TicketPrinted):
-                return line.event.ticket
-        time.sleep(0.1)
-    raise RuntimeError(f"no ticket came: {(folder / 'peers' / '0' / 'output.log').read_text()[-2000:]}")
+    ticket = ticket_of(folder, lambda: organiser.poll() is None and time.monotonic() < deadline_s)
+    if ticket is None:
+        raise RuntimeError(f"no ticket came: {(folder / 'peers' / '0' / 'output.log').read_text()[-2000:]}")
+    return ticket
 
 
 class Watch:
@@ -236,7 +222,7 @@ class Watch:
 def _cpu_s(processes: Sequence[subprocess.Popen[bytes]]) -> float:
     """Return the CPU time that processes have used."""
     return sum(
-        sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / TICKS_S
+        sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / TICKS_PER_S
         for process in processes
     )
 

@@ -34,6 +34,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from bench.runs import FOR_EVER, run_text
 from bench.stage import PEERS, RATES_MBIT, Stage, alive, leave, staged
 from bench.story import CALM_ROUNDS, Story
 
@@ -57,37 +58,26 @@ AUDIT_S_MAX = 1800.0
 DEVIATIONS_MAX = 3.0
 """A held-out loss that is off by more standard deviations of the seeds' is not noise."""
 
-RUN = """
-name = "mortals"
-[model]
-kind = "fresh"
-size = "{size}"
-[data]
-context = 64
-source = {{ kind = "corpus", name = "austen", tokenizer = "bytes" }}
-[recipe]
-base = "diloco"
-[recipe.work]
-batch = 4
-schedule = {{ kind = "cosine", warmup_steps = 50, floor = 0.1 }}
-inner = {{ kind = "adamw", lr = 2e-3, betas = [0.9, 0.95], weight_decay = 0.1 }}
-[recipe.channel.outer.when]
-steps = {steps}
-[budget]
-{budget}
-[membership]
-start_with = {peers}
-[seeds]
-model = {seed}
-data = {seed}
-[upkeep]
-evaluate_samples = 512
-"""
 
-
-def run_text(size: str, steps: int, budget: str, seed: int) -> str:
+def run_of(size: str, steps: int, rounds: int, seed: int) -> str:
     """Return a run file."""
-    return RUN.format(size=size, steps=steps, budget=budget, peers=PEERS, seed=seed)
+    inner = {"kind": "adamw", "lr": 2e-3, "betas": [0.9, 0.95], "weight_decay": 0.1}
+    schedule = {"kind": "cosine", "warmup_steps": 50, "floor": 0.1}
+    return run_text(
+        "mortals",
+        {
+            "model.size": size,
+            "recipe.work.batch": 4,
+            **{f"recipe.work.inner.{key}": value for key, value in inner.items()},
+            **{f"recipe.work.schedule.{key}": value for key, value in schedule.items()},
+            "recipe.channel.outer.when.steps": steps,
+            "budget.rounds": rounds,
+            "membership.start_with": PEERS,
+            "seeds.model": seed,
+            "seeds.data": seed,
+            "upkeep.evaluate_samples": 512,
+        },
+    )
 
 
 # trials
@@ -277,7 +267,7 @@ def story_time(story: Story, trial: Trial) -> float:
 
 def trials(where: str, times: int, kinds: Sequence[str], *, stay: bool, folder: Path) -> tuple[list[Trial], list[str]]:
     """Return all trials, and what else is wrong."""
-    text = run_text(SIZE, STEPS, "rounds = 1000000", seed=0)
+    text = run_of(SIZE, STEPS, FOR_EVER, seed=0)
     done: list[Trial] = []
     wrong: list[str] = []
     with staged(folder, where, text) as stage:
@@ -366,7 +356,7 @@ def table(done: Sequence[Trial]) -> str:
 
 def one_run(folder: Path, seed: int, kills: int) -> tuple[dict[str, object], list[str]]:
     """Train to the end with so many kills on the way; return what came of it, and what is wrong."""
-    text = run_text(AUDIT_SIZE, AUDIT_STEPS, f"rounds = {AUDIT_ROUNDS}", seed)
+    text = run_of(AUDIT_SIZE, AUDIT_STEPS, AUDIT_ROUNDS, seed)
     wrong: list[str] = []
     dead: list[str] = []
     with staged(folder, "loopback", text) as stage:

@@ -31,6 +31,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import msgspec
+from bench.runs import run_text
 
 from atoll import journal
 from atoll.journal import Journal
@@ -55,30 +56,23 @@ START_S_MAX = 300.0
 ROUND_S_MAX = 300.0
 MMAP_THRESHOLD_BYTES = 65536
 
-RUN = """
-name = "memory"
-[model]
-kind = "fresh"
-size = "{size}"
-[data]
-context = 16
-source = {{ kind = "corpus", name = "austen", tokenizer = "bytes" }}
-[recipe]
-base = "diloco"
-[recipe.work]
-batch = 1
-inner = {{ kind = "sgd", lr = 0.01 }}
-[recipe.channel.outer.when]
-steps = 1
-[recipe.channel.outer.what.codec]
-kind = "{codec}"
-[upkeep]
-checkpoint_every = 1000
-[membership]
-start_with = {peers}
-[budget]
-rounds = 1000000
-"""
+
+def run_of(size: str, codec: str) -> str:
+    """Return the run file: rounds of one step each, without an end."""
+    return run_text(
+        "memory",
+        {
+            "model.size": size,
+            "data.context": 16,
+            "recipe.work.batch": 1,
+            "recipe.work.inner.kind": "sgd",
+            "recipe.work.inner.lr": 0.01,
+            "recipe.channel.outer.when.steps": 1,
+            "recipe.channel.outer.what.codec.kind": codec,
+            "upkeep.checkpoint_every": 1000,
+            "membership.start_with": len(LIMITS),
+        },
+    )
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -212,7 +206,7 @@ def _prepare(folder: Path, size: str, codec: str) -> int:
     from atoll.model.folder import layout_of
     from atoll.model.shape import elements
 
-    prepare(folder, RUN.format(size=size, codec=codec, peers=len(LIMITS)))
+    prepare(folder, run_of(size, codec))
     run = decode_run((folder / "run.json").read_bytes())
     _, layout = layout_of(run, open_data(run.data, run.seeds.data, cache()).vocab_size)
     for seat in range(len(LIMITS)):

@@ -19,30 +19,25 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab, everywhere
+from bench.runs import run_text
 
 from atoll import journal
 from atoll.units import rate_bytes_s
 
 WAIT_S_MAX = 300.0
-RUN = """
-name = "islands"
-[model]
-kind = "fresh"
-size = "tiny"
-[data]
-context = 64
-source = {{ kind = "corpus", name = "austen", tokenizer = "bytes" }}
-[recipe]
-base = "diloco"
-[recipe.work]
-batch = 8
-[recipe.channel.outer.when]
-steps = 10
-[budget]
-rounds = {rounds}
-[membership]
-start_with = {machines}
-"""
+
+
+def run_of(rounds: int, machines: int) -> str:
+    """Return the run file."""
+    return run_text(
+        "islands",
+        {
+            "recipe.work.batch": 8,
+            "recipe.channel.outer.when.steps": 10,
+            "budget.rounds": rounds,
+            "membership.start_with": machines,
+        },
+    )
 
 
 # on one machine
@@ -120,7 +115,7 @@ def main() -> int:
         folder = Path(name)
         for index in range(options.machines):
             (folder / str(index)).mkdir()
-        (folder / "run.toml").write_text(RUN.format(rounds=options.rounds, machines=options.machines))
+        (folder / "run.toml").write_text(run_of(options.rounds, options.machines))
         inside = [sys.executable, "-m", "bench.namespaces", "--inside", name]
         with Lab([Host(options.rate, options.rate)] * options.machines) as lab:
             code = everywhere(lab, inside)

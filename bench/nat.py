@@ -22,7 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab, everywhere
-from bench.namespaces import RUN, take_part
+from bench.namespaces import run_of, take_part
 
 from atoll import journal
 from atoll.units import rate_bytes_s
@@ -122,7 +122,7 @@ def main() -> int:
         folder = Path(name)
         for index in range(MACHINES):
             (folder / str(index)).mkdir()
-        (folder / "run.toml").write_text(RUN.format(rounds=options.rounds, machines=MACHINES))
+        (folder / "run.toml").write_text(run_of(options.rounds, MACHINES))
         inside = [sys.executable, "-m", "bench.nat", "--inside", name]
         hosts = [Host(options.rate, options.rate, nat=index in HIDDEN) for index in range(MACHINES)]
         began_s = time.monotonic()

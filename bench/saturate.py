@@ -20,7 +20,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
+
+from bench.runs import run_text
+from bench.stage import leave
 
 from atoll import journal
 from atoll.journal import Line
@@ -30,23 +32,7 @@ LOOPS_PER_CORE = 2
 START_S_MAX = 300.0
 SAY_EVERY_S = 60.0
 
-RUN = """
-name = "saturated"
-[model]
-kind = "fresh"
-size = "tiny"
-[data]
-context = 64
-source = { kind = "corpus", name = "austen", tokenizer = "bytes" }
-[recipe]
-base = "diloco"
-[recipe.work]
-batch = 4
-[recipe.channel.outer.when]
-steps = 10
-[budget]
-rounds = 1000000
-"""
+RUN = run_text("saturated", {"recipe.work.batch": 4, "recipe.channel.outer.when.steps": 10})
 
 
 @contextmanager
@@ -150,17 +136,13 @@ def _text(watch: Watch) -> str:
     return f"round {watch.version}, {len(watch.lost)} links given up, {len(watch.replanned)} rounds planned anew"
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--peers", type=int, default=4)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, _leave)  # so that nothing is left spinning
+    signal.signal(signal.SIGTERM, leave)  # so that nothing is left spinning
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell switches it off for background jobs
     outcome = saturate(options.minutes, options.peers)
     if options.json:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,15 +75,22 @@ def _start(folder: Path, home: Path, words: Sequence[str]) -> subprocess.Popen[b
         )
 
 
-def _ticket(folder: Path, director: int) -> str:
-    """Return the organiser's ticket once it is printed."""
+def ticket_of(folder: Path, hoping: Callable[[], bool]) -> str | None:
+    """Return the organiser's ticket once it is printed, or None when there is no hope left."""
     path = folder / "peers" / "0" / "journal.jsonl"
-    while alive(director):
+    while hoping():
         for line in journal.read(path) if path.is_file() else ():
             if isinstance(line.event, journal.TicketPrinted):
                 return line.event.ticket
         time.sleep(0.1)
-    raise KeyboardInterrupt
+    return None
+
+
+def _ticket(folder: Path, director: int) -> str:
+    ticket = ticket_of(folder, lambda: alive(director))
+    if ticket is None:
+        raise KeyboardInterrupt
+    return ticket
 
 
 def alive(pid: int) -> bool:

@@ -17,16 +17,12 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from types import FrameType
 
 from bench.lab import Lab, everywhere, of_fleet
+from bench.stage import leave
 
 from atoll.errors import AtollError
 from atoll.spec.fleet import load_fleet
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def main(words: list[str]) -> int:
@@ -39,7 +35,7 @@ def main(words: list[str]) -> int:
     options = parser.parse_args(words[:cut])
     if cut >= len(words) - 1:
         parser.error("say what to run: bench.lab FLEET -- COMMAND [ARGUMENT...]")
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     try:
         hosts, between = of_fleet(load_fleet(options.fleet))
         with Lab(hosts[: options.hosts or None], between) as lab:

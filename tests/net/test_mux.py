@@ -358,6 +358,8 @@ def test_garbage_is_refused_or_harmless(heads: list[tuple[int, int, int]], tail:
         with contextlib.suppress(Garbled):
             for at in range(0, len(junk), piece):
                 bob.feed(memoryview(junk)[at : at + piece])
+        held = sum(recv._held for _, recv in bob._halves.values())
+        assert held <= len(junk) and bob._accepted <= STREAMS_ACCEPTED_MAX
         while bob.next() is not None:
             pass
         bob.fail("over")

@@ -22,7 +22,6 @@ import msgspec
 from atoll import journal
 from atoll.cli.machine import writing
 from atoll.errors import AtollError, LocalError, SpecError
-from atoll.net.transport import DEFAULT_LINKS
 from atoll.spec.run import Run
 
 TICKET_S_MAX = 300.0
@@ -145,13 +144,13 @@ def watch(crew: Crew, run: Run | None, resume: str, *, as_json: bool) -> dict[st
 
 
 def flags(**options: object) -> list[str]:
-    """Return options as command-line words, leaving out what was not set or is as it would be anyway."""
+    """Return options as command-line words, leaving out what was not set."""
     words: list[str] = []
     for name, value in options.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
             words.append(flag)
-        elif value not in (None, False, "", 0, DEFAULT_LINKS):
+        elif value not in (None, False, "", 0):
             words += [flag, str(value)]
     return words
 

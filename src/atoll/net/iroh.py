@@ -108,12 +108,13 @@ class _Line:
         return None if rtt_ms is None else max(rtt_ms, 0.5) / 1000  # iroh counts whole milliseconds
 
     def gone(self) -> str | None:
-        return self._raw.close_reason()
+        why = self._raw.close_reason()
+        return None if why is None else _plain(why)
 
     async def over(self) -> str:
         why = await self._raw.closed()
         self._draining.cancel()
-        return why
+        return _plain(why)
 
     def close(self, reason: str) -> None:
         self._raw.close(0, reason.encode()[:_REASON_BYTES_MAX])
@@ -179,6 +180,11 @@ class _Recv:
 
 def _halves(raw: iroh.BiStream) -> tuple[RawSend, RawRecv]:
     return _Send(raw.send()), _Recv(raw.recv())
+
+
+def _plain(why: str) -> str:
+    """Return why a connection ended without what QUIC adds to it."""
+    return why.removesuffix(" (code 0)").removesuffix(": ")
 
 
 def _say(error: iroh.IrohError) -> str:

@@ -163,7 +163,7 @@ class LiveConn:
     def lost(self) -> ConnLost | None:
         """Return the error of a connection that is gone."""
         why = self._why or self.line.gone()
-        return None if why is None else ConnLost(f"{short(self.peer)}: {_plain(why)}")
+        return None if why is None else ConnLost(f"{short(self.peer)}: {why}")
 
     def blame(self, error: BaseException) -> BaseException:
         """Return what a failed call means in the words of the contract."""
@@ -190,7 +190,7 @@ class LiveConn:
         Reads are left alone: the line fails them by itself, once they have brought what came before the end.
         """
         why = await self.line.over()
-        self._why = self._why or _plain(why)
+        self._why = self._why or why
         self._ended.set()
         self._wake()
         self._keepers.cancel()
@@ -231,10 +231,6 @@ class LiveConn:
     async def _change(self) -> None:
         self._changed.clear()
         await self._changed.wait()
-
-
-def _plain(why: str) -> str:
-    return why.removesuffix(" (code 0)").removesuffix(": ")
 
 
 class LiveTransport:

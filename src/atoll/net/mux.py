@@ -82,7 +82,7 @@ class MuxSend:
         self._left = memoryview(b"")
         self._taken: asyncio.Future[None] | None = None
         self._answer: asyncio.Future[int | None] = mux.loop.create_future()
-        self._over = False
+        self.over = False
         self._ending = False
 
     async def set_priority(self, p: int) -> None:
@@ -108,21 +108,19 @@ class MuxSend:
         return await asyncio.shield(self._answer)
 
     async def reset(self, error_code: int) -> None:
-        if not self._over:
+        if not self.over:
             self._let_go()
             self._mux.say(frame(self.id, Kind.CUT))
             self._mux.half_over(self.id)
 
     def abandon(self) -> None:
-        if not self._over and not self._ending:
+        if not self.over and not self._ending:
             self._left = memoryview(b"")
             self._end()
 
-    def take(self) -> bytes | None:
-        """Return the next frame of data that may be sent."""
+    def take(self) -> bytes:
+        """Return the next frame of data, of a half that is ready."""
         size = min(len(self._left), self.credit, FRAME_BYTES_MAX)
-        if size == 0:
-            return None
         made = frame(self.id, Kind.DATA, self._left[:size])
         self._left = self._left[size:]
         self.credit -= size
@@ -133,33 +131,32 @@ class MuxSend:
     @property
     def ready(self) -> bool:
         """Whether there is something that may be sent."""
-        return bool(self._left) and self.credit > 0 and not self._over
+        return bool(self._left) and self.credit > 0 and not self.over
 
     def grant(self, size: int) -> None:
         """The reader takes so much more."""
         self.credit += size
         if self.credit > WINDOW_BYTES_MAX:
             raise Garbled("more was granted than any window holds")
-        if self.ready:
-            self._mux.enqueue(self)
+        self._mux.enqueue(self)
 
     def done(self) -> None:
         """Everything arrived."""
-        if self._ending and not self._over:
-            self._over = True
+        if self._ending and not self.over:
+            self.over = True
             if not self._answer.done():
                 self._answer.set_result(None)
             self._mux.half_over(self.id)
 
     def stop(self) -> None:
         """The reader wants no more."""
-        if not self._over:
+        if not self.over:
             self._let_go(LineBroken("the other side gave the stream up"))
             self._mux.half_over(self.id)
 
     def fail(self, why: str) -> None:
         """The line is gone."""
-        if not self._over:
+        if not self.over:
             self._let_go(LineBroken(why))
 
     def _end(self) -> None:
@@ -167,11 +164,11 @@ class MuxSend:
         self._mux.say(frame(self.id, Kind.END))
 
     def _check(self) -> None:
-        if self._over:
+        if self.over:
             raise LineBroken("the stream is over")
 
     def _let_go(self, error: LineBroken | None = None) -> None:
-        self._over = True
+        self.over = True
         self._left = memoryview(b"")
         for waiting in (self._taken, self._answer):
             if waiting is not None and not waiting.done():
@@ -196,7 +193,7 @@ class MuxRecv:
         self._came = asyncio.Event()
         self._ended = False
         self._broken: LineBroken | None = None
-        self._over = False
+        self.over = False
 
     async def read(self, size_limit: int) -> bytes:
         while not self._chunks:
@@ -212,7 +209,7 @@ class MuxRecv:
         self.abandon()
 
     def abandon(self) -> None:
-        if self._over:
+        if self.over:
             return
         if not self._ended:
             self._broken = self._broken or LineBroken("the stream was given up here")
@@ -260,8 +257,8 @@ class MuxRecv:
 
     def _end(self) -> None:
         """Give the stream's place back, once nothing of it is held here any more."""
-        if not self._over:
-            self._over = True
+        if not self.over:
+            self.over = True
             self._mux.half_over(self.id)
 
     def _keep(self, payload: bytes) -> None:
@@ -339,7 +336,6 @@ class Mux:
         self._unseen: set[int] = set()
         """Streams that others have overtaken: their first word is on its way."""
         self._halves: dict[int, tuple[MuxSend, MuxRecv]] = {}
-        self._open: dict[int, int] = {}
         self._accepted = 0
         self._arrived: deque[tuple[MuxSend, MuxRecv]] = deque()
         self._came = asyncio.Event()
@@ -383,11 +379,11 @@ class Mux:
         self._wake()
 
     def enqueue(self, half: MuxSend) -> None:
-        """Remember that a stream has something to send."""
+        """Remember that a stream has something to send, if it has."""
         if not half.queued and half.ready:
             half.queued = True
             self._queues[half.priority].append(half)
-        self._wake()
+            self._wake()
 
     def next(self) -> bytes | None:
         """Return the next frame to be sent."""
@@ -397,10 +393,9 @@ class Mux:
             while queue:
                 half = queue.popleft()
                 half.queued = False
-                if half.ready and (made := half.take()) is not None:
-                    if half.ready:
-                        half.queued = True
-                        queue.append(half)
+                if half.ready:
+                    made = half.take()
+                    self.enqueue(half)
                     return made
         return None
 
@@ -410,11 +405,10 @@ class Mux:
 
     def half_over(self, id: int) -> None:
         """Forget a stream when both its halves are over."""
-        left = self._open[id] = self._open[id] - 1
-        if left == 0:
-            _, recv = self._halves.pop(id)
+        send, recv = self._halves[id]
+        if send.over and recv.over:
+            del self._halves[id]
             recv.close()
-            del self._open[id]
             self._accepted -= id % 2 != self._next_id % 2
             self._freed.set()
 
@@ -526,7 +520,6 @@ class Mux:
 
     def _make(self, id: int) -> tuple[MuxSend, MuxRecv]:
         made = self._halves[id] = MuxSend(self, id), MuxRecv(self, id)
-        self._open[id] = 2
         return made
 
 

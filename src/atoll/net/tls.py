@@ -1,10 +1,10 @@
-"""Links between peers that reach each other directly: TLS 1.3 over TCP, at a fifth of QUIC's work per byte.
+"""Links between peers that reach each other directly: TLS 1.3 over TCP, less work per byte than QUIC (`bench.links`).
 
 Both sides prove who they are within the handshake. A peer's key signs a throw-away TLS key; the other side trusts
 exactly one signer, the peer it means. Who dials knows whom it means; who is called learns the caller's claim from the
-server name of the first message and demands proof of just that. So Python's own `ssl` does the proving, and no key of
-a peer is ever written to a file. Certificates do not expire: no clock is trusted here, and their keys live in memory
-and no longer than their process.
+server name of the first message and demands proof of just that. So Python's own `ssl` does the proving, and the key of
+a peer is never handed to it. Certificates do not expire, for no clock is trusted here; the throw-away keys live as long
+as their process, in memory where the system has files without a disk (Linux), else in a private temporary file.
 
 Streams are made by `mux`. Two questions are asked of a silent link. Whether the line is dead is judged by the other
 machine's acknowledgements, which its kernel sends while the process is busy (where the system does not count them: by
