@@ -1,7 +1,7 @@
 """How close to the wire is a round? 100 MB of fp32 from every peer to every peer, in a network lab.
 
     sudo python -m bench.allreduce                    every setting
-    sudo python -m bench.allreduce --only tls-4       those whose names begin so
+    sudo python -m bench.allreduce --only 'tls-4-*'   those with such names
 
 Real peers whose models stand still (`bench.still`) exchange on shaped links. A round's time is from its announcement to
 the commit on every member, with encryption, leases, digests and fsync on; the bound is 2 (N - 1) / N x bytes / rate,
@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -235,7 +236,7 @@ def _resident_bytes(pid: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="settings whose names begin so")
+    parser.add_argument("--only", default="*", help="settings with such names: iroh-4-100, tls-*, ...")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--keep", type=Path, help="keep the peers' folders here")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
@@ -244,7 +245,7 @@ def main() -> int:
     rows: list[Row] = []
     try:
         for setting in SETTINGS:
-            if setting.name.startswith(options.only):
+            if fnmatch(setting.name, options.only):
                 with TemporaryDirectory() as name:
                     folder = options.keep / setting.name if options.keep else Path(name)
                     rows.append(measured(setting, options.rounds, folder))

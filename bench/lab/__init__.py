@@ -225,6 +225,8 @@ class Lab:
         self._shape("add", index, host.up_bytes_s)
         _ip("-n", outside, "address", "add", f"{self.public(index)}/24", "dev", card)
         _ip("-n", outside, "link", "set", card, "up")
+        lan = f"{self.public(index).rpartition('.')[0]}.0/24"
+        _ip("-n", outside, "route", "replace", lan, "dev", card, "src", self.public(index), *_congestion())
         if host.nat:
             self._route(index)
 
@@ -249,7 +251,7 @@ class Lab:
         _ip("-n", router, "link", "set", "lan", "up")
         _ip("-n", space, "address", "add", f"192.168.{index}.2/24", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
-        _ip("-n", space, "route", "add", "default", "via", f"192.168.{index}.1")
+        _ip("-n", space, "route", "add", "default", "via", f"192.168.{index}.1", *_congestion())
 
     def _tell(self, line: str) -> None:
         assert self._switch is not None and self._switch.stdin is not None, "the lab is open"
@@ -287,6 +289,12 @@ def compiled() -> str:
         _run(["cc", "-O2", "-o", str(draft), str(source)])
         draft.rename(program)
     return str(program)
+
+
+def _congestion() -> list[str]:
+    """Return how a route says that TCP is to be what it is nearly everywhere, whatever this machine is set to."""
+    known = File("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+    return ["congctl", "cubic"] if "cubic" in known else []
 
 
 def _ip(*words: str) -> None:

@@ -125,7 +125,7 @@ def _frame_door() -> Door:
         inbox, got, rng = frame.Inbox(), 0, Random(len(data))
         try:
             while data:
-                cut = rng.randint(1, len(data))
+                cut = rng.randint(1, inbox.lacks)
                 inbox.feed(data[:cut])
                 data = data[cut:]
                 while (message := inbox.pop(FRAME_LIMIT)) is not None:
@@ -158,7 +158,7 @@ def _mux_door() -> Door:
                 line.feed(view[:cut])
                 view = view[cut:]
                 taken = [recv.take(2**20) for _, recv in halves]
-                assert sum(map(len, taken)) <= len(data)
+                assert sum(len(each or b"") for each in taken) <= len(data)
         except mux.Garbled as error:
             raise PeerError(str(error)) from error
         finally:

@@ -14,7 +14,7 @@ def test_messages_come_out_as_they_went_in(messages: list[bytes], data: some.Dat
     stream = b"".join(header(message) + message for message in messages) + END_MARK
     inbox, got = Inbox(), []
     while stream:
-        cut = data.draw(some.integers(1, len(stream)))
+        cut = data.draw(some.integers(1, inbox.lacks))
         inbox.feed(stream[:cut])
         stream = stream[cut:]
         while not inbox.ended and (message := inbox.pop(50)) is not None:
@@ -34,8 +34,10 @@ def test_a_long_message_is_refused_before_it_has_come() -> None:
 
 def test_half_a_message_stays() -> None:
     inbox = Inbox()
-    inbox.feed(header(b"hello") + b"hel")
-    assert inbox.pop(10) is None
+    assert not inbox.begun and inbox.lacks == 4
+    inbox.feed(header(b"hello"))
+    inbox.feed(b"hel")
+    assert inbox.pop(10) is None and inbox.begun and inbox.lacks == 2
     inbox.feed(b"lo")
     assert inbox.pop(10) == b"hello"
-    assert len(inbox) == 0
+    assert not inbox.begun

@@ -185,8 +185,8 @@ def test_a_stream_without_a_tag_is_handed_on_as_such_and_one_that_is_cut_is_not(
             cut = (b"\0", b"", b"\0\0\0\5\1pa")
             for junk in (*wrong, *cut):
                 raw, _ = await here.line.open()
-                await raw.write_all(junk)
-                await raw.finish()
+                await raw.write(junk)
+                raw.abandon()
             await here.open("good", Traffic.CONTROL)
             accepted = [await there.accept() for _ in range(len(wrong) + 1)]
             assert sorted(tag for tag, _ in accepted) == [NO_TAG] * len(wrong) + ["good"]

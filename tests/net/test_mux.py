@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.net.live import LineBroken
 from atoll.net.mux import (
     BUDGET_BYTES,
     FRAME_BYTES_MAX,
@@ -25,6 +24,7 @@ from atoll.net.mux import (
     MuxSend,
     frame,
 )
+from atoll.net.stream import LineBroken
 
 
 class Ends:
@@ -61,14 +61,20 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(body())
 
 
+async def read(half: MuxRecv, limit: int) -> bytes:
+    """Return what comes next on a stream; nothing: its end."""
+    await half.wait(1)
+    return half.take(limit) or b""
+
+
 async def _begun(ends: Ends, words: bytes = b"hello") -> tuple[MuxSend, MuxRecv, MuxSend, MuxRecv]:
     """Return both ends of a stream that ann opened with a few words, read by bob."""
     out, back = await ends.ann.open()
-    writing = asyncio.create_task(out.write_all(words))
+    writing = asyncio.create_task(out.write(words))
     await ends.settle()
     await writing
     answer, into = await ends.bob.accept()
-    assert await into.read(100) == words
+    assert await read(into, 100) == words
     return out, back, answer, into
 
 
@@ -84,22 +90,21 @@ def test_what_is_written_arrives_in_order_on_every_stream(messages: list[list[in
         async def write(at: int, sizes: list[int]) -> None:
             out, _ = await ends.ann.open()
             await out.set_priority(at % 4)
-            await out.write_all(b"%d:" % at)
+            await out.write(b"%d:" % at)
             for size in sizes:
-                await out.write_all(bytes((at,)) * size)
+                await out.write(bytes((at,)) * size)
             await out.finish()
-            assert await out.stopped() is None
 
-        async def read() -> None:
+        async def hear() -> None:
             _, into = await ends.bob.accept()
             got = b""
-            while chunk := await into.read(50_000):
+            while chunk := await read(into, 50_000):
                 got += chunk
             name, _, rest = got.partition(b":")
             assert rest == bytes((int(name),)) * sum(messages[int(name)])
 
         works = [asyncio.create_task(write(at, sizes)) for at, sizes in enumerate(messages)]
-        works += [asyncio.create_task(read()) for _ in messages]
+        works += [asyncio.create_task(hear()) for _ in messages]
         while not all(work.done() for work in works):
             ends.move(piece)
             await asyncio.sleep(0)
@@ -113,14 +118,14 @@ def test_a_writer_waits_when_its_reader_does_not_read() -> None:
     async def test() -> None:
         ends = Ends()
         out, _, _, into = await _begun(ends)
-        writing = asyncio.create_task(out.write_all(bytes(8 * WINDOW_BYTES)))
+        writing = asyncio.create_task(out.write(bytes(8 * WINDOW_BYTES)))
         await ends.settle()
         assert not writing.done()
-        assert len(await into.read(2**30)) == WINDOW_BYTES - len(b"hello"), "as much as was granted, and no byte more"
+        assert len(await read(into, 2**30)) == WINDOW_BYTES - len(b"hello"), "as much as was granted, and no byte more"
         await ends.settle()
         assert not writing.done()
         window = into._window
-        assert len(await into.read(2**30)) == window, "and again, when the reader took it"
+        assert len(await read(into, 2**30)) == window, "and again, when the reader took it"
         writing.cancel()
 
     run(test)
@@ -133,10 +138,10 @@ def test_control_goes_before_bulk() -> None:
         control, _, _, _ = await _begun(ends)
         await bulk.set_priority(1)
         await control.set_priority(3)
-        works = [asyncio.create_task(bulk.write_all(bytes(200_000)))]
+        works = [asyncio.create_task(bulk.write(bytes(200_000)))]
         await asyncio.sleep(0)
         assert ends.ann.next() is not None
-        works.append(asyncio.create_task(control.write_all(b"now")))
+        works.append(asyncio.create_task(control.write(b"now")))
         await asyncio.sleep(0)
         assert ends.ann.next() == frame(control.id, Kind.DATA, b"now")
         for work in works:
@@ -150,7 +155,7 @@ def test_streams_of_one_class_take_turns() -> None:
         ends = Ends()
         first, _, _, _ = await _begun(ends)
         second, _, _, _ = await _begun(ends)
-        works = [asyncio.create_task(half.write_all(bytes(200_000))) for half in (first, second)]
+        works = [asyncio.create_task(half.write(bytes(200_000))) for half in (first, second)]
         await asyncio.sleep(0)
         ids = [HEAD.unpack_from(ends.ann.next() or b"")[0] for _ in range(6)]
         assert ids == [first.id, second.id] * 3
@@ -163,11 +168,11 @@ def test_streams_of_one_class_take_turns() -> None:
 async def _widest(ends: Ends, pause_s: float, turns: int) -> int:
     """Pour into a stream that is read with pauses, and return the most that was ever there to be read."""
     out, _, _, into = await _begun(ends)
-    writing = asyncio.create_task(out.write_all(bytes(8 * WINDOW_BYTES_MAX)))
+    writing = asyncio.create_task(out.write(bytes(8 * WINDOW_BYTES_MAX)))
     widest = 0
     for _ in range(turns):
         await ends.settle()
-        widest = max(widest, len(await into.read(2**30)))
+        widest = max(widest, len(await read(into, 2**30)))
         await asyncio.sleep(pause_s)
     writing.cancel()
     return widest
@@ -199,13 +204,13 @@ def test_a_cut_stream_is_not_an_ended_one() -> None:
     async def test() -> None:
         ends = Ends()
         out, back, _, into = await _begun(ends)
-        await out.reset(1)
+        out.reset()
         await ends.settle()
         with pytest.raises(LineBroken):
-            await into.read(10)
+            await read(into, 10)
         with pytest.raises(LineBroken):
-            await out.write_all(b"more")
-        back.abandon()
+            await out.write(b"more")
+        back.stop()
         await ends.settle()
 
     run(test)
@@ -216,9 +221,7 @@ def test_streams_are_forgotten_when_both_halves_are_over() -> None:
         ends = Ends()
         for _ in range(2 * STREAMS_ACCEPTED_MAX):
             out, _, answer, _ = await _begun(ends)
-            await out.finish()
-            await answer.finish()
-            await ends.settle()
+            await asyncio.gather(out.finish(), answer.finish(), ends.settle())
         assert not ends.ann._halves and not ends.bob._halves and ends.bob._accepted == 0
 
     run(test)
@@ -228,15 +231,15 @@ def test_when_the_line_goes_what_came_is_still_to_be_had() -> None:
     async def test() -> None:
         ends = Ends()
         out, back, _, into = await _begun(ends)
-        writing = asyncio.create_task(out.write_all(b"last words"))
+        writing = asyncio.create_task(out.write(b"last words"))
         await ends.settle()
         await writing
-        reading = asyncio.create_task(back.read(10))
+        reading = asyncio.create_task(read(back, 10))
         await asyncio.sleep(0)
         for mux in (ends.ann, ends.bob):
             mux.fail("unplugged")
-        assert await into.read(100) == b"last words"
-        for failing in (into.read(1), reading, out.write_all(b"x"), ends.bob.accept()):
+        assert await read(into, 100) == b"last words"
+        for failing in (read(into, 1), reading, out.write(b"x"), ends.bob.accept()):
             with pytest.raises(LineBroken):
                 await failing
         with pytest.raises(LineBroken, match="unplugged"):
@@ -254,10 +257,10 @@ def test_what_ended_and_was_not_read_keeps_its_place() -> None:
         assert bob._accepted == 10, "what they brought is still held"
         for _ in range(5):
             _, into = await bob.accept()
-            assert await into.read(100) == b"words" and await into.read(100) == b""
+            assert await read(into, 100) == b"words" and await read(into, 100) == b""
         for _ in range(5):
             _, into = await bob.accept()
-            into.abandon()
+            into.stop()
         assert bob._accepted == 0
 
     run(test)
@@ -270,7 +273,7 @@ def test_streams_that_are_given_up_at_once_are_nobodys_business() -> None:
             bob.feed(memoryview(frame(2 * at + 1, Kind.CUT) + frame(2 * at + 1, Kind.STOP)))
         bob.feed(memoryview(frame(201, Kind.DATA, b"here")))
         _, into = await bob.accept()
-        assert await into.read(10) == b"here"
+        assert await read(into, 10) == b"here"
         ids = range(203, 203 + 4 * STREAMS_ACCEPTED_MAX, 2)
         flood = b"".join(frame(id, Kind.CUT) + frame(id, Kind.STOP) for id in ids)
         with pytest.raises(Garbled, match="at once"):
@@ -285,7 +288,7 @@ def test_small_pieces_are_kept_together() -> None:
         bob.feed(memoryview(frame(1, Kind.DATA, b"ab") * 50_000))
         _, into = await bob.accept()
         assert len(into._chunks) < 10
-        assert await into.read(2**20) == b"ab" * 50_000
+        assert await read(into, 2**20) == b"ab" * 50_000
 
     run(test)
 
@@ -297,7 +300,7 @@ def test_whoever_speaks_is_not_to_blame_for_who_does_not_read() -> None:
         _, into = await bob.accept()
         with contextlib.suppress(Garbled):
             bob.feed(memoryview(frame(0, Kind.KNOCK) * 100_000))
-        assert len(await into.read(2**20)) == 180_000, "a grant is said whatever else waits"
+        assert len(await read(into, 2**20)) == 180_000, "a grant is said whatever else waits"
 
     run(test)
 
@@ -310,8 +313,8 @@ def test_open_waits_for_a_place_on_the_other_side() -> None:
         await asyncio.sleep(0)
         assert not one_more.done()
         send, recv = held[0]
-        await send.reset(1)
-        recv.abandon()
+        send.reset()
+        recv.stop()
         await one_more
 
     run(test)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from atoll.errors import PeerLost
 from atoll.net.frame import END_MARK, header
 from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, Slot
-from atoll.net.transport import MESSAGE_BYTES_MAX, ConnLost, Malformed, StreamClosed, StreamReset
+from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, StreamClosed, StreamReset
 
 LIMIT = 64
 
@@ -26,19 +25,23 @@ class Bytes:
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
+        self._piece = b""
+        self._ended = False
 
-    async def read(self, size_limit: int) -> bytes:
-        return next(self._pieces, b"")
+    async def wait(self, count: int) -> None:
+        if not self._piece:
+            self._piece = next(self._pieces, b"")
+            self._ended = not self._piece
 
-    def take(self, size_limit: int) -> bytes:
-        return b""
+    def take(self, limit: int) -> bytes | None:
+        taken, self._piece = self._piece[:limit], self._piece[limit:]
+        return None if self._ended else taken
 
-    async def stop(self, error_code: int) -> None: ...
+    def stop(self) -> None: ...
     async def set_priority(self, p: int) -> None: ...
-    async def write_all(self, buf: bytes) -> None: ...
+    async def write(self, *pieces: bytes) -> None: ...
     async def finish(self) -> None: ...
-    async def stopped(self) -> int | None: ...
-    async def reset(self, error_code: int) -> None: ...
+    def reset(self) -> None: ...
     def abandon(self) -> None: ...
 
 
@@ -50,14 +53,8 @@ class Host:
         self.counts = Counts()
         self.loop = asyncio.get_running_loop()
 
-    def lost(self) -> ConnLost | None:
-        return None
-
     def blame(self, error: BaseException) -> BaseException:
         return error
-
-    async def quietly(self, step: Coroutine[Any, Any, object]) -> None:
-        await step
 
 
 def heard(data: bytes, cuts: list[int]) -> tuple[str | None, list[bytes], Exception]:

@@ -16,8 +16,8 @@ import pytest
 
 from atoll.net import tls
 from atoll.net.identity import Identity, anchor, credentials, server_name, who_is_named
-from atoll.net.live import LineBroken
 from atoll.net.mux import Kind, frame
+from atoll.net.stream import LineBroken
 from atoll.net.transport import ConnectFailed, ConnLost, StreamReset, Traffic
 from tests.net.loopback import far_peer, joined, peers, run
 

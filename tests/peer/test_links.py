@@ -13,7 +13,7 @@ from atoll.errors import PeerError, PeerLost
 from atoll.journal import Journal, Line, parse
 from atoll.net.frame import header
 from atoll.net.identity import Identity, short
-from atoll.net.live import LineBroken
+from atoll.net.stream import LineBroken
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, PeerId, Stream, StreamClosed, Traffic
 from atoll.peer.links import Links, hear, say
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
@@ -213,10 +213,10 @@ def test_over_real_sockets_whoever_writes_bad_bytes_is_named_in_the_journal(raw:
             async with asyncio.timeout(20.0):
                 conn = await ann.connect(bob.id, bob.addresses())
                 send, recv = await conn.line.open()
-                await send.write_all(data)
+                await send.write(data)
                 await noted.wait()
                 with pytest.raises(LineBroken):  # the stream was given up
-                    await recv.read(1)
+                    await recv.wait(1)
                 still = await conn.open("part", Traffic.ROUND)  # and the connection lives
                 still.reset()
         finally:

@@ -4,8 +4,8 @@
         length      message   (empty one)     end mark
 
 QUIC ends a stream cleanly also when its owner was killed or forgot it, so an end counts only after the
-mark; without it the stream was cut. The inbox takes nothing out before a message is whole: that is
-what makes a cancelled `recv` harmless.
+mark; without it the stream was cut. The inbox says how much it lacks, so that whoever feeds it need not wake up
+for every piece that comes, and keeps what it has until a message is whole: that makes a cancelled `recv` harmless.
 """
 
 from __future__ import annotations
@@ -32,43 +32,51 @@ def header(message: bytes) -> bytes:
 
 
 class Inbox:
-    """Received bytes on their way to becoming messages."""
+    """The message that is coming in: first its length, then itself."""
 
     def __init__(self) -> None:
-        self._bytes = bytearray()
+        self._pieces: list[bytes] = []
+        self._lacks = LENGTH_BYTES
+        self._length: int | None = None
 
-    def __len__(self) -> int:
-        return len(self._bytes)
+    @property
+    def lacks(self) -> int:
+        """How many bytes may be fed now."""
+        return self._lacks
 
-    def feed(self, chunk: bytes) -> None:
-        """Add bytes as they came."""
-        self._bytes += chunk
-
-    def clear(self) -> None:
-        """Drop what came: nobody wants it."""
-        self._bytes.clear()
+    @property
+    def begun(self) -> bool:
+        """Whether some of a message, or of the end mark, is here."""
+        return self._length is not None or bool(self._pieces)
 
     @property
     def ended(self) -> bool:
-        """Whether the end mark is next."""
-        return self._bytes.startswith(END_MARK)
+        """Whether the end mark came."""
+        return self._length == _END
+
+    def feed(self, piece: bytes) -> None:
+        """Add bytes as they came, not more than are lacking."""
+        assert len(piece) <= self._lacks, "a message is fed no more than it lacks"
+        self._pieces.append(piece)
+        self._lacks -= len(piece)
+        if self._length is None and not self._lacks:
+            self._length = _LENGTH.unpack(self._joined())[0]
+            self._lacks = 0 if self.ended else self._length
 
     def pop(self, limit: int) -> bytes | None:
-        """Take out the next message if it is whole; raises `TooLong` or `Ended` and then takes nothing."""
-        if len(self._bytes) < LENGTH_BYTES:
+        """Take out the message if it is whole; raises `TooLong` or `Ended` and then takes nothing."""
+        if self._length is None:
             return None
         if self.ended:
             raise Ended
-        length = self._length()
-        if length > limit:
-            raise TooLong(f"a message of {length} bytes is over the limit of {limit}")
-        if len(self._bytes) < LENGTH_BYTES + length:
+        if self._length > limit:
+            raise TooLong(f"a message of {self._length} bytes is over the limit of {limit}")
+        if self._lacks:
             return None
-        with memoryview(self._bytes) as view:
-            message = bytes(view[LENGTH_BYTES : LENGTH_BYTES + length])
-        del self._bytes[: LENGTH_BYTES + length]
-        return message
+        self._length, self._lacks = None, LENGTH_BYTES
+        return self._joined()
 
-    def _length(self) -> int:
-        length: int = _LENGTH.unpack_from(self._bytes)[0]
-        return length
+    def _joined(self) -> bytes:
+        """Take out what came; a copy is made only of what came in pieces."""
+        pieces, self._pieces = self._pieces, []
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)

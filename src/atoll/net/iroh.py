@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 import iroh
@@ -22,9 +22,9 @@ from atoll.errors import LocalError
 from atoll.net.address import is_everywhere, is_loopback, join, resolve, split
 from atoll.net.garbage import start_sweeping
 from atoll.net.identity import short
-from atoll.net.live import LineBroken, LiveTransport
+from atoll.net.live import LiveTransport
 from atoll.net.pulse import SILENCE_S_MAX
-from atoll.net.stream import RawRecv, RawSend
+from atoll.net.stream import Crew, LineBroken, RawRecv, RawSend
 from atoll.net.transport import CONNECT_S_MAX, STREAMS_MAX, ConnectFailed, PeerId
 
 _ALPN = b"atoll/1"
@@ -33,6 +33,8 @@ _UNREAD_BYTES_MAX = 128 * 2**20  # what a peer can make us hold: above STREAMS_M
 _CLOSE_S = 1.0
 _REASON_BYTES_MAX = 200
 _CAUSE_MAX = 200
+_READ_BYTES_MAX = 256 * 1024
+_GIVEN_UP = 1
 
 T = TypeVar("T")
 
@@ -84,6 +86,7 @@ class _Line:
         self._peer = PeerId(raw.remote_id().to_bytes())
         raw.set_max_concurrent_bi_streams(_STREAMS_ACCEPTED_MAX)
         raw.set_receive_window(_UNREAD_BYTES_MAX)
+        self._crew = Crew()
         self._draining = asyncio.create_task(self._drain())
 
     @property
@@ -91,10 +94,10 @@ class _Line:
         return self._peer
 
     async def open(self) -> tuple[RawSend, RawRecv]:
-        return _halves(await _made(self._raw.open_bi()))
+        return self._halves(await _made(self._raw.open_bi()))
 
     async def accept(self) -> tuple[RawSend, RawRecv]:
-        return _halves(await _made(self._raw.accept_bi()))
+        return self._halves(await _made(self._raw.accept_bi()))
 
     def heard(self) -> int:
         return int(self._raw.stats().udp_rx_datagrams)
@@ -119,6 +122,9 @@ class _Line:
     def close(self, reason: str) -> None:
         self._raw.close(0, reason.encode()[:_REASON_BYTES_MAX])
 
+    def _halves(self, raw: iroh.BiStream) -> tuple[RawSend, RawRecv]:
+        return _Send(raw.send(), self._crew), _Recv(raw.recv(), self._crew)
+
     async def _drain(self) -> None:
         """Take pings out of the buffer: their arrival was counted below, and unread they would pile up."""
         with contextlib.suppress(iroh.IrohError):
@@ -134,52 +140,100 @@ async def _made(step: Awaitable[T]) -> T:
         raise LineBroken(_say(error)) from error
 
 
-class _Send:
-    """The sending half of a QUIC stream."""
+async def _quietly(step: Awaitable[object]) -> None:
+    """Do something that may fail because what it ends is gone already."""
+    with contextlib.suppress(LineBroken):
+        await _made(step)
 
-    def __init__(self, raw: iroh.SendStream) -> None:
+
+class _Send:
+    """The sending half of a QUIC stream. A call of the binding holds the stream's lock, so it is a task of its own:
+    whoever gives the stream up cancels it first, or the reset would queue behind it."""
+
+    def __init__(self, raw: iroh.SendStream, crew: Crew) -> None:
         self._raw = raw
+        self._crew = crew
+        self._doing: asyncio.Task[Any] | None = None
+        self._gone = False
 
     async def set_priority(self, p: int) -> None:
-        await _made(self._raw.set_priority(p))
+        await self._do(self._raw.set_priority(p))
 
-    async def write_all(self, buf: bytes) -> None:
-        await _made(self._raw.write_all(buf))
+    async def write(self, *pieces: bytes) -> None:
+        await self._do(self._raw.write_all(b"".join(pieces)))
 
     async def finish(self) -> None:
-        await _made(self._raw.finish())
+        await self._do(self._raw.finish())
+        if await self._do(self._raw.stopped()) is not None:
+            raise LineBroken("the other side gave the stream up")
 
-    async def stopped(self) -> int | None:
-        return await _made(self._raw.stopped())
-
-    async def reset(self, error_code: int) -> None:
-        await _made(self._raw.reset(error_code))
+    def reset(self) -> None:
+        self.abandon()
+        self._crew.start(_quietly(self._raw.reset(_GIVEN_UP)))
 
     def abandon(self) -> None:
-        """The binding ends a stream that nobody holds."""
+        """Wait no longer; the binding ends a stream that nobody holds."""
+        self._gone = True
+        if self._doing is not None:
+            self._doing.cancel()
+
+    async def _do(self, step: Coroutine[Any, Any, T]) -> T:
+        if self._gone:
+            step.close()
+            raise LineBroken("the stream was given up here")
+        task: asyncio.Task[T] = self._crew.start(_made(step))
+        self._doing = task
+        try:
+            await asyncio.wait([task])
+        finally:
+            self._doing = None
+            task.cancel()
+        if task.cancelled():
+            raise LineBroken("the stream was given up here")
+        return task.result()
 
 
 class _Recv:
-    """The receiving half of a QUIC stream."""
+    """The receiving half of a QUIC stream: at most one read is under way, and it outlives whoever waits for it."""
 
-    def __init__(self, raw: iroh.RecvStream) -> None:
+    def __init__(self, raw: iroh.RecvStream, crew: Crew) -> None:
         self._raw = raw
+        self._crew = crew
+        self._reading: asyncio.Task[bytes] | None = None
+        self._came = b""
+        self._broken: LineBroken | None = None
 
-    async def read(self, size_limit: int) -> bytes:
-        return await _made(self._raw.read(size_limit))
+    async def wait(self, count: int) -> None:
+        if self._came:
+            return
+        if self._broken is not None:
+            raise self._broken
+        if self._reading is None:
+            # The binding wakes us once for all of it; it takes the memory at once, so not for a whole message.
+            self._reading = self._crew.start(_made(self._raw.read_exact(min(count, _READ_BYTES_MAX))))
+            self._reading.add_done_callback(self._took)
+        await asyncio.wait([self._reading])
+        if not self._came and self._broken is not None:
+            raise self._broken
 
-    def take(self, size_limit: int) -> bytes:
-        return b""
+    def take(self, limit: int) -> bytes | None:
+        came, self._came = self._came[:limit], self._came[limit:]
+        return came
 
-    async def stop(self, error_code: int) -> None:
-        await _made(self._raw.stop(error_code))
+    def stop(self) -> None:
+        self._broken = self._broken or LineBroken("the stream was given up here")
+        if self._reading is not None:
+            self._reading.cancel()  # it holds the stream's lock
+        self._crew.start(_quietly(self._raw.stop(_GIVEN_UP)))
 
-    def abandon(self) -> None:
-        """The binding stops a stream that nobody holds."""
-
-
-def _halves(raw: iroh.BiStream) -> tuple[RawSend, RawRecv]:
-    return _Send(raw.send()), _Recv(raw.recv())
+    def _took(self, read: asyncio.Task[bytes]) -> None:
+        """Keep what a read brought; runs before those who wait for it."""
+        self._reading = None
+        if not read.cancelled() and read.exception() is None:
+            self._came += read.result()
+        elif self._broken is None:
+            error = None if read.cancelled() else read.exception()
+            self._broken = error if isinstance(error, LineBroken) else LineBroken("the read was given up")
 
 
 def _plain(why: str) -> str:

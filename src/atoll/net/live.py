@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Protocol
 
 from atoll.net.identity import short
 from atoll.net.pulse import Pulse
-from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, RawRecv, RawSend, Slot
+from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, LineBroken, MessageStream, RawRecv, RawSend, Slot
 from atoll.net.transport import (
     NO_TAG,
     STREAMS_MAX,
@@ -32,10 +31,6 @@ from atoll.net.transport import (
 
 _ARRIVALS_MAX = 64
 _TAG_S = 10.0
-
-
-class LineBroken(Exception):
-    """A raw call failed: the stream or the whole line is gone."""
 
 
 class Line(Protocol):
@@ -173,11 +168,6 @@ class LiveConn:
         if (lost := self.lost()) is not None:
             return lost
         return error if isinstance(error, StreamReset) else StreamReset(f"{short(self.peer)}: {error}")
-
-    async def quietly(self, step: Coroutine[Any, Any, object]) -> None:
-        """Run `step`, which may fail because what it ends is gone already."""
-        with contextlib.suppress(LineBroken):
-            await step
 
     def _close(self, why: str, reason: str) -> None:
         if self._why is None:

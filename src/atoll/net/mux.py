@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
-from atoll.net.live import LineBroken
+from atoll.net.stream import LineBroken
 from atoll.net.transport import STREAMS_MAX, Traffic
 
 HEAD = struct.Struct(">II")
@@ -35,7 +35,7 @@ WORDS_BYTES_MAX = 256
 """Frames that are no data are short."""
 
 _SIZE_BITS = 24
-_TURN_S = 0.01  # what two busy event loops add to a round trip
+_READ_S = 0.25  # what a busy machine may take to read on: for so long a window should last, or the line stands still
 _TOGETHER_BYTES = 16 * 1024
 _WORDS_WAITING_MAX = 16 * STREAMS_ACCEPTED_MAX
 _CLASSES = len(Traffic) + 1
@@ -65,9 +65,13 @@ class Garbled(Exception):
     """The other side broke the rules of the pipe."""
 
 
-def frame(stream: int, kind: Kind, payload: bytes | memoryview = b"", size: int | None = None) -> bytes:
+def frame(stream: int, kind: Kind, payload: bytes = b"", size: int | None = None) -> bytes:
     """Return one frame as bytes."""
-    return HEAD.pack(stream, kind << _SIZE_BITS | (len(payload) if size is None else size)) + payload
+    return _head(stream, kind, len(payload) if size is None else size) + payload
+
+
+def _head(stream: int, kind: Kind, size: int) -> bytes:
+    return HEAD.pack(stream, kind << _SIZE_BITS | size)
 
 
 class MuxSend:
@@ -79,20 +83,20 @@ class MuxSend:
         self.priority = 0
         self.queued = False
         self._mux = mux
-        self._left = memoryview(b"")
+        self._left: deque[memoryview] = deque()
         self._taken: asyncio.Future[None] | None = None
-        self._answer: asyncio.Future[int | None] = mux.loop.create_future()
+        self._answer: asyncio.Future[None] = mux.loop.create_future()
         self.over = False
         self._ending = False
 
     async def set_priority(self, p: int) -> None:
         self.priority = p
 
-    async def write_all(self, buf: bytes) -> None:
+    async def write(self, *pieces: bytes) -> None:
         self._check()
-        if not buf:
+        self._left.extend(memoryview(piece) for piece in pieces if piece)
+        if not self._left:
             return
-        self._left = memoryview(buf)
         self._taken = self._mux.loop.create_future()
         self._mux.enqueue(self)
         try:
@@ -103,30 +107,35 @@ class MuxSend:
     async def finish(self) -> None:
         self._check()
         self._end()
+        await asyncio.shield(self._answer)
 
-    async def stopped(self) -> int | None:
-        return await asyncio.shield(self._answer)
-
-    async def reset(self, error_code: int) -> None:
+    def reset(self) -> None:
         if not self.over:
-            self._let_go()
+            self._let_go(LineBroken("the stream was given up here"))
             self._mux.say(frame(self.id, Kind.CUT))
             self._mux.half_over(self.id)
 
     def abandon(self) -> None:
         if not self.over and not self._ending:
-            self._left = memoryview(b"")
+            self._left.clear()
             self._end()
 
     def take(self) -> bytes:
         """Return the next frame of data, of a half that is ready."""
-        size = min(len(self._left), self.credit, FRAME_BYTES_MAX)
-        made = frame(self.id, Kind.DATA, self._left[:size])
-        self._left = self._left[size:]
+        room = min(self.credit, FRAME_BYTES_MAX)
+        taken: list[memoryview] = []
+        while self._left and room:
+            piece = self._left.popleft()
+            if len(piece) > room:
+                self._left.appendleft(piece[room:])
+                piece = piece[:room]
+            taken.append(piece)
+            room -= len(piece)
+        size = sum(map(len, taken))
         self.credit -= size
         if not self._left and self._taken is not None and not self._taken.done():
             self._taken.set_result(None)
-        return made
+        return b"".join((_head(self.id, Kind.DATA, size), *taken))
 
     @property
     def ready(self) -> bool:
@@ -167,16 +176,13 @@ class MuxSend:
         if self.over:
             raise LineBroken("the stream is over")
 
-    def _let_go(self, error: LineBroken | None = None) -> None:
+    def _let_go(self, error: LineBroken) -> None:
         self.over = True
-        self._left = memoryview(b"")
+        self._left.clear()
         for waiting in (self._taken, self._answer):
             if waiting is not None and not waiting.done():
-                if error is not None:
-                    waiting.set_exception(error)
-                    waiting.exception()  # somebody may wait for it or not
-                else:
-                    waiting.cancel()
+                waiting.set_exception(error)
+                waiting.exception()  # somebody may wait for it or not
 
 
 class MuxRecv:
@@ -191,28 +197,28 @@ class MuxRecv:
         self._granted = WINDOW_BYTES
         self._granted_s = mux.loop.time()
         self._came = asyncio.Event()
+        self._wanted = WINDOW_BYTES_MAX
+        """What the least patient of those who wait for `_came` waits for."""
         self._ended = False
         self._broken: LineBroken | None = None
         self.over = False
 
-    async def read(self, size_limit: int) -> bytes:
-        while not self._chunks:
-            if self._ended:
-                return b""
+    async def wait(self, count: int) -> None:
+        count = min(count, self._window // 2)  # the other side sends on while half of the window is taken
+        while self._held < count and not self._ended:
             if self._broken is not None:
+                if self._held:
+                    return
                 raise self._broken
+            self._wanted = min(self._wanted, count)
             self._came.clear()
             await self._came.wait()
-        return self.take(size_limit)
 
-    async def stop(self, error_code: int) -> None:
-        self.abandon()
-
-    def abandon(self) -> None:
+    def stop(self) -> None:
         if self.over:
             return
         if not self._ended:
-            self._broken = self._broken or LineBroken("the stream was given up here")
+            self._break("the stream was given up here")
             self._mux.say(frame(self.id, Kind.STOP))
         self._drop()
         self._end()
@@ -227,13 +233,14 @@ class MuxRecv:
         if self._broken is None:
             self._keep(payload)
             self._held += len(payload)
-            self._came.set()
+            if self._held >= self._wanted:
+                self._wake()
 
     def end(self) -> None:
         """The other side has said everything."""
         if not self._ended and self._broken is None:
             self._ended = True
-            self._came.set()
+            self._wake()
             self._mux.say(frame(self.id, Kind.DONE))
             if not self._chunks:
                 self._end()
@@ -270,25 +277,30 @@ class MuxRecv:
             self._chunks.append(bytearray(payload) if len(payload) < _TOGETHER_BYTES // 4 else payload)
 
     def _break(self, why: str) -> None:
-        self._broken = LineBroken(why)
+        self._broken = self._broken or LineBroken(why)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Let everybody look who waits."""
+        self._wanted = WINDOW_BYTES_MAX
         self._came.set()
 
     def _drop(self) -> None:
         self._chunks.clear()
         self._held = 0
 
-    def take(self, size_limit: int) -> bytes:
+    def take(self, limit: int) -> bytes | None:
         """Return as much as there is, up to a limit: what came in small pieces is handed on in one."""
-        if not self._chunks:
-            return b""
         taken, size = [], 0
-        while self._chunks and size < size_limit:
+        while self._chunks and size < limit:
             chunk = self._chunks.popleft()
-            if len(chunk) > size_limit - size:
-                self._chunks.appendleft(chunk[size_limit - size :])
-                chunk = chunk[: size_limit - size]
+            if len(chunk) > limit - size:
+                self._chunks.appendleft(chunk[limit - size :])
+                chunk = chunk[: limit - size]
             taken.append(chunk)
             size += len(chunk)
+        if not taken:
+            return None if self._ended else b""
         self._held -= size
         self._grant()
         if self._ended and not self._chunks:
@@ -307,7 +319,7 @@ class MuxRecv:
     def _stretch(self) -> None:
         """Double a window that was used up within two round trips: it was too short for the line."""
         now_s = self._mux.loop.time()
-        quick = now_s - self._granted_s < 2 * (self._mux.round_trip_s() or 0.0) + _TURN_S
+        quick = now_s - self._granted_s < 2 * (self._mux.round_trip_s() or 0.0) + _READ_S
         self._granted_s = now_s
         if quick and self._window < WINDOW_BYTES_MAX and self._mux.spare_bytes >= self._window:
             self._mux.spare_bytes -= self._window

@@ -1,9 +1,9 @@
 """Whole messages on a byte stream that may be cut, cancelled or forgotten at any point.
 
-The two halves of a stream live and end apart. A read outlives the `recv` that began it, so a cancelled
-`recv` loses nothing; a write dies with its `send`, and the stream with it, so half a message is never
-taken for a whole one. A stream that nobody holds any more gives its place back by itself. All of this
-is above the raw stream of the binding, which is seen here only through two small protocols.
+The two halves of a stream live and end apart. What came is kept until a message is whole, so a cancelled `recv` loses
+nothing; a stream whose `send` was cancelled is given up, so half a message is never taken for a whole one. A stream
+that nobody holds any more gives its place back by itself. All of this is above the raw stream of a kind of link, which
+is seen here only through two small protocols.
 """
 
 from __future__ import annotations
@@ -15,39 +15,50 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from atoll.net.frame import END_MARK, LENGTH_BYTES, Ended, Inbox, TooLong, header
-from atoll.net.transport import MESSAGE_BYTES_MAX, ConnLost, Malformed, StreamClosed, StreamReset, Traffic
+from atoll.net.frame import END_MARK, Ended, Inbox, TooLong, header
+from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, StreamClosed, StreamReset, Traffic
 
 TAG_BYTES_MAX = 200
-_CHUNK_BYTES = 256 * 1024
 _LINGER_S = 10.0
-_GIVEN_UP = 1
 
 T = TypeVar("T")
 
 
+class LineBroken(Exception):
+    """A raw call failed: the stream or the whole line is gone."""
+
+
 class RawSend(Protocol):
-    """What the binding offers to write with."""
+    """What a kind of link offers to write with; calls raise `LineBroken`, also those under way when it is given up."""
 
     async def set_priority(self, p: int) -> None: ...
-    async def write_all(self, buf: bytes) -> None: ...
-    async def finish(self) -> None: ...
-    async def stopped(self) -> int | None: ...
-    async def reset(self, error_code: int) -> None: ...
+    async def write(self, *pieces: bytes) -> None:
+        """Hand these bytes over, all of them; cancelled: some of them, so the stream is good for `reset` only."""
+
+    async def finish(self) -> None:
+        """End the stream and wait until the other side holds all of it."""
+
+    def reset(self) -> None:
+        """Tell the other side that what it got is not whole."""
+
     def abandon(self) -> None:
         """Nobody will write any more: let the stream end where it is."""
 
 
 class RawRecv(Protocol):
-    """What the binding offers to read with."""
+    """What a kind of link offers to read with."""
 
-    async def read(self, size_limit: int) -> bytes: ...
-    def take(self, size_limit: int) -> bytes:
-        """Return what is here already, if anything and if that can be known without waiting."""
+    async def wait(self, count: int) -> None:
+        """Wait until `count` bytes are here, or as many as are let in before some are taken, or the end.
 
-    async def stop(self, error_code: int) -> None: ...
-    def abandon(self) -> None:
-        """Nobody will read any more."""
+        Raises `LineBroken`, once what came before has been taken. Cancelled: nothing is lost.
+        """
+
+    def take(self, limit: int) -> bytes | None:
+        """Return what is here, up to a limit; None: nothing more comes."""
+
+    def stop(self) -> None:
+        """Nobody will read any more: tell the other side."""
 
 
 class Host(Protocol):
@@ -60,14 +71,8 @@ class Host(Protocol):
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
 
-    def lost(self) -> ConnLost | None:
-        """Return the error of a connection that is gone."""
-
     def blame(self, error: BaseException) -> BaseException:
         """Return what a failed call means in the words of the contract."""
-
-    async def quietly(self, step: Coroutine[Any, Any, object]) -> None:
-        """Run `step`, which may fail because what it ends is gone already."""
 
 
 @dataclass
@@ -119,12 +124,6 @@ class Slot:
             self._free()
 
 
-def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Look at a task's error, which nobody else may be left to do, so that asyncio does not complain."""
-    if not task.cancelled():
-        task.exception()
-
-
 class _Outgoing:
     """The sending half of a stream."""
 
@@ -133,8 +132,6 @@ class _Outgoing:
         self._raw = raw
         self._slot = slot
         self._turn = asyncio.Lock()
-        self._doing: asyncio.Task[Any] | None = None
-        self._gone = False
         self.over = False
 
     async def begin(self, traffic: Traffic) -> None:
@@ -142,39 +139,27 @@ class _Outgoing:
         await self._do(self._raw.set_priority(len(Traffic) - traffic))
 
     async def put(self, message: bytes) -> None:
-        """Write one message in pieces, so that no copy holds the loop for long."""
+        """Write one message."""
         async with self._turn:
-            cut = min(_CHUNK_BYTES, len(message))
-            await self._do(self._raw.write_all(header(message) + message[:cut]))
-            for at in range(cut, len(message), _CHUNK_BYTES):
-                await self._do(self._raw.write_all(message[at : at + _CHUNK_BYTES]))
+            await self._do(self._raw.write(header(message), message))
 
     async def finish(self) -> None:
         """Write the end mark and wait until the other side holds all of it: only then a close loses nothing."""
         async with self._turn:
-            await self._do(self._raw.write_all(END_MARK))
+            await self._do(self._raw.write(END_MARK))
             await self._do(self._raw.finish())
-            if await self._do(self._raw.stopped()) is not None:
-                raise StreamReset("the other side gave the stream up")
             self._end()
 
     def give_up(self) -> None:
         """Tell the other side that what it got is not whole."""
         if not self.over:
-            self.let_go()
-            self._conn.crew.start(self._conn.quietly(self._raw.reset(_GIVEN_UP)))
-
-    def let_go(self) -> None:
-        """Stop waiting; the stream ends without our mark."""
-        self._gone = True
-        if self._doing is not None:
-            self._doing.cancel()  # it holds the stream's lock: a reset would queue behind it
-        self._end()
+            self._end()
+            self._raw.reset()
 
     def abandon(self) -> None:
         """Forget the stream: nobody holds it any more."""
         if not self.over:
-            self.let_go()
+            self._end()
             self._raw.abandon()
 
     def _end(self) -> None:
@@ -182,70 +167,47 @@ class _Outgoing:
             self.over = True
             self._slot.half_over()
 
-    async def _do(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run one step so that `give_up` can interrupt it; cancelled: the step is too."""
-        if self._gone:
-            step.close()
-            raise StreamReset("the stream was given up here")
-        task = self._doing = self._conn.crew.start(step)
-        task.add_done_callback(_retrieve)
+    async def _do(self, step: Coroutine[Any, Any, None]) -> None:
         try:
-            await asyncio.wait([task])
-        finally:
-            self._doing = None
-            task.cancel()
-        if task.cancelled():
-            raise self._conn.lost() or StreamReset("the stream was given up here")
-        error = task.exception()
-        if error is not None:
+            await step
+        except LineBroken as error:
             raise self._conn.blame(error) from error
-        result: T = task.result()
-        return result
 
 
 class _Incoming:
-    """The receiving half of a stream: at most one read is under way, and whoever waits next takes it over."""
+    """The receiving half of a stream."""
 
     def __init__(self, conn: Host, raw: RawRecv, slot: Slot) -> None:
         self._conn = conn
         self._raw = raw
         self._slot = slot
         self._inbox = Inbox()
-        self._reading: asyncio.Task[bytes] | None = None
         self._broken: BaseException | None = None
         self._gone = False
+        self._watched = False
         self.over = False
 
     async def take(self, limit: int) -> bytes:
-        """Return the next message; cancelled: nothing is lost, the read goes on for the next caller."""
+        """Return the next message; cancelled: nothing is lost, what came stays for the next caller."""
         while (message := self._pop(limit)) is None:
             if self._broken is not None:
                 raise self._conn.blame(self._broken) from self._broken
-            if self._reading is None and (chunk := self._raw.take(_CHUNK_BYTES)):
-                self._inbox.feed(chunk)
-            else:
-                await asyncio.wait([self._read()])
-        self._notice_end()
+            await self._more()
+        self._keep()  # the end mark may be here already
         return message
 
     def look_for_end(self) -> None:
-        """Read on if no message is begun, so that the end is noticed although nobody asks for another one."""
-        if not self.over and self._broken is None and len(self._inbox) < LENGTH_BYTES:
-            self._read()
+        """Have the end noticed although nobody asks for another message."""
+        if not self.over and not self._watched:
+            self._watched = True
+            self._conn.crew.start(self._watch())
 
     def give_up(self) -> None:
         """Tell the other side to stop sending."""
         if not self.over:
-            self.let_go()
-            self._conn.crew.start(self._conn.quietly(self._raw.stop(_GIVEN_UP)))
-
-    def let_go(self) -> None:
-        """Stop reading at once."""
-        self._gone = True
-        self._broken = self._broken or StreamReset("the stream was given up here")
-        if self._reading is not None:
-            self._reading.cancel()  # it holds the stream's lock: a stop would queue behind it
-        self._end()
+            self._gone = True
+            self._break(StreamReset("the stream was given up here"))
+            self._raw.stop()
 
     def forget(self) -> None:
         """Stop caring, politely."""
@@ -253,15 +215,21 @@ class _Incoming:
             self._end()
             self._conn.crew.start(self._linger())
 
+    async def _watch(self) -> None:
+        while not self.over and not self._inbox.begun:
+            await self._more()
+        self._watched = False
+
     async def _linger(self) -> None:
         """Let the other side come to its own end: dropped unread, its last words would fail on its side."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, Malformed, LineBroken):
             async with asyncio.timeout(_LINGER_S):
-                while self._broken is None:
-                    self._inbox.clear()
-                    await asyncio.wait([self._read()])
-        self.let_go()
-        self._raw.abandon()
+                while self._broken is None and not self._inbox.ended:
+                    self._pop(MESSAGE_BYTES_MAX)
+                    await self._more()
+                await self._raw.wait(1)  # for the end itself: told to stop before it, the other side would be let down
+        self._gone = True
+        self._raw.stop()
 
     def _pop(self, limit: int) -> bytes | None:
         if self._gone:
@@ -273,28 +241,30 @@ class _Incoming:
         except TooLong as error:
             raise Malformed(str(error)) from None
 
-    def _read(self) -> asyncio.Task[bytes]:
-        if self._reading is None:
-            self._reading = self._conn.crew.start(self._raw.read(_CHUNK_BYTES))
-            self._reading.add_done_callback(self._took)
-        return self._reading
-
-    def _took(self, read: asyncio.Task[bytes]) -> None:
-        """Keep what a read brought; runs once per read, before those who wait for it."""
-        self._reading = None
-        if read.cancelled():
-            self._broken = self._broken or StreamReset("the stream was given up here")
-        elif (error := read.exception()) is not None:
-            self._broken = error
-        elif chunk := read.result():
-            self._inbox.feed(chunk)
+    async def _more(self) -> None:
+        """Wait for more of the next message; several may wait, and whoever is woken first keeps it."""
+        try:
+            await self._raw.wait(self._inbox.lacks)
+        except LineBroken as error:
+            self._break(error)
         else:
-            self._broken = StreamReset("the stream was cut before its end")
-        self._notice_end()
+            self._keep()
 
-    def _notice_end(self) -> None:
-        if self._broken is not None or self._inbox.ended:
-            self._end()
+    def _keep(self) -> None:
+        """Put what came into the inbox."""
+        if self._gone or not self._inbox.lacks:
+            return
+        piece = self._raw.take(self._inbox.lacks)
+        if piece is None:
+            self._break(StreamReset("the stream was cut before its end"))
+        elif piece:
+            self._inbox.feed(piece)
+            if self._inbox.ended:
+                self._end()
+
+    def _break(self, error: BaseException) -> None:
+        self._broken = self._broken or error
+        self._end()
 
     def _end(self) -> None:
         if not self.over:

@@ -31,10 +31,10 @@ from typing import IO, Any, TypeVar, cast
 from atoll.errors import LocalError
 from atoll.net.address import is_everywhere, join, resolve, split
 from atoll.net.identity import Identity, anchor, credentials, server_name, short, who_is_named
-from atoll.net.live import LineBroken, LiveTransport
+from atoll.net.live import LiveTransport
 from atoll.net.mux import Garbled, Kind, Mux, MuxRecv, MuxSend, frame
 from atoll.net.pulse import SILENCE_S_MAX
-from atoll.net.stream import Crew
+from atoll.net.stream import Crew, LineBroken
 from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, PeerId
 
 _ALPN = "atoll/1"

@@ -187,8 +187,9 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId) -> int
         chunks, sent = answer.chunks, Sent(member)
 
         async def send() -> None:
-            for index in chunks:
-                await sent.say(stream, Chunk(index, own.chunks[index]))
+            with member.bringing(owner):
+                for index in chunks:
+                    await sent.say(stream, Chunk(index, own.chunks[index]))
 
         told = _until_told(member, stream, PartTalk, member.silence_s_max, sent)
         last = await (both(told, send()) if chunks else told)
@@ -389,7 +390,7 @@ async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: Peer
             return Returned(index, reduced.of, reduced.digest, reduced.data)
 
         passing = Passing(owned.order, chunks, dict(answer.chunks), owned.returned, message)
-        await _pass_on(member, plan, stream, ResultTalk, passing)
+        await _pass_on(member, plan, peer, stream, ResultTalk, passing)
 
 
 async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], peer: PeerId) -> None:
@@ -409,7 +410,7 @@ async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], p
 
         has = {(group, index): of for group, index, of in answer.sums}
         passing = Passing(owned.sum_order, set(units), has, owned.summed, message)
-        await _pass_on(member, plan, stream, PartTalk, passing)
+        await _pass_on(member, plan, peer, stream, PartTalk, passing)
 
 
 def _refusal(answer: object) -> PeerError:
@@ -429,8 +430,13 @@ class Passing(Generic[U]):
     message: Callable[[U], Returned | Summed]
 
 
-async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], passing: Passing[U]) -> None:
-    """Send what a peer wants and does not have of its set, as it is made, until nothing more will be."""
+async def _pass_on(
+    member: Member, plan: Plan, peer: PeerId, stream: Stream, wire: Wire[Any], passing: Passing[U]
+) -> None:
+    """Send what a peer wants and does not have of its set, as it is made, until nothing more will be.
+
+    Our own contribution goes first: nobody can do anything with a result yet, and the owners wait for the other.
+    """
     owned, sent = member.owning(plan.key), Sent(member)
 
     def more(seen: int) -> bool:
@@ -441,6 +447,7 @@ async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], 
         while seen < len(passing.order) or owned.finished != plan_id(plan):
             for unit in passing.order[seen:]:
                 seen += 1
+                await member.changes.until(lambda: peer not in member.brings)
                 if unit in passing.wanted and passing.has.get(unit) != (message := passing.message(unit)).of:
                     passing.has[unit] = message.of
                     await sent.say(stream, message)

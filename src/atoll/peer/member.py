@@ -8,7 +8,8 @@ does it, and says that the desk has changed. So any of them can be restarted, la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
@@ -209,6 +210,8 @@ class Member:
     downloads: Downloads = field(default_factory=Downloads)
     owned: Owned | None = None
     """What we hold of the open round as one of its owners."""
+    brings: set[PeerId] = field(default_factory=set)
+    """Owners that we are sending our contribution to."""
     incoming: dict[int, Reduction] = field(default_factory=dict)
     """Result chunks of the open round, the newest of each; they count once all are of the settled set."""
     spare: dict[int, Reduction] = field(default_factory=dict)
@@ -355,6 +358,16 @@ class Member:
         if plan is None or plan.settled is None or announced is None or peer not in announced.members:
             return None
         return plan.settled[announced.members.index(peer)]
+
+    @contextmanager
+    def bringing(self, owner: PeerId) -> Iterator[None]:
+        """Remember that our contribution is on its way to an owner."""
+        self.brings.add(owner)
+        try:
+            yield
+        finally:
+            self.brings.discard(owner)
+            self.changes.notify()
 
     def next_serial(self) -> int:
         """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""
