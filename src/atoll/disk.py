@@ -28,7 +28,10 @@ class Disk(Protocol):
     async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
         """Return a file's bytes, or `count` of them from byte `first` on: fewer where the file ends before."""
 
-    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+    async def size(self, path: str) -> int:
+        """Return how long a file is."""
+
+    async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         """Put `data` at `path` (parents are made); durable only after `sync(path)`."""
 
     async def sync(self, path: str) -> None:
@@ -46,13 +49,13 @@ class Disk(Protocol):
 async def save(disk: Disk, path: str, data: bytes) -> None:
     """Replace the file at `path` so that a crash leaves either the old bytes or the new."""
     await disk.write(path + ".new", data)
-    await replace(disk, path)
+    await put_in_place(disk, path + ".new", path)
 
 
-async def replace(disk: Disk, path: str) -> None:
-    """Put what was written beside the file at `path`, to `path` and ".new", in its place."""
-    await disk.sync(path + ".new")
-    await disk.rename(path + ".new", path)
+async def put_in_place(disk: Disk, beside: str, path: str) -> None:
+    """Put a file that was written beside the one at `path` in its place, durably."""
+    await disk.sync(beside)
+    await disk.rename(beside, path)
     await disk.sync(path.rpartition("/")[0] + "/")
 
 
@@ -71,7 +74,10 @@ class FileDisk:
 
         return await self._off_loop(get)
 
-    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+    async def size(self, path: str) -> int:
+        return await self._off_loop(lambda: (self.root / path).stat().st_size)
+
+    async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         def put() -> None:
             target = self.root / path
             self._make(target.parent)

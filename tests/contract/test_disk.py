@@ -41,6 +41,7 @@ def test_what_is_written_can_be_read(on_disk: World) -> None:
         await disk.write("deep/er/b", b"")
         assert await disk.read("a") == b"one"
         assert await disk.read("deep/er/b") == b""
+        assert (await disk.size("a"), await disk.size("deep/er/b")) == (3, 0)
 
     on_disk(check)
 
@@ -73,7 +74,13 @@ def test_writing_replaces_and_appending_adds(on_disk: World) -> None:
 
 def test_a_missing_file_is_named(on_disk: World) -> None:
     async def check(disk: Disk) -> None:
-        for work in (disk.read("none"), disk.sync("none"), disk.rename("none", "other"), disk.sync("none/")):
+        for work in (
+            disk.read("none"),
+            disk.size("none"),
+            disk.sync("none"),
+            disk.rename("none", "other"),
+            disk.sync("none/"),
+        ):
             with pytest.raises(FileNotFoundError):
                 await work
 
@@ -186,7 +193,11 @@ class _Doomed:
         self._step()
         return await self._disk.read(path, first, count)
 
-    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+    async def size(self, path: str) -> int:
+        self._step()
+        return await self._disk.size(path)
+
+    async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         self._step()
         await self._disk.write(path, data, append=append)
 

@@ -30,7 +30,8 @@ from atoll.observe.book import parse_book
 from atoll.observe.ledger import audit
 from atoll.observe.verdict import text
 from atoll.peer.pieces import PIECE_BYTES_MIN, Listing
-from atoll.peer.store import Result, Store, anchor_from_bytes, anchor_to_bytes
+from atoll.peer.results import Result
+from atoll.peer.store import Store, anchor_from_bytes, anchor_to_bytes
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import Fp16, Fp32
 from atoll.spec.run import Budget, Data, Run, canonical
@@ -274,7 +275,12 @@ class Shelf:
             raise FileNotFoundError(path)
         return self.files[path][first : None if count is None else first + count]
 
-    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+    async def size(self, path: str) -> int:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return len(self.files[path])
+
+    async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         self.files[path] = (self.files.get(path, b"") if append else b"") + data
 
     async def sync(self, path: str) -> None:
@@ -407,6 +413,10 @@ def _manifest_door() -> Door:
 def _chunk_doors() -> list[Door]:
     values = np.arange(16, dtype=np.float32)
     return [
-        Door("chunk fp32", lambda data: decode_chunk(Fp32(), data, 16), PeerError, [encode_chunk(Fp32(), values)]),
-        Door("chunk fp16", lambda data: decode_chunk(Fp16(), data, 16), PeerError, [encode_chunk(Fp16(), values)]),
+        Door(
+            "chunk fp32", lambda data: decode_chunk(Fp32(), data, 16), PeerError, [bytes(encode_chunk(Fp32(), values))]
+        ),
+        Door(
+            "chunk fp16", lambda data: decode_chunk(Fp16(), data, 16), PeerError, [bytes(encode_chunk(Fp16(), values))]
+        ),
     ]

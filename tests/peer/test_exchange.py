@@ -131,7 +131,7 @@ async def bring(spy: Spy, plan: Plan, owner: bytes) -> set[int]:
     missing = PartTalk.decode(await stream.recv())
     assert isinstance(missing, Missing)
     for index in missing.chunks:
-        await stream.send(encode(Chunk(index, chunk_of(0.0, index))))
+        await stream.send(encode(Chunk(index, memoryview(chunk_of(0.0, index)))))
     while isinstance(answer := PartTalk.decode(await stream.recv()), Got):
         pass
     assert isinstance(answer, Accepted)
@@ -184,7 +184,7 @@ def test_two_peers_that_cannot_reach_each_other_train_through_a_third_without_pl
 
 def held_bytes(member: Member) -> int:
     """Return the size of everything the exchange holds at one peer; what stands in two places counts once."""
-    held: list[bytes] = list(member.own.chunks) if member.own is not None else []
+    held: list[memoryview] = list(member.own.chunks) if member.own is not None else []
     held += [kept.data for kept in member.incoming.values()]
     if member.owned is not None:
         held += [data for parts in member.owned.parts.values() for data in parts.values()]

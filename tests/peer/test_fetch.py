@@ -39,7 +39,8 @@ from atoll.peer.messages import (
     Want,
 )
 from atoll.peer.pieces import WINDOW_MAX, Listing, piece_bytes
-from atoll.peer.store import Result, anchor_from_bytes, anchor_to_bytes
+from atoll.peer.results import Result
+from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Leave
@@ -285,12 +286,12 @@ async def lie_in_pieces(desk: Desk, asked: FetchMessage, stream: Stream, spoil: 
 
 @lie
 async def wrong_piece(desk: Desk, asked: FetchMessage, stream: Stream) -> None:
-    await lie_in_pieces(desk, asked, stream, lambda index: Chunk(index, bytes(PIECE_BYTES)))
+    await lie_in_pieces(desk, asked, stream, lambda index: Chunk(index, memoryview(bytes(PIECE_BYTES))))
 
 
 @lie
 async def piece_that_was_not_wanted(desk: Desk, asked: FetchMessage, stream: Stream) -> None:
-    await lie_in_pieces(desk, asked, stream, lambda index: Chunk(-index - 1, bytes(PIECE_BYTES)))
+    await lie_in_pieces(desk, asked, stream, lambda index: Chunk(-index - 1, memoryview(bytes(PIECE_BYTES))))
 
 
 @lie
@@ -338,7 +339,7 @@ def test_a_whole_false_state_is_laid_at_the_door_of_those_who_offered_it() -> No
         while True:
             wanted = FetchTalk.decode(await stream.recv())
             for index in wanted.pieces if isinstance(wanted, Want) else ():
-                await stream.send(encode(Chunk(index, pieces[index])))
+                await stream.send(encode(Chunk(index, memoryview(pieces[index]))))
 
     async def scene(office: Office) -> None:
         honest = await office.sit(0, anchor())
@@ -482,7 +483,8 @@ def test_chunks_that_came_before_the_commit_do_not_come_again() -> None:
         here = range(0, len(result.chunks), 4)
         missing_bytes = sum(len(chunk) for index, chunk in enumerate(result.chunks) if index not in here)
         desk.member.spare = {
-            index: Reduction(of=b"", digest=result.digests[index], data=result.chunks[index]) for index in here
+            index: Reduction(of=b"", digest=result.digests[index], data=memoryview(result.chunks[index]))
+            for index in here
         }
         committed = ClosedRound(Key("outer", VERSION), (holder.key.peer,), result.root())
         assert await fetch_result(desk.member, committed) == result

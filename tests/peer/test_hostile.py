@@ -153,7 +153,7 @@ def test_a_conversation_that_begins_in_the_middle_is_refused(tag: str) -> None:
     middle = {
         "ask": Welcome(b"{}"),
         "control": Standing(0, "anchor"),
-        "part": Chunk(0, b"data"),
+        "part": Chunk(0, memoryview(b"data")),
         "result": Done(),
         "fetch": Offer(()),
     }
@@ -174,7 +174,7 @@ def test_random_bytes_and_torn_messages_never_disturb_anybody() -> None:
             Hello("x", PROTOCOL, 0, 0, ("a:1",)),
             PartHead(KEY, 1, 0, 1),
             ResultHead(KEY, 1, 0),
-            Returned(0, b"s" * 16, b"d" * 32, b"data"),
+            Returned(0, b"s" * 16, b"d" * 32, memoryview(b"data")),
             FetchResult(KEY, "root"),
             FetchState(0),
             FetchPieces(1, "root"),
@@ -351,7 +351,7 @@ def lied_to(
 
 def chunk_of(value: float, index: int) -> bytes:
     first, end = GRID.bounds(index)
-    return encode_chunk(Fp32(), np.full(end - first, value, np.float32))
+    return bytes(encode_chunk(Fp32(), np.full(end - first, value, np.float32)))
 
 
 async def bring(spy: Spy, value: float) -> None:
@@ -365,7 +365,7 @@ async def bring(spy: Spy, value: float) -> None:
         missing = PartTalk.decode(await stream.recv())
         assert isinstance(missing, Missing)
         for index in missing.chunks:
-            await stream.send(encode(Chunk(index, chunk_of(value, index))))
+            await stream.send(encode(Chunk(index, memoryview(chunk_of(value, index)))))
         assert isinstance(PartTalk.decode(await stream.recv()), Accepted)
         stream.reset()
     await spy.say(Contributed(plan.key, plan.epoch, plan.attempt, 1))
@@ -430,7 +430,7 @@ def test_a_part_that_does_not_fit_the_grid_is_refused(what: str) -> None:
         missing = PartTalk.decode(await stream.recv())
         assert isinstance(missing, Missing)
         assert set(missing.chunks) == set(chunks_of(plan.shards, spy.victim)), "it asks for what it owns, no more"
-        await stream.send(encode(Chunk(missing.chunks[0] + off, data)))
+        await stream.send(encode(Chunk(missing.chunks[0] + off, memoryview(data))))
         with pytest.raises(PeerLost):
             await stream.recv()
 
@@ -452,7 +452,7 @@ def test_an_owner_that_returns_a_bad_result_is_refused_and_replaced(lie: str) ->
         index = {"another's chunk": (mine[0] + len(mine)) % GRID.chunks, "no chunk of the grid": -1}.get(lie, mine[0])
         plan = (spy.plan.key, spy.plan.epoch, spy.plan.attempt)
         digest = blake3(chunks[0] + b"!" * (lie == "digest")).digest()
-        said = Accepted() if lie == "not a chunk" else Returned(index, b"s" * 16, digest, chunks[0])
+        said = Accepted() if lie == "not a chunk" else Returned(index, b"s" * 16, digest, memoryview(chunks[0]))
         for host in spy.world.hosts:
             stream = await spy.open("result", host.peer)
             await stream.send(encode(ResultHead(*plan)))

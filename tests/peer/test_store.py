@@ -14,11 +14,10 @@ from blake3 import blake3
 
 from atoll.disk import FileDisk
 from atoll.errors import LocalError
+from atoll.peer.results import WRITE_BYTES, Result
 from atoll.peer.store import (
     CHECKPOINTS_KEPT,
     RESULTS_KEPT,
-    WRITE_BYTES,
-    Result,
     Store,
     anchor_from_bytes,
     anchor_to_bytes,

@@ -2,7 +2,7 @@
 
     deliver    own contribution, to every owner of the plan the chunks it owns and lacks
     own_shard  reduce each chunk as soon as it is here from everybody hoped for, and return it to all members at once
-    hold       put the whole result on disk and say so
+    hold       put the result on disk as it comes, and say so when it is whole
 
 So sending and receiving overlap, and nobody waits for the last contribution to see the first chunk. What is returned
 before the round is settled is speculative: each chunk names the set of contributions in it, the settled set's alone
@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -47,7 +48,7 @@ from atoll.peer.messages import (
     Superseded,
 )
 from atoll.peer.reduce import Bench, early_s, keep_result
-from atoll.peer.store import Result
+from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.spec.recipe import Fp32
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
@@ -187,9 +188,8 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId) -> int
         chunks, sent = answer.chunks, Sent(member)
 
         async def send() -> None:
-            with member.bringing(owner):
-                for index in chunks:
-                    await sent.say(stream, Chunk(index, own.chunks[index]))
+            for index in chunks:
+                await sent.say(stream, Chunk(index, own.chunks[index]))
 
         told = _until_told(member, stream, PartTalk, member.silence_s_max, sent)
         last = await (both(told, send()) if chunks else told)
@@ -313,7 +313,7 @@ async def _may_contribute(member: Member, peer: PeerId, key: Key) -> bool:
     return announced is not None and announced.key == key and peer in announced.members
 
 
-def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dict[int, bytes]:
+def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dict[int, memoryview]:
     """Return the chunks held of a contribution, making room by forgetting the peer's oldest."""
     known = [c for c in owned.parts if c.peer == contribution.peer]
     if contribution not in known and len(known) >= SERIALS_MAX:
@@ -390,7 +390,7 @@ async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: Peer
             return Returned(index, reduced.of, reduced.digest, reduced.data)
 
         passing = Passing(owned.order, chunks, dict(answer.chunks), owned.returned, message)
-        await _pass_on(member, plan, peer, stream, ResultTalk, passing)
+        await _pass_on(member, plan, stream, ResultTalk, passing)
 
 
 async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], peer: PeerId) -> None:
@@ -410,7 +410,7 @@ async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], p
 
         has = {(group, index): of for group, index, of in answer.sums}
         passing = Passing(owned.sum_order, set(units), has, owned.summed, message)
-        await _pass_on(member, plan, peer, stream, PartTalk, passing)
+        await _pass_on(member, plan, stream, PartTalk, passing)
 
 
 def _refusal(answer: object) -> PeerError:
@@ -430,13 +430,8 @@ class Passing(Generic[U]):
     message: Callable[[U], Returned | Summed]
 
 
-async def _pass_on(
-    member: Member, plan: Plan, peer: PeerId, stream: Stream, wire: Wire[Any], passing: Passing[U]
-) -> None:
-    """Send what a peer wants and does not have of its set, as it is made, until nothing more will be.
-
-    Our own contribution goes first: nobody can do anything with a result yet, and the owners wait for the other.
-    """
+async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], passing: Passing[U]) -> None:
+    """Send what a peer wants and does not have of its set, as it is made, until nothing more will be."""
     owned, sent = member.owning(plan.key), Sent(member)
 
     def more(seen: int) -> bool:
@@ -447,7 +442,6 @@ async def _pass_on(
         while seen < len(passing.order) or owned.finished != plan_id(plan):
             for unit in passing.order[seen:]:
                 seen += 1
-                await member.changes.until(lambda: peer not in member.brings)
                 if unit in passing.wanted and passing.has.get(unit) != (message := passing.message(unit)).of:
                     passing.has[unit] = message.of
                     await sent.say(stream, message)
@@ -535,22 +529,46 @@ def _check_returned(member: Member, returned: Returned) -> None:
 
 
 async def hold(member: Member) -> None:
-    """Put the result of each plan on disk once it is whole and of the settled set, and say so."""
+    """Put the result of each plan on disk as it comes, and say so once it is whole and of the settled set."""
     done: list[tuple[Key, int, int]] = []
 
     def ready() -> Plan | None:
         plan = member.plan
-        if plan is None or plan.settled is None or len(member.incoming) < member.grid.chunks or plan_id(plan) in done:
-            return None
-        of = member.layout(plan).set_of(plan.settled)
-        return plan if all(kept.of == of for kept in member.incoming.values()) else None
+        return plan if plan is not None and member.incoming and plan_id(plan) not in done else None
 
     async def work(plan: Plan) -> None:
+        draft = member.store.draft(plan.key.version)
+        result = await _put_down(member, plan, draft)
+        await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        kept = [member.incoming[index] for index in range(member.grid.chunks)]
-        result = Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))
-        await member.store.keep_result(plan.key.version, result)
         member.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 
     await for_each_plan(member, ready, work)
+
+
+async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
+    """Write chunks as they come, many at a time, until all are of the settled set; return what they are then."""
+    down: dict[int, Reduction] = {}
+    member.fresh = dict.fromkeys(member.incoming)  # what was written for an earlier plan is written again
+    few = max(1, WRITE_BYTES // member.bulk.chunk_bytes)
+
+    def whole() -> bool:
+        present = member.plan
+        if present is None or present.settled is None or len(down) < member.grid.chunks or member.fresh:
+            return False
+        of = member.layout(plan).set_of(present.settled)
+        return all(each.of == of for each in down.values())
+
+    def due() -> bool:
+        return len(member.fresh) >= few or (len(member.incoming) == member.grid.chunks and bool(member.fresh))
+
+    while not whole():
+        await member.came.until(lambda: due() or whole())
+        batch = {index: member.incoming[index] for index in islice(member.fresh, few)}
+        for index in batch:
+            del member.fresh[index]
+        down |= batch
+        await draft.add({index: each.data for index, each in batch.items()})
+    kept = [down[index] for index in range(member.grid.chunks)]
+    return Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))

@@ -38,7 +38,8 @@ from atoll.peer.messages import (
     Snapshots,
 )
 from atoll.peer.pieces import Haul, Listing
-from atoll.peer.store import HEADER_BYTES_MAX, Partial, Result, Store, anchor_from_bytes
+from atoll.peer.results import Result
+from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, anchor_from_bytes
 from atoll.swarm.log import ClosedRound, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import element_bytes
@@ -176,7 +177,7 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
 
     Chunks that owners returned to us before the commit need not come again.
     """
-    chunks: dict[int, bytes] = {}
+    chunks: dict[int, memoryview] = {}
     kept: list[Offer] = []
 
     def check(offer: Offer) -> None:
@@ -189,7 +190,7 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
         chunks.update({index: spare[digest] for index, digest in enumerate(offer.digests) if digest in spare})
         return Haul(len(offer.digests), member.box.random, chunks)
 
-    async def put(index: int, data: bytes) -> None:
+    async def put(index: int, data: memoryview) -> None:
         chunks[index] = data
 
     errand = Errand(member, FetchResult(committed.key, committed.result), check, open_, put)
@@ -257,7 +258,7 @@ async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = mat
         partials.append(await member.store.begin_partial(_listing(chosen, offer)))
         return Haul(len(offer.digests), member.box.random, partials[0].have)
 
-    async def put(index: int, data: bytes) -> None:
+    async def put(index: int, data: memoryview) -> None:
         await partials[0].put(index, data)
 
     addresses = tuple(member.links.transport.addresses())[:ADDRESSES_MAX]

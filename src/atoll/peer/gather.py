@@ -138,7 +138,7 @@ async def _send_next(member: Member, stream: Stream, source: Source, caller: _Ca
         await say(stream, Declined(f"piece {index} is not here any more, or damaged"))
         return False
     if caller.wanted.pop(index, index) is None:  # still wanted
-        await within(member.silence_s_max, say(stream, Chunk(index, piece)))
+        await within(member.silence_s_max, say(stream, Chunk(index, memoryview(piece))))
     return True
 
 
@@ -154,7 +154,7 @@ class Errand:
         ask: FetchPieces | FetchResult,
         check: Callable[[Offer], None],
         open_: Callable[[Offer], Awaitable[Haul]],
-        put: Callable[[int, bytes], Awaitable[None]],
+        put: Callable[[int, memoryview], Awaitable[None]],
     ) -> None:
         """`check` raises `PeerError` for a wrong offer; `open_` is called with the first right one."""
         self.member = member

@@ -8,8 +8,7 @@ does it, and says that the desk has changed. So any of them can be restarted, la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
@@ -20,7 +19,8 @@ from atoll.model.compute import Cost, Engine
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
 from atoll.peer.links import Links, cancelled
-from atoll.peer.store import Result, Store
+from atoll.peer.results import Result
+from atoll.peer.store import Store
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
@@ -101,7 +101,7 @@ class Own:
 
     key: Key
     serial: int
-    chunks: list[bytes]
+    chunks: list[memoryview]
 
 
 class Begun(Struct, frozen=True):
@@ -135,7 +135,7 @@ class Reduction(Struct, frozen=True):
 
     of: bytes
     digest: bytes
-    data: bytes
+    data: memoryview
 
 
 class Sum(Struct, frozen=True):
@@ -143,7 +143,7 @@ class Sum(Struct, frozen=True):
 
     of: bytes
     weight: float
-    data: bytes
+    data: memoryview
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Owned:
     """What an owner holds of the open round: parts of contributions, and what it made of them."""
 
     key: Key
-    parts: dict[Contribution, dict[int, bytes]] = field(default_factory=dict)
+    parts: dict[Contribution, dict[int, memoryview]] = field(default_factory=dict)
     counts: dict[int, int] = field(default_factory=dict)
     """How many contributions each chunk is here of."""
     touched: dict[int, None] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class Owned:
     summed: Changes = field(default_factory=Changes)
     returned: Changes = field(default_factory=Changes)
 
-    def keep(self, contribution: Contribution, index: int, data: bytes) -> None:
+    def keep(self, contribution: Contribution, index: int, data: memoryview) -> None:
         """Take in a chunk of a contribution."""
         held = self.parts[contribution]
         self.counts[index] = self.counts.get(index, 0) + (index not in held)
@@ -210,10 +210,12 @@ class Member:
     downloads: Downloads = field(default_factory=Downloads)
     owned: Owned | None = None
     """What we hold of the open round as one of its owners."""
-    brings: set[PeerId] = field(default_factory=set)
-    """Owners that we are sending our contribution to."""
     incoming: dict[int, Reduction] = field(default_factory=dict)
     """Result chunks of the open round, the newest of each; they count once all are of the settled set."""
+    fresh: dict[int, None] = field(default_factory=dict)
+    """Those of them that are not on their way to the disk yet, as they came."""
+    came: Changes = field(default_factory=Changes)
+    """Says that there is one more of them, or another word about the plan."""
     spare: dict[int, Reduction] = field(default_factory=dict)
     """Those of the round that was closed last: it may be committed before all of them came."""
     held: Result | None = None
@@ -335,7 +337,7 @@ class Member:
         self.links.down.turn()
         if self.owned is not None and self.owned.key.version <= key.version:
             self.owned = None
-        self.spare, self.incoming = self.incoming, {}
+        self.spare, self.incoming, self.fresh = self.incoming, {}, {}
         self.reports = []
         self.plan = None
 
@@ -347,8 +349,9 @@ class Member:
         if not same:
             self.reports = []
         if self.plan is not None and self.plan.key != plan.key:
-            self.incoming = {}
+            self.incoming, self.fresh = {}, {}
         self.plan = plan
+        self.came.notify()
         if self.owned is not None:
             self.owned.arrived.notify()
 
@@ -358,16 +361,6 @@ class Member:
         if plan is None or plan.settled is None or announced is None or peer not in announced.members:
             return None
         return plan.settled[announced.members.index(peer)]
-
-    @contextmanager
-    def bringing(self, owner: PeerId) -> Iterator[None]:
-        """Remember that our contribution is on its way to an owner."""
-        self.brings.add(owner)
-        try:
-            yield
-        finally:
-            self.brings.discard(owner)
-            self.changes.notify()
 
     def next_serial(self) -> int:
         """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""

@@ -71,7 +71,7 @@ class Summed(Struct, frozen=True, tag="summed", forbid_unknown_fields=True):
     index: int
     of: bytes
     weight: float
-    data: bytes
+    data: memoryview
 
 
 class Missing(Struct, frozen=True, tag="missing", forbid_unknown_fields=True):
@@ -84,7 +84,7 @@ class Chunk(Struct, frozen=True, tag="chunk", forbid_unknown_fields=True):
     """One chunk, encoded."""
 
     index: int
-    data: bytes
+    data: memoryview
 
 
 class Accepted(Struct, frozen=True, tag="accepted", forbid_unknown_fields=True):
@@ -127,7 +127,7 @@ class Returned(Struct, frozen=True, tag="returned", forbid_unknown_fields=True):
     index: int
     of: bytes
     digest: bytes
-    data: bytes
+    data: memoryview
 
 
 class Done(Struct, frozen=True, tag="done", forbid_unknown_fields=True):

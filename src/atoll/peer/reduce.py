@@ -21,7 +21,7 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Codec
+from atoll.spec.recipe import Codec, Fp32
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.sync.codec import BadChunk, decode, encode
@@ -188,7 +188,7 @@ class Bench:
                         data = encode(codec, mean([total], sum(weighed)))
                         made.append((unit, Reduction(set_id(target), blake3(data).digest(), data)))
                     else:
-                        made.append((unit, Sum(set_id(target), sum(weighed), total.astype("<f4").tobytes())))
+                        made.append((unit, Sum(set_id(target), sum(weighed), encode(Fp32(), total))))
                 except _Unusable as error:
                     return made, error
             return made, None
@@ -249,7 +249,7 @@ class Bench:
         def job() -> list[tuple[int, Reduction]]:
             made = []
             for index, of, sums in batch:
-                totals = [np.frombuffer(each.data, "<f4").astype(np.float32) for each in sums]
+                totals = [np.frombuffer(each.data, "<f4").astype(np.float32, copy=False) for each in sums]
                 data = encode(codec, mean(totals, sum(each.weight for each in sums)))
                 made.append((index, Reduction(of, blake3(data).digest(), data)))
             return made
@@ -270,9 +270,11 @@ def keep_result(member: Member, plan: Plan, announced: OpenRound, index: int, re
         owned.arrived.notify()
         owned.returned.notify()
     if member.me in announced.members:
-        member.incoming[index] = reduction
-        if len(member.incoming) == member.grid.chunks:
+        if not member.incoming:
             member.changes.notify()
+        member.incoming[index] = reduction
+        member.fresh[index] = None
+        member.came.notify()
 
 
 class _Unusable(Exception):
@@ -284,7 +286,7 @@ class _Unusable(Exception):
 
 
 def _added_up(
-    codec: Codec, held: list[bytes], target: Target, weights: list[float], count: int, limit: float
+    codec: Codec, held: list[memoryview], target: Target, weights: list[float], count: int, limit: float
 ) -> Vector:
     """Return the weighted sum of one chunk, with no value beyond the limit; raises `_Unusable`."""
     decoded = []
@@ -294,7 +296,7 @@ def _added_up(
         except BadChunk as error:
             raise _Unusable(contribution, str(error)) from error
     total = add_up(decoded, weights)
-    if not (np.abs(total) <= limit).all():
+    if not (float(total.max()) <= limit and float(total.min()) >= -limit):
         largest = max(range(len(decoded)), key=lambda i: float(np.abs(decoded[i]).max()))
         raise _Unusable(target[largest], "its values are too large to be averaged")
     return total

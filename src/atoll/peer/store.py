@@ -7,7 +7,7 @@
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
     snapshot/V.safetensors   the same, made because somebody asked for it between two checkpoints
     private/V.safetensors    inner optimizer state that goes with version V (never sent)
-    results/V                chunk digests and encoded chunks of round V
+    results/V                encoded chunks of round V, and their digests (V.draft while they come)
     partial/ROOT/            a snapshot on its way here: `listing`, and the pieces that came, by number
 
 The newest checkpoint plus the results after it give the newest anchor. Everything is plain data with
@@ -22,8 +22,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from itertools import accumulate, pairwise
 from typing import TypeVar
 
 import msgspec
@@ -38,7 +36,8 @@ from atoll.disk import Disk
 from atoll.errors import LocalError
 from atoll.model.compute import Compute, Cost
 from atoll.peer.pieces import PIECE_BYTES, Listing, piece_bytes
-from atoll.swarm.log import Entry, from_bytes, result_root, to_bytes
+from atoll.peer.results import Draft, Result, ResultChunks, find_chunks, sound_result
+from atoll.swarm.log import Entry, from_bytes, to_bytes
 from atoll.sync.merge import Anchor
 
 T = TypeVar("T")
@@ -50,65 +49,8 @@ READ_KEPT = 2
 """Older checkpoints and snapshots that are kept because others read them."""
 LINGER_S = 300.0
 """How long after the last read: who was cut off finds it again."""
-WRITE_BYTES = 2 * 2**20
-"""A result is written so much at a time: a copy of all of it would be as large as a contribution."""
 HEADER_BYTES_MAX = 2**16
 """The largest header of an anchor file."""
-
-
-class Result(Struct, frozen=True):
-    """What a round produced: encoded chunks and their digests, in the order of the grid."""
-
-    digests: tuple[bytes, ...]
-    chunks: tuple[bytes, ...]
-
-    def root(self) -> str:
-        return result_root(self.digests)
-
-    def sound(self) -> bool:
-        """Return whether every chunk matches its digest."""
-        pairs = zip(self.chunks, self.digests, strict=True)
-        return len(self.chunks) == len(self.digests) and all(blake3(c).digest() == d for c, d in pairs)
-
-
-class _Contents(Struct, frozen=True):
-    """The head of a result file: what its chunks are, and where."""
-
-    digests: tuple[bytes, ...]
-    sizes: tuple[int, ...]
-
-
-def _result_pieces(result: Result) -> list[list[bytes]]:
-    """Return a result file as runs of bytes, none of them much longer than a write should be."""
-    head = msgspec.msgpack.encode(_Contents(result.digests, tuple(map(len, result.chunks))))
-    pieces = [[len(head).to_bytes(4, "little"), head]]
-    room = WRITE_BYTES
-    for chunk in result.chunks:
-        if room < len(chunk):
-            pieces.append([])
-            room = WRITE_BYTES
-        pieces[-1].append(chunk)
-        room -= len(chunk)
-    return pieces
-
-
-def _contents(head: bytes) -> _Contents | None:
-    try:
-        contents = msgspec.msgpack.decode(head, type=_Contents)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return contents if len(contents.digests) == len(contents.sizes) and min(contents.sizes, default=0) >= 0 else None
-
-
-def _sound_result(data: bytes) -> Result | None:
-    body = 4 + int.from_bytes(data[:4], "little")
-    contents = _contents(data[4:body])
-    if contents is None or body + sum(contents.sizes) != len(data):
-        return None
-    ends = list(accumulate(contents.sizes, initial=body))
-    chunks = tuple(data[first:end] for first, end in pairwise(ends))
-    result = Result(contents.digests, chunks)
-    return result if result.sound() else None
 
 
 UNREADABLE = (SafetensorError, msgspec.MsgspecError, RecursionError, KeyError, ValueError, TypeError, OverflowError)
@@ -183,23 +125,6 @@ def _offsets(header: dict[str, dict[str, tuple[int, int]]]) -> dict[str, tuple[i
     return {name: header[name]["data_offsets"] for name in names}
 
 
-class ResultChunks:
-    """A kept result, read chunk by chunk."""
-
-    def __init__(self, disk: Disk, path: str, body: int, contents: _Contents) -> None:
-        self.digests = contents.digests
-        self._disk = disk
-        self._path = path
-        self._spans = list(zip(accumulate(contents.sizes, initial=body), contents.sizes, strict=False))
-
-    async def piece(self, index: int) -> bytes | None:
-        """Return one chunk, or None when the result was dropped meanwhile."""
-        try:
-            return await self._disk.read(self._path, *self._spans[index])
-        except FileNotFoundError:
-            return None
-
-
 class Partial:
     """What has come of a snapshot, one file per piece: nothing is synced, since every piece is checked again."""
 
@@ -220,7 +145,7 @@ class Partial:
                 if blake3(piece).digest() == self.listing.digests[int(name)]:
                     self.have[int(name)] = None
 
-    async def put(self, index: int, data: bytes) -> None:
+    async def put(self, index: int, data: bytes | memoryview) -> None:
         """Keep a piece that was checked."""
         await self._disk.write(f"{self.folder}{index}", data)
         self.have[index] = None
@@ -240,8 +165,6 @@ class Store:
 
     def __init__(self, disk: Disk, compute: Compute | None = None) -> None:
         self.disk = disk
-        self._keeping = asyncio.Lock()
-        """Holding and applying may both keep one result: not at the same time."""
         self.partial: Partial | None = None
         """The snapshot that is on its way here."""
         self._swept = False
@@ -304,34 +227,27 @@ class Store:
         """Put term and vote on disk, durably."""
         await disks.save(self.disk, "ballot", msgspec.json.encode(Ballot(term, vote)))
 
+    def draft(self, version: int) -> Draft:
+        """Return where a round's result can be put down as it comes."""
+        return Draft(self.disk, f"results/{version}", f"results/{version}.draft")
+
     async def keep_result(self, version: int, result: Result) -> None:
         """Put a round's result on disk, durably."""
-        first, *rest = _result_pieces(result)
-        data = await self._off_loop(partial(b"".join, first), sum(map(len, first[2:])))
-        path = f"results/{version}"
-        async with self._keeping:
-            await self.disk.write(path + ".new", data)
-            for piece in rest:
-                data = await self._off_loop(partial(b"".join, piece), sum(map(len, piece)))
-                await self.disk.write(path + ".new", data, append=True)
-            await disks.replace(self.disk, path)
+        draft = Draft(self.disk, f"results/{version}", f"results/{version}.new")
+        for index, chunk in enumerate(result.chunks):
+            await draft.add({index: chunk})
+        await draft.close(result.digests)
 
     async def result(self, version: int) -> Result | None:
         """Return a kept result, or None when there is none or it is damaged."""
         data = await self._read(f"results/{version}")
         if data is None:
             return None
-        return await self._off_loop(lambda: _sound_result(data), len(data))
+        return await self._off_loop(lambda: sound_result(data), len(data))
 
     async def result_chunks(self, version: int) -> ResultChunks | None:
         """Return a way to read a kept result chunk by chunk, or None when there is none."""
-        path = f"results/{version}"
-        try:
-            length = int.from_bytes(await self.disk.read(path, 0, 4), "little")
-            contents = _contents(await self.disk.read(path, 4, length))
-        except FileNotFoundError:
-            return None
-        return None if contents is None else ResultChunks(self.disk, path, 4 + length, contents)
+        return await find_chunks(self.disk, f"results/{version}")
 
     async def keep_private(self, version: int, private: bytes) -> None:
         """Save the inner optimizer state that goes with a version."""
@@ -383,7 +299,8 @@ class Store:
                 await self.disk.remove(f"private/{version}.safetensors")
         oldest = min([*own, *read, newest - RESULTS_KEPT])
         for name in await self.disk.names("results"):
-            if name.isdecimal() and int(name) <= oldest:
+            number = name.partition(".")[0]  # a draft that came to nothing goes too
+            if number.isdecimal() and int(number) <= oldest:
                 await self.disk.remove(f"results/{name}")
 
     def _being_read(self, versions: list[int]) -> list[int]:

@@ -26,7 +26,8 @@ from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Begun, Member, Own
-from atoll.peer.store import Result, Store
+from atoll.peer.results import Result
+from atoll.peer.store import Store
 from atoll.spec.recipe import Channel, Delta, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
@@ -125,20 +126,21 @@ async def _take_part(member: Member, announced: OpenRound) -> None:
         await _take_back(member, "the round was given up")
 
 
-async def _contribution(member: Member, announced: OpenRound) -> list[bytes] | None:
+async def _contribution(member: Member, announced: OpenRound) -> list[memoryview] | None:
     """Return what our work comes to, encoded, or None when the round was over before; nothing else is left of it."""
     vector = await _train(member, announced)
     if vector is None:
         return None
     codec, grid = member.channel.what.codec, member.grid
 
-    def cut(vector: Vector = vector) -> list[bytes]:
-        if not np.isfinite(vector).all():
+    def cut(vector: Vector = vector) -> list[memoryview]:
+        pieces = [vector[slice(*grid.bounds(index))] for index in range(grid.chunks)]
+        if not all(np.isfinite(piece).all() for piece in pieces):
             raise LocalError(
                 f"training diverged in round {announced.key.version}: some values are not finite",
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
-        return [encode(codec, vector[slice(*grid.bounds(i))]) for i in range(grid.chunks)]
+        return [encode(codec, piece) for piece in pieces]
 
     return await member.job(cut)
 

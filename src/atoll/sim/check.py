@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -203,23 +203,22 @@ def _there(version: int, course: list[Line]) -> set[str]:
     return contributors - {event.who for event in lost}
 
 
-class _ResultHead(Struct, frozen=True):
-    """How a result file begins, after the length of this."""
+class _ResultEnd(Struct, frozen=True):
+    """How a result file ends, before the length of this."""
 
     digests: list[bytes]
-    sizes: list[int]
+    spans: list[tuple[int, int]]
 
 
 def _root(data: bytes) -> str:
     """Return the digest root of a result as a disk has it; empty: it is none, or damaged."""
-    body = 4 + int.from_bytes(data[:4], "little")
+    body = len(data) - 4 - int.from_bytes(data[-4:], "little")
     try:
-        head = msgspec.msgpack.decode(data[4:body], type=_ResultHead)
+        end = msgspec.msgpack.decode(data[body:-4], type=_ResultEnd)
     except msgspec.MsgspecError:
         return ""
-    ends = list(accumulate(head.sizes, initial=body))
-    digests = [blake3(data[first:end]).digest() for first, end in pairwise(ends)]
-    return result_root(digests) if digests == head.digests and ends[-1] == len(data) else ""
+    digests = [blake3(data[first : first + size]).digest() for first, size in end.spans]
+    return result_root(digests) if digests == end.digests else ""
 
 
 def patient(run: Run, outcome: Outcome) -> Iterator[str]:

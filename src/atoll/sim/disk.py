@@ -113,7 +113,11 @@ class SimDisk:
         await self._take_s(len(data) / self._drive.read_bytes_s)
         return data
 
-    async def write(self, path: str, data: bytes, *, append: bool = False) -> None:
+    async def size(self, path: str) -> int:
+        _loop().check_open()
+        return len(self._file(path).now)
+
+    async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         _loop().check_open()
         if path in self._folders:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)

@@ -19,20 +19,21 @@ class BadChunk(PeerError):
     """A chunk from another peer has the wrong length or holds a value that is not finite."""
 
 
-def encode(codec: Codec, values: Vector) -> bytes:
-    """Return the wire bytes of some elements, little-endian."""
+def encode(codec: Codec, values: Vector) -> memoryview:
+    """Return the wire bytes of some elements, little-endian: where they are those in memory, without a copy."""
     match codec:
         case Fp32():
-            return values.astype("<f4").tobytes()
+            wire = np.ascontiguousarray(values, "<f4")
         case Fp16():
-            return np.clip(values, -_HALF_MAX, _HALF_MAX).astype("<f2").tobytes()
+            wire = np.clip(values, -_HALF_MAX, _HALF_MAX).astype("<f2")
+    return wire.view(np.uint8).data
 
 
-def decode(codec: Codec, data: bytes, count: int) -> Vector:
-    """Return `count` elements from wire bytes; raises `BadChunk`."""
+def decode(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
+    """Return `count` elements from wire bytes, not to be written to; raises `BadChunk`."""
     if len(data) != count * element_bytes(codec):
         raise BadChunk(f"a chunk of {count} elements came as {len(data)} bytes, not {count * element_bytes(codec)}")
-    values = np.frombuffer(data, "<f4" if isinstance(codec, Fp32) else "<f2").astype(np.float32)
+    values = np.frombuffer(data, "<f4" if isinstance(codec, Fp32) else "<f2").astype(np.float32, copy=False)
     if not np.isfinite(values).all():
         raise BadChunk("a chunk holds values that are not finite")
     return values

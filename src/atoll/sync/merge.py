@@ -54,10 +54,11 @@ def first_anchor(outer: Outer, weights: Vector) -> Anchor:
 
 def add_up(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """Return the weighted sum of some contributions, in the order given; what is too large comes out not finite."""
-    total = np.zeros_like(parts[0])
+    total, weighed = np.zeros_like(parts[0]), np.empty_like(parts[0])
     with np.errstate(over="ignore", invalid="ignore"):
         for part, weight in zip(parts, weights, strict=True):
-            total = total + part * np.float32(weight)
+            np.multiply(part, np.float32(weight), out=weighed)
+            np.add(total, weighed, out=total)
     return total
 
 
@@ -66,8 +67,8 @@ def mean(sums: Sequence[Vector], weight: float) -> Vector:
     total = np.zeros_like(sums[0])
     with np.errstate(over="ignore", invalid="ignore"):
         for part in sums:
-            total = total + part
-        return total / np.float32(weight)
+            np.add(total, part, out=total)
+        return np.divide(total, np.float32(weight), out=total)
 
 
 def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:

@@ -375,13 +375,15 @@ BUGS = (
         "a member says that it holds a result before the result is on disk",
         (
             "peer/exchange.py",
-            """        await member.store.keep_result(plan.key.version, result)
+            """        await draft.close(result.digests)
+        done[:] = [*done[-8:], plan_id(plan)]
         member.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 """,
-            """        member.held = result
+            """        done[:] = [*done[-8:], plan_id(plan)]
+        member.held = result
         member.report(Holding(*plan_id(plan), result.root()))
-        await member.store.keep_result(plan.key.version, result)
+        await draft.close(result.digests)
 """,
         ),
         skies=("rot", "pair"),
@@ -390,7 +392,7 @@ BUGS = (
         "unsynced-save",
         "Durable",
         "a file takes the place of another before its bytes are on disk",
-        ("disk.py", '    await disk.sync(path + ".new")\n', ""),
+        ("disk.py", "    await disk.sync(beside)\n", ""),
     ),
     # what others send
     _bug(
