@@ -181,7 +181,7 @@ async def _widest(ends: Ends, pause_s: float, turns: int) -> int:
 def test_a_long_line_gets_a_long_window_and_a_slow_reader_does_not() -> None:
     async def test() -> None:
         assert await _widest(Ends(round_trip_s=10.0), 0.0, turns=8) == WINDOW_BYTES_MAX
-        assert await _widest(Ends(), 0.05, turns=8) <= 2 * WINDOW_BYTES, (
+        assert await _widest(Ends(), 0.3, turns=8) <= 2 * WINDOW_BYTES, (
             "its first words came quickly, the rest did not"
         )
 
@@ -287,7 +287,7 @@ def test_small_pieces_are_kept_together() -> None:
         bob = Ends().bob
         bob.feed(memoryview(frame(1, Kind.DATA, b"ab") * 50_000))
         _, into = await bob.accept()
-        assert len(into._chunks) < 10
+        assert len(into._held._pieces) < 10
         assert await read(into, 2**20) == b"ab" * 50_000
 
     run(test)
@@ -361,7 +361,7 @@ def test_garbage_is_refused_or_harmless(heads: list[tuple[int, int, int]], tail:
         with contextlib.suppress(Garbled):
             for at in range(0, len(junk), piece):
                 bob.feed(memoryview(junk)[at : at + piece])
-        held = sum(recv._held for _, recv in bob._halves.values())
+        held = sum(len(recv._held) for _, recv in bob._halves.values())
         assert held <= len(junk) and bob._accepted <= STREAMS_ACCEPTED_MAX
         while bob.next() is not None:
             pass

@@ -11,8 +11,10 @@ for every piece that comes, and keeps what it has until a message is whole: that
 from __future__ import annotations
 
 import struct
+from collections import deque
 
 LENGTH_BYTES = 4
+_TOGETHER_BYTES = 16 * 1024
 _LENGTH = struct.Struct(">I")
 _END = 0xFFFFFFFF
 END_MARK = _LENGTH.pack(_END)
@@ -29,6 +31,43 @@ class Ended(Exception):
 def header(message: bytes) -> bytes:
     """Return what goes before `message`."""
     return _LENGTH.pack(len(message))
+
+
+class Pieces:
+    """Bytes in the pieces in which they came."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes | bytearray] = deque()
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, piece: bytes) -> None:
+        """Keep a piece; small ones together, or each would take many times its size."""
+        last = self._pieces[-1] if self._pieces else b""
+        if isinstance(last, bytearray) and len(last) + len(piece) <= _TOGETHER_BYTES:
+            last += piece
+        else:
+            self._pieces.append(bytearray(piece) if len(piece) < _TOGETHER_BYTES // 4 else piece)
+        self._size += len(piece)
+
+    def take(self, limit: int) -> bytes:
+        """Return as much as there is, up to a limit: what came in small pieces is handed on in one."""
+        taken, room = [], limit
+        while self._pieces and room:
+            piece = self._pieces.popleft()
+            if len(piece) > room:
+                self._pieces.appendleft(piece[room:])
+                piece = piece[:room]
+            taken.append(piece)
+            room -= len(piece)
+        self._size -= limit - room
+        return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
+
+    def clear(self) -> None:
+        self._pieces.clear()
+        self._size = 0
 
 
 class Inbox:

@@ -20,6 +20,7 @@ from iroh import iroh_ffi
 
 from atoll.errors import LocalError
 from atoll.net.address import is_everywhere, is_loopback, join, resolve, split
+from atoll.net.frame import Pieces
 from atoll.net.garbage import start_sweeping
 from atoll.net.identity import short
 from atoll.net.live import LiveTransport
@@ -34,6 +35,9 @@ _CLOSE_S = 1.0
 _REASON_BYTES_MAX = 200
 _CAUSE_MAX = 200
 _READ_BYTES_MAX = 256 * 1024
+_WRITE_BYTES_MAX = 64 * 1024  # the binding copies all that it is offered, also what it does not take
+_PAUSE_S_MIN = 0.001
+_PAUSE_S_MAX = 0.05
 _GIVEN_UP = 1
 
 T = TypeVar("T")
@@ -155,12 +159,20 @@ class _Send:
         self._crew = crew
         self._doing: asyncio.Task[Any] | None = None
         self._gone = False
+        self._pace = _Pace()
 
     async def set_priority(self, p: int) -> None:
         await self._do(self._raw.set_priority(p))
 
     async def write(self, *pieces: bytes) -> None:
-        await self._do(self._raw.write_all(b"".join(pieces)))
+        data, done = b"".join(pieces), 0
+        while done < len(data):
+            some = data[done : done + _WRITE_BYTES_MAX]
+            took = await self._do(self._raw.write(some))
+            done += took
+            self._pace.moved(took)
+            if took < len(some):
+                await asyncio.sleep(self._pace.pause_s(len(some)))
 
     async def finish(self) -> None:
         await self._do(self._raw.finish())
@@ -200,28 +212,31 @@ class _Recv:
         self._raw = raw
         self._crew = crew
         self._reading: asyncio.Task[bytes] | None = None
-        self._came = b""
+        self._came = Pieces()
+        self._ended = False
         self._broken: LineBroken | None = None
+        self._pace = _Pace()
 
     async def wait(self, count: int) -> None:
-        if self._came:
-            return
-        if self._broken is not None:
-            raise self._broken
-        if self._reading is None:
-            # The binding wakes us once for all of it; it takes the memory at once, so not for a whole message.
-            self._reading = self._crew.start(_made(self._raw.read_exact(min(count, _READ_BYTES_MAX))))
-            self._reading.add_done_callback(self._took)
-        await asyncio.wait([self._reading])
-        if not self._came and self._broken is not None:
-            raise self._broken
+        count = min(count, _READ_BYTES_MAX)
+        while len(self._came) < count and not self._ended:
+            if self._broken is not None:
+                if self._came:
+                    return
+                raise self._broken
+            if self._reading is None and self._came:
+                await asyncio.sleep(self._pace.pause_s(count - len(self._came)))
+            if self._reading is None:
+                self._reading = self._crew.start(_made(self._raw.read(_READ_BYTES_MAX)))
+                self._reading.add_done_callback(self._took)
+            await asyncio.wait([self._reading])
 
     def take(self, limit: int) -> bytes | None:
-        came, self._came = self._came[:limit], self._came[limit:]
-        return came
+        return None if self._ended and not self._came else self._came.take(limit)
 
     def stop(self) -> None:
         self._broken = self._broken or LineBroken("the stream was given up here")
+        self._came.clear()
         if self._reading is not None:
             self._reading.cancel()  # it holds the stream's lock
         self._crew.start(_quietly(self._raw.stop(_GIVEN_UP)))
@@ -229,11 +244,37 @@ class _Recv:
     def _took(self, read: asyncio.Task[bytes]) -> None:
         """Keep what a read brought; runs before those who wait for it."""
         self._reading = None
-        if not read.cancelled() and read.exception() is None:
-            self._came += read.result()
-        elif self._broken is None:
-            error = None if read.cancelled() else read.exception()
-            self._broken = error if isinstance(error, LineBroken) else LineBroken("the read was given up")
+        if read.cancelled():
+            self._broken = self._broken or LineBroken("the read was given up")
+        elif (error := read.exception()) is not None:
+            self._broken = self._broken or (error if isinstance(error, LineBroken) else LineBroken(str(error)))
+        elif piece := read.result():
+            self._came.add(piece)
+            self._pace.moved(len(piece))
+        else:
+            self._ended = True
+
+
+class _Pace:
+    """How fast bytes move on a stream.
+
+    A call of the binding that has to wait wakes the interpreter for every packet, only to be told to wait on. So what
+    cannot be done at once is tried again when about all of it can.
+    """
+
+    def __init__(self) -> None:
+        self._rate_bytes_s = 0.0
+        self._last_s = 0.0
+
+    def moved(self, size_bytes: int) -> None:
+        now_s = asyncio.get_running_loop().time()
+        rate_bytes_s = size_bytes / max(now_s - self._last_s, _PAUSE_S_MIN)
+        self._rate_bytes_s = (self._rate_bytes_s + rate_bytes_s) / 2
+        self._last_s = now_s
+
+    def pause_s(self, size_bytes: int) -> float:
+        """Return how long so many bytes take, or less."""
+        return min(max(size_bytes / max(self._rate_bytes_s, 1.0), _PAUSE_S_MIN), _PAUSE_S_MAX)
 
 
 def _plain(why: str) -> str:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from enum import IntEnum
 
+from atoll.net.frame import Pieces
 from atoll.net.stream import LineBroken
 from atoll.net.transport import STREAMS_MAX, Traffic
 
@@ -36,7 +37,6 @@ WORDS_BYTES_MAX = 256
 
 _SIZE_BITS = 24
 _READ_S = 0.25  # what a busy machine may take to read on: for so long a window should last, or the line stands still
-_TOGETHER_BYTES = 16 * 1024
 _WORDS_WAITING_MAX = 16 * STREAMS_ACCEPTED_MAX
 _CLASSES = len(Traffic) + 1
 
@@ -191,8 +191,7 @@ class MuxRecv:
     def __init__(self, mux: Mux, id: int) -> None:
         self.id = id
         self._mux = mux
-        self._chunks: deque[bytes | bytearray] = deque()
-        self._held = 0
+        self._held = Pieces()
         self._window = WINDOW_BYTES
         self._granted = WINDOW_BYTES
         self._granted_s = mux.loop.time()
@@ -205,7 +204,7 @@ class MuxRecv:
 
     async def wait(self, count: int) -> None:
         count = min(count, self._window // 2)  # the other side sends on while half of the window is taken
-        while self._held < count and not self._ended:
+        while len(self._held) < count and not self._ended:
             if self._broken is not None:
                 if self._held:
                     return
@@ -220,7 +219,7 @@ class MuxRecv:
         if not self._ended:
             self._break("the stream was given up here")
             self._mux.say(frame(self.id, Kind.STOP))
-        self._drop()
+        self._held.clear()
         self._end()
 
     def feed(self, payload: bytes) -> None:
@@ -231,9 +230,8 @@ class MuxRecv:
         if self._granted < 0:
             raise Garbled("more was sent than was granted")
         if self._broken is None:
-            self._keep(payload)
-            self._held += len(payload)
-            if self._held >= self._wanted:
+            self._held.add(payload)
+            if len(self._held) >= self._wanted:
                 self._wake()
 
     def end(self) -> None:
@@ -242,13 +240,13 @@ class MuxRecv:
             self._ended = True
             self._wake()
             self._mux.say(frame(self.id, Kind.DONE))
-            if not self._chunks:
+            if not self._held:
                 self._end()
 
     def cut(self) -> None:
         """The other side gave it up."""
         if not self._ended and self._broken is None:
-            self._drop()
+            self._held.clear()
             self._break("the other side gave the stream up")
             self._end()
 
@@ -268,14 +266,6 @@ class MuxRecv:
             self.over = True
             self._mux.half_over(self.id)
 
-    def _keep(self, payload: bytes) -> None:
-        """Keep a piece; small ones together, or each would take many times its size."""
-        last = self._chunks[-1] if self._chunks else b""
-        if isinstance(last, bytearray) and len(last) + len(payload) <= _TOGETHER_BYTES:
-            last += payload
-        else:
-            self._chunks.append(bytearray(payload) if len(payload) < _TOGETHER_BYTES // 4 else payload)
-
     def _break(self, why: str) -> None:
         self._broken = self._broken or LineBroken(why)
         self._wake()
@@ -285,34 +275,21 @@ class MuxRecv:
         self._wanted = WINDOW_BYTES_MAX
         self._came.set()
 
-    def _drop(self) -> None:
-        self._chunks.clear()
-        self._held = 0
-
     def take(self, limit: int) -> bytes | None:
-        """Return as much as there is, up to a limit: what came in small pieces is handed on in one."""
-        taken, size = [], 0
-        while self._chunks and size < limit:
-            chunk = self._chunks.popleft()
-            if len(chunk) > limit - size:
-                self._chunks.appendleft(chunk[limit - size :])
-                chunk = chunk[: limit - size]
-            taken.append(chunk)
-            size += len(chunk)
+        taken = self._held.take(limit)
         if not taken:
             return None if self._ended else b""
-        self._held -= size
         self._grant()
-        if self._ended and not self._chunks:
+        if self._ended and not self._held:
             self._end()
-        return bytes(taken[0]) if len(taken) == 1 else b"".join(taken)
+        return taken
 
     def _grant(self) -> None:
         """Let the other side send more once half of what it had is used up."""
-        if self._ended or self._broken is not None or self._granted + self._held > self._window // 2:
+        if self._ended or self._broken is not None or self._granted + len(self._held) > self._window // 2:
             return
         self._stretch()
-        more = self._window - self._granted - self._held
+        more = self._window - self._granted - len(self._held)
         self._granted += more
         self._mux.say(frame(self.id, Kind.GRANT, size=more))
 
