@@ -15,14 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import statistics
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -31,18 +26,15 @@ from tempfile import TemporaryDirectory
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
 from bench.runs import run_text
-from bench.stage import leave, prepare, ticket_of
+from bench.stage import leave
+from bench.swarm import MBIT, Swarm
 
-from atoll import journal
 from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
 
-MBIT = 1e6 / 8
 SIZE_BYTES = 100_000_000
 ROUNDS = 6
 UNMEASURED = 2
-START_S_MAX = 120.0
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def run_of(peers: int) -> str:
@@ -118,120 +110,30 @@ class Row:
 
 def measured(setting: Setting, rounds: int, folder: Path) -> Row:
     """Play a setting and return its row."""
-    prepare(folder, run_of(setting.peers))
     hosts = [Host(rate * MBIT, rate * MBIT) for rate in setting.rates_mbit]
     path = Between(latency_s=setting.round_trip_s / 2)
-    with Lab(hosts, lambda i, j: path) as lab, _peers(lab, setting, folder) as processes:
-        watch = Watch(folder, setting.peers)
-        watch.until(UNMEASURED, processes)
-        spent_s = _cpu_s(processes)
-        watch.until(rounds, processes)
-        spent_s = _cpu_s(processes) - spent_s
-        resident_mb = max(_resident_bytes(process.pid) for process in processes) / 1e6
-    times_s = [watch.took_s(version) for version in range(UNMEASURED + 1, rounds + 1)]
-    median_s = statistics.median(times_s)
-    return Row(
-        name=setting.name,
-        bound_s=setting.bound_s,
-        rounds_s=times_s,
-        median_s=median_s,
-        ratio=median_s / setting.bound_s,
-        cpu_s_per_gbit=spent_s / (8e-9 * setting.sent_bytes * (rounds - UNMEASURED)),
-        resident_mb=resident_mb,
-        agreed=watch.agreed(rounds),
-    )
-
-
-@contextmanager
-def _peers(lab: Lab, setting: Setting, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Keep a peer on every host."""
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        words = ["--run", str(folder / "run.json")]
+    with (
+        Lab(hosts, lambda i, j: path) as lab,
+        Swarm(lab, folder, run_of(setting.peers), setting.size_bytes // 4, setting.links) as swarm,
+    ):
         for index in range(setting.peers):
-            processes.append(_start(lab, setting, folder, index, words))
-            if index == 0:
-                words = ["--ticket", _ticket(folder, processes[0])]
-        yield processes
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def _start(lab: Lab, setting: Setting, folder: Path, index: int, words: Sequence[str]) -> subprocess.Popen[bytes]:
-    home = folder / "peers" / str(index)
-    home.mkdir(parents=True)
-    command = [sys.executable, "-m", "bench.still", "--home", str(home), "--elements", str(setting.size_bytes // 4)]
-    here = ["--host", lab.address(index), "--links", str(setting.links)]
-    env = {**os.environ, "HOME": str(folder), "ATOLL_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    with (home / "output.log").open("wb") as said:
-        return lab.start(index, [*command, *here, *words], env=env, stdout=said, stderr=said)
-
-
-def _ticket(folder: Path, organiser: subprocess.Popen[bytes]) -> str:
-    deadline_s = time.monotonic() + START_S_MAX
-    ticket = ticket_of(folder, lambda: organiser.poll() is None and time.monotonic() < deadline_s)
-    if ticket is None:
-        raise RuntimeError(f"no ticket came: {(folder / 'peers' / '0' / 'output.log').read_text()[-2000:]}")
-    return ticket
-
-
-class Watch:
-    """What the journals of all peers say."""
-
-    def __init__(self, folder: Path, peers: int) -> None:
-        self._paths = [folder / "peers" / str(index) / "journal.jsonl" for index in range(peers)]
-        self._lines: list[list[journal.Line]] = [[] for _ in self._paths]
-
-    def until(self, version: int, processes: Sequence[subprocess.Popen[bytes]]) -> None:
-        """Wait until all have committed a round."""
-        while True:
-            self._lines = [list(journal.read(path)) if path.is_file() else [] for path in self._paths]
-            if all(version in self._committed(lines) for lines in self._lines):
-                return
-            for index, process in enumerate(processes):
-                if process.poll() is not None:
-                    said = self._paths[index].with_name("output.log").read_text()
-                    raise RuntimeError(f"peer {index} ended: {said[-2000:]}")
-            time.sleep(0.3)
-
-    def took_s(self, version: int) -> float:
-        """Return the time from a round's announcement to its commit on the last member."""
-        announced_s = min(
-            line.at_s
-            for lines in self._lines
-            for line in lines
-            if isinstance(line.event, journal.RoundAnnounced) and line.event.version == version
+            swarm.start(index)
+        swarm.until_committed(UNMEASURED)
+        spent_s = swarm.cpu_s()
+        swarm.until_committed(rounds)
+        spent_s = swarm.cpu_s() - spent_s
+        times_s = [swarm.took_s(version) for version in range(UNMEASURED + 1, rounds + 1)]
+        median_s = statistics.median(times_s)
+        return Row(
+            name=setting.name,
+            bound_s=setting.bound_s,
+            rounds_s=times_s,
+            median_s=median_s,
+            ratio=median_s / setting.bound_s,
+            cpu_s_per_gbit=spent_s / (8e-9 * setting.sent_bytes * (rounds - UNMEASURED)),
+            resident_mb=swarm.resident_mb(),
+            agreed=swarm.agreed(rounds),
         )
-        return max(self._committed(lines)[version] for lines in self._lines) - announced_s
-
-    def agreed(self, version: int) -> bool:
-        """Return whether all committed the same result."""
-        results = {
-            line.event.result
-            for lines in self._lines
-            for line in lines
-            if isinstance(line.event, journal.RoundCommitted) and line.event.version == version
-        }
-        return len(results) == 1
-
-    def _committed(self, lines: Sequence[journal.Line]) -> dict[int, float]:
-        return {line.event.version: line.at_s for line in lines if isinstance(line.event, journal.RoundCommitted)}
-
-
-def _cpu_s(processes: Sequence[subprocess.Popen[bytes]]) -> float:
-    """Return the CPU time that processes have used."""
-    return sum(
-        sum(map(int, Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13])) / TICKS_PER_S
-        for process in processes
-    )
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return the most memory that a process has held."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 def main() -> int:

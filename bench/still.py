@@ -4,6 +4,7 @@
 
 Its local steps take no time and its contribution is noise from its own key, so that what a round takes is the exchange:
 announced, contributed, reduced, returned, synced to disk, committed, with leases, digests and encryption as always.
+With `--step-s` each takes so long, after the first `--quick-steps`: then the line is free for somebody who joins.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import argparse
 import asyncio
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +35,10 @@ NOISE = 1e-3
 class StillEngine:
     """A vector that local steps move by fixed noise."""
 
-    def __init__(self, elements: int, seed: int) -> None:
+    def __init__(self, elements: int, seed: int, quick_steps: int, step_s: float) -> None:
+        self._quick_steps = quick_steps
+        self._step_s = step_s
+        self._done = 0
         self._noise = np.random.default_rng(seed).normal(0.0, NOISE, elements).astype(np.float32)
         self._weights = np.zeros(elements, np.float32)
 
@@ -54,6 +60,9 @@ class StillEngine:
         self._weights[:] = weights
 
     def train(self, steps: Sequence[Step]) -> Trained:
+        self._done += len(steps)
+        if self._done > self._quick_steps:
+            time.sleep(self._step_s * len(steps))
         self._weights += self._noise
         samples = sum(len(step.samples) for step in steps)
         return Trained(steps=len(steps), samples=samples, tokens=samples, loss_sum=float(len(steps)))
@@ -74,8 +83,8 @@ class StillEngine:
         """There is nothing to take back."""
 
 
-async def run_peer(home: Path, machine: Machine, start: Start, elements: int) -> None:
-    """Be such a peer until asked to leave."""
+async def run_peer(home: Path, machine: Machine, start: Start, still: Callable[[int], StillEngine]) -> None:
+    """Be such a peer until asked to leave; `still` makes its model from a seed."""
     stop = Stop()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.ask, "asked to leave")
@@ -83,7 +92,7 @@ async def run_peer(home: Path, machine: Machine, start: Start, elements: int) ->
 
     async def build(run: Run) -> Engine:
         seed = int.from_bytes(box.transport.id[:8], "big")
-        return await box.compute.run(lambda: StillEngine(elements, seed), Cost())
+        return await box.compute.run(lambda: still(seed), Cost())
 
     box = replace(box, build=build)
     try:
@@ -96,6 +105,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--elements", type=int, required=True)
+    parser.add_argument("--quick-steps", type=int, default=0)
+    parser.add_argument("--step-s", type=float, default=0.0)
     parser.add_argument("--run", type=Path)
     parser.add_argument("--ticket", default="")
     parser.add_argument("--host", default="127.0.0.1")
@@ -107,7 +118,8 @@ def main() -> int:
         ticket = parse_ticket(options.ticket)
         start = Start(run_id=ticket.run, contacts={each.peer: each.addresses for each in ticket.peers})
     machine = Machine(device="cpu", threads=1, host=options.host, links=options.links)
-    asyncio.run(run_peer(options.home, machine, start, options.elements))
+    still = partial(StillEngine, options.elements, quick_steps=options.quick_steps, step_s=options.step_s)
+    asyncio.run(run_peer(options.home, machine, start, lambda seed: still(seed=seed)))
     return 0
 
 

@@ -39,7 +39,7 @@ from atoll.peer.messages import (
 )
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.results import Result
-from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, anchor_from_bytes
+from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
 from atoll.swarm.log import ClosedRound, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import element_bytes
@@ -231,6 +231,7 @@ class Fetched(Struct, frozen=True):
     """A downloaded state: the anchor, its file, what it was made of, and who sent it."""
 
     anchor: Anchor
+    digest: str
     data: bytes
     listing: Listing
     donors: list[str]
@@ -267,14 +268,14 @@ async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = mat
     assert errand.haul is not None
     data = await partials[0].whole()
     try:
-        anchor = await _checked(member, data, chosen.version)
+        anchor, digest = await _checked(member, data, chosen.version)
     except PeerError as error:
         await member.store.drop_partial()
         for donor, snapshots in offers.items():
             if any(offered.root == chosen.root and offered.whole for offered in snapshots):
                 blame(member, donor, error)
         raise
-    return Fetched(anchor, data, partials[0].listing, [short(donor) for donor in errand.haul.donors])
+    return Fetched(anchor, digest, data, partials[0].listing, [short(donor) for donor in errand.haul.donors])
 
 
 def _meet(member: Member, fellows: tuple[Fellow, ...]) -> None:
@@ -380,20 +381,25 @@ def _sources(member: Member, offers: dict[PeerId, tuple[Snapshot, ...]], chosen:
     return list(ranked | dict.fromkeys(fellows) | dict.fromkeys(others))
 
 
-async def _checked(member: Member, data: bytes, version: int) -> Anchor:
-    """Return the anchor in downloaded bytes, refusing one that does not fit the model or the log."""
+async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, str]:
+    """Return the anchor in downloaded bytes and its digest, refusing one that does not fit the model or the log."""
+
+    def read() -> tuple[Anchor, str, bool]:
+        anchor, digest = read_anchor(data, "downloaded state")
+        return anchor, digest, all(np.isfinite(vector).all() for vector in anchor.vectors().values())
+
     try:
-        anchor = await member.job(lambda: anchor_from_bytes(data, "downloaded state"), vectors=3)
+        anchor, digest, finite = await member.job(read, vectors=4)
     except LocalError as error:
         raise PeerError(error.what) from error
     if anchor.version != version or _form(anchor) != _form(member.anchor):
         raise PeerError("the downloaded state does not fit this model")
-    if not await member.job(lambda: all(np.isfinite(v).all() for v in anchor.vectors().values())):
+    if not finite:
         raise PeerError("the downloaded state holds values that are not finite")
     following = member.past.get(anchor.version + 1)
-    if following is not None and following.base != await member.job(anchor.digest):
+    if following is not None and following.base != digest:
         raise PeerError("the downloaded state is not the one the log names")
-    return anchor
+    return anchor, digest
 
 
 def _form(anchor: Anchor) -> dict[str, tuple[object, ...]]:

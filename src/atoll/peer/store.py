@@ -73,13 +73,22 @@ class _About(Struct, frozen=True):
 
 def anchor_to_bytes(anchor: Anchor) -> bytes:
     """Return an anchor as safetensors bytes that carry its version and digest."""
-    about = msgspec.json.encode(_About(version=anchor.version, digest=anchor.digest())).decode()
+    return _file(anchor, anchor.digest())
+
+
+def _file(anchor: Anchor, digest: str) -> bytes:
+    about = msgspec.json.encode(_About(version=anchor.version, digest=digest)).decode()
     # One key: safetensors writes several in no fixed order, and donors must offer equal bytes.
     return save({name: np.ascontiguousarray(v) for name, v in anchor.vectors().items()}, {"atoll": about})
 
 
 def anchor_from_bytes(data: bytes, where: str) -> Anchor:
     """Return the anchor in safetensors bytes; raises `LocalError` when they are damaged."""
+    return read_anchor(data, where)[0]
+
+
+def read_anchor(data: bytes, where: str) -> tuple[Anchor, str]:
+    """Return the anchor in safetensors bytes and its digest; raises `LocalError` when they are damaged."""
     try:
         header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
@@ -89,7 +98,16 @@ def anchor_from_bytes(data: bytes, where: str) -> Anchor:
         raise _damaged(where, str(error)[:200]) from error
     if anchor.digest() != about.digest:
         raise _damaged(where, "its digest does not match its contents")
-    return anchor
+    return anchor, about.digest
+
+
+def _listed(anchor: Anchor) -> tuple[bytes, Listing]:
+    """Return an anchor's file and what it is made of."""
+    digest = anchor.digest()
+    data = _file(anchor, digest)
+    step, view = piece_bytes(len(data)), memoryview(data)
+    digests = tuple(blake3(view[first : first + step]).digest() for first in range(0, len(data), step))
+    return data, Listing(anchor.version, digest, len(data), digests)
 
 
 def _damaged(where: str, what: str) -> LocalError:
@@ -267,22 +285,23 @@ class Store:
 
     async def keep_checkpoint(self, anchor: Anchor) -> int:
         """Save an anchor, drop what is no longer needed, and return the bytes written; private state goes first."""
-        data = await self._off_loop(lambda: anchor_to_bytes(anchor), 3 * anchor.weights.nbytes)
-        return await self._keep_checkpoint(anchor.version, data)
+        data, listing = await self._off_loop(lambda: _listed(anchor), 4 * anchor.weights.nbytes)
+        await self._keep_checkpoint(listing, data)
+        return len(data)
 
     async def adopt(self, listing: Listing, data: bytes) -> None:
         """Save a downloaded anchor as our newest checkpoint, and drop what the download left."""
         for newer in [v for v in await self.checkpoints() if v > listing.version]:
             await self.disk.remove(f"checkpoint/{newer}.safetensors")
-        await self._keep_checkpoint(listing.version, data)
-        self._listings[listing.version] = listing
+        await self._keep_checkpoint(listing, data)
         await self.drop_partial()
 
-    async def _keep_checkpoint(self, version: int, data: bytes) -> int:
-        self._listings.pop(version, None)
-        await disks.save(self.disk, f"checkpoint/{version}.safetensors", data)
-        await self._prune(version)
-        return len(data)
+    async def _keep_checkpoint(self, listing: Listing, data: bytes) -> None:
+        """Save an anchor's file; what it is made of is remembered, so that whoever asks need not wait for it."""
+        self._listings.pop(listing.version, None)
+        await disks.save(self.disk, f"checkpoint/{listing.version}.safetensors", data)
+        self._listings[listing.version] = listing
+        await self._prune(listing.version)
 
     async def _prune(self, newest: int) -> None:
         """Drop what neither a restart nor anybody who reads it needs any more."""
@@ -344,8 +363,9 @@ class Store:
         """Save an anchor for others to read, unless it is there already."""
         async with self._listing:
             if anchor.version not in await self.snapshots():
-                data = await self._off_loop(lambda: anchor_to_bytes(anchor), 3 * anchor.weights.nbytes)
+                data, listing = await self._off_loop(lambda: _listed(anchor), 4 * anchor.weights.nbytes)
                 await disks.save(self.disk, f"snapshot/{anchor.version}.safetensors", data)
+                self._listings[anchor.version] = listing
                 self._read_s[anchor.version] = asyncio.get_running_loop().time()
 
     async def listing(self, version: int) -> Listing | None:

@@ -507,7 +507,7 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
     anchor = fetched.anchor
     await _settle_begun(member)
     member.anchor = anchor
-    member.digest = await member.job(anchor.digest)
+    member.digest = fetched.digest
     member.own, member.held, member.spare = None, None, {}
     took_s = asyncio.get_running_loop().time() - began_s
     member.box.journal.write(
