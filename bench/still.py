@@ -39,7 +39,7 @@ class StillEngine:
         self._quick_steps = quick_steps
         self._step_s = step_s
         self._done = 0
-        self._noise = np.random.default_rng(seed).normal(0.0, NOISE, elements).astype(np.float32)
+        self._noise = NOISE * np.random.default_rng(seed).random(elements, np.float32)
         self._weights = np.zeros(elements, np.float32)
 
     @property

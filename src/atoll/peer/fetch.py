@@ -188,7 +188,7 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
         kept.append(offer)
         spare = {reduction.digest: reduction.data for reduction in member.spare.values()}
         chunks.update({index: spare[digest] for index, digest in enumerate(offer.digests) if digest in spare})
-        return Haul(len(offer.digests), member.box.random, chunks)
+        return Haul(len(offer.digests), member.box.random, chunks, member.me)
 
     async def put(index: int, data: memoryview) -> None:
         chunks[index] = data
@@ -257,7 +257,7 @@ async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = mat
 
     async def open_(offer: Offer) -> Haul:
         partials.append(await member.store.begin_partial(_listing(chosen, offer)))
-        return Haul(len(offer.digests), member.box.random, partials[0].have)
+        return Haul(len(offer.digests), member.box.random, partials[0].have, member.me)
 
     async def put(index: int, data: memoryview) -> None:
         await partials[0].put(index, data)

@@ -2,8 +2,9 @@
 
 Pure bookkeeping, no network. Each donor owes a few pieces at a time (as many as it sends in about a second, so
 that its link stays full), rarest first. How rare a piece is depends on those who have only a part: whoever has
-everything has each piece. Equally rare ones come in an order of chance that differs from joiner to joiner, so
-that two of them soon have something for each other.
+everything has each piece. Equally rare ones come in an order of chance that differs from joiner to joiner. Joiners that
+draw from each other share out what all of them need: each piece is the first concern of the one whose lot for it is
+highest, as each of them can tell from the others' names. So a lone source sends most pieces once.
 
 Nothing is asked for twice while a piece that nobody was asked for is left. After that a donor with nothing to do
 takes over what another would deliver much later: a slow or silent one holds up only what it has begun to send.
@@ -92,8 +93,10 @@ class _Donor:
 class Haul:
     """What is still to come, who has it, and who was asked for it."""
 
-    def __init__(self, count: int, chance: Random, have: Iterable[int] = ()) -> None:
+    def __init__(self, count: int, chance: Random, have: Iterable[int] = (), me: bytes = b"") -> None:
         self.count = count
+        self._lots: dict[bytes, list[float]] = {}
+        self._mine = self._lots_of(me)
         self.have = dict.fromkeys(have)
         self.twice = 0
         """Pieces that came once more although they were here."""
@@ -219,16 +222,39 @@ class Haul:
                 heapq.heappush(donor.heap, self._entry(index))
 
     def _rarest(self, donor: _Donor) -> int | None:
-        """Return the rarest piece that this donor has and nobody was asked for."""
-        while donor.heap:
-            rarity, _, index = heapq.heappop(donor.heap)
+        """Return the rarest piece that this donor has and nobody was asked for; of equally rare ones ours first."""
+        others: list[tuple[int, float, int]] = []
+        found: int | None = None
+        while donor.heap and found is None:
+            rarity, _, index = entry = heapq.heappop(donor.heap)
             if index in self.have or self._askers[index]:
                 continue
             if rarity < self._partial[index]:
                 heapq.heappush(donor.heap, self._entry(index))
-                continue
-            return index
-        return None
+            elif others and rarity > others[0][0]:
+                others.append(entry)
+                break
+            elif donor.has is None and self._is_others(index):
+                others.append(entry)
+            else:
+                found = index
+        if found is None and others:
+            found = others.pop(0)[2]
+        for entry in others:
+            heapq.heappush(donor.heap, entry)
+        return found
+
+    def _is_others(self, index: int) -> bool:
+        """Return whether a joiner that draws the same has a higher lot for a piece."""
+        mine = self._mine[index]
+        return any(donor.has is not None and self._lots_of(peer)[index] > mine for peer, donor in self._donors.items())
+
+    def _lots_of(self, peer: bytes) -> list[float]:
+        """Return a joiner's lots, the same wherever they are drawn."""
+        if peer not in self._lots:
+            draw = Random(peer)
+            self._lots[peer] = [draw.random() for _ in range(self.count)]
+        return self._lots[peer]
 
     def _take_over(self, donor: _Donor, now_s: float) -> int | None:
         """Return the piece that others would deliver last, if it comes much sooner from here."""
