@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -103,20 +103,20 @@ class Swarm:
         """Return a peer's committed rounds by version, and when each was."""
         return {event.version: (at_s, event) for at_s, event in self.events(index, journal.RoundCommitted)}
 
-    def until_committed(self, version: int, indexes: Iterable[int] | None = None) -> None:
-        """Wait until all, or some, have committed a round."""
-        waited = list(self.processes if indexes is None else indexes)
-        self.until(lambda: all(version in self.committed(index) for index in waited))
+    def until_committed(self, version: int) -> None:
+        """Wait until all have committed a round."""
+        self.until(lambda: all(version in self.committed(index) for index in self.processes))
 
-    def announced_s(self, version: int, indexes: Iterable[int] | None = None) -> float:
-        """Return when a round was announced."""
-        looked = list(self.processes if indexes is None else indexes)
-        found = (self.events(index, journal.RoundAnnounced) for index in looked)
-        return min(at_s for events in found for at_s, event in events if event.version == version)
+    def announced(self, version: int) -> float | None:
+        """Return when a round was first announced to somebody, if it was."""
+        found = (self.events(index, journal.RoundAnnounced) for index in self.processes)
+        return min((at_s for events in found for at_s, event in events if event.version == version), default=None)
 
     def took_s(self, version: int) -> float:
         """Return the time from a round's announcement to its commit on the last member."""
-        return max(self.committed(index)[version][0] for index in self.processes) - self.announced_s(version)
+        began_s = self.announced(version)
+        assert began_s is not None, "what is committed was announced"
+        return max(self.committed(index)[version][0] for index in self.processes) - began_s
 
     def agreed(self, version: int) -> bool:
         """Return whether all committed the same result."""

@@ -181,9 +181,7 @@ async def _widest(ends: Ends, pause_s: float, turns: int) -> int:
 def test_a_long_line_gets_a_long_window_and_a_slow_reader_does_not() -> None:
     async def test() -> None:
         assert await _widest(Ends(round_trip_s=10.0), 0.0, turns=8) == WINDOW_BYTES_MAX
-        assert await _widest(Ends(), 0.3, turns=8) <= 2 * WINDOW_BYTES, (
-            "its first words came quickly, the rest did not"
-        )
+        assert await _widest(Ends(), 0.3, turns=8) <= 2 * WINDOW_BYTES, "its first words came quickly, the rest did not"
 
     run(test)
 

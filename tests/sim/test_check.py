@@ -148,10 +148,10 @@ def test_what_a_minority_forgets_in_a_crash_is_no_broken_promise() -> None:
 
 def test_a_result_that_only_one_disk_has_when_it_is_called_committed_is_found(run: Run, outcome: Outcome) -> None:
     assert list(held_by_two(outcome)) == []
-    ((data, places),) = outcome.held[2].items()
-    assert len(places) >= 2
-    alone = replace(outcome, held=outcome.held | {2: {data: places[:1]}})
-    torn = replace(outcome, held=outcome.held | {2: {data: places[:1], data[:-1]: places[1:]}})
+    one, two, *_ = outcome.held[2]  # each as its chunks came there
+    (place,) = outcome.held[2][one]
+    alone = replace(outcome, held=outcome.held | {2: {one: [place]}})
+    torn = replace(outcome, held=outcome.held | {2: {one: [place], two[:-1]: outcome.held[2][two]}})
     for held in (alone, torn):
         assert list(held_by_two(held)) == ["version 2 was called committed with 1 holders of its result"]
     settled_by = next(line.peer for line in outcome.lines if isinstance(line.event, journal.RoundSettled))

@@ -38,7 +38,8 @@ PIECES_PER_DONOR = 4
 TICK_S = 1.0
 """How often a donor that owes something is looked at, if nothing moves."""
 LOOK_S = 2.0
-"""How often new donors are looked for."""
+LOOK_S_MIN = 0.1
+"""How often new donors are looked for: seldom, and at first often, for those who begin with us."""
 ASK_AGAIN_S = 5.0
 """How long a donor that could not help is left alone."""
 STALL_S = 30.0
@@ -222,7 +223,7 @@ async def gather(errand: Errand, likely: Callable[[], Sequence[PeerId]], look: C
     """
     running: dict[PeerId, asyncio.Task[None]] = {}
     asked_s: dict[PeerId, float] = {}
-    hope_s = _now_s()
+    began_s = hope_s = _now_s()
     async with asyncio.TaskGroup() as tasks:
         while not errand.complete:
             running = {donor: task for donor, task in running.items() if not task.done()}
@@ -233,7 +234,7 @@ async def gather(errand: Errand, likely: Callable[[], Sequence[PeerId]], look: C
                 hope_s = _now_s()
             if not running or _now_s() - hope_s > STALL_S:
                 break
-            await errand.wait(LOOK_S, _ended(errand))
+            await errand.wait(min(LOOK_S, LOOK_S_MIN + (_now_s() - began_s) / 4), _ended(errand))
             look()
         for task in running.values():
             task.cancel()

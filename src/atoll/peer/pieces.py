@@ -167,8 +167,8 @@ class Haul:
         off, donor.unsaid = donor.unsaid, []
         wants: list[int] = []
         while len(donor.owes) < _window(donor):
-            index = self._rarest(donor)
-            if index is None:
+            index, left = self._rarest(donor, idle=not donor.owes)
+            if index is None and not left:
                 index = self._take_over(donor, now_s)
             if index is None:
                 break
@@ -221,8 +221,12 @@ class Haul:
             if donor.has is None or index in donor.has:
                 heapq.heappush(donor.heap, self._entry(index))
 
-    def _rarest(self, donor: _Donor) -> int | None:
-        """Return the rarest piece that this donor has and nobody was asked for; of equally rare ones ours first."""
+    def _rarest(self, donor: _Donor, *, idle: bool) -> tuple[int | None, bool]:
+        """Return the rarest piece that this donor has and nobody was asked for, and whether there are more.
+
+        Of equally rare ones those that are our concern come first, the others only where the donor would be idle:
+        whoever they concern has most likely asked for them.
+        """
         others: list[tuple[int, float, int]] = []
         found: int | None = None
         while donor.heap and found is None:
@@ -238,11 +242,11 @@ class Haul:
                 others.append(entry)
             else:
                 found = index
-        if found is None and others:
+        if found is None and others and idle:
             found = others.pop(0)[2]
         for entry in others:
             heapq.heappush(donor.heap, entry)
-        return found
+        return found, bool(others)
 
     def _is_others(self, index: int) -> bool:
         """Return whether a joiner that draws the same has a higher lot for a piece."""
