@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import signal
 import statistics
@@ -35,8 +36,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.runs import FOR_EVER, run_text
-from bench.stage import PEERS, RATES_MBIT, Stage, alive, leave, staged
+from bench.stage import LINKS, PEERS, RATES_MBIT, Stage, alive, leave, staged
 from bench.story import CALM_ROUNDS, Story
+
+from atoll.net.transport import DEFAULT_LINKS, LinkKind
 
 KINDS = ("contributor", "owner", "leader", "link")
 TRIAL_S_MAX = 120.0
@@ -472,6 +475,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=20, help="deaths of each kind; with --audit: in all")
     parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--back", choices=("soon", "after"), default="after", help="when the dead start again")
+    parser.add_argument("--links", type=LinkKind, choices=list(LinkKind), default=DEFAULT_LINKS)
     parser.add_argument("--audit", action="store_true")
     parser.add_argument("--seed", type=int, default=None, help="draw the same moments and victims again")
     parser.add_argument("--keep", type=Path, help="an empty folder for the journals; else they are thrown away")
@@ -480,6 +484,7 @@ def main() -> int:
     if set(options.kinds.split(",")) - set(KINDS):
         parser.error(f"--kinds: known are {', '.join(KINDS)}")
     random.seed(options.seed)
+    os.environ[LINKS] = options.links
     signal.signal(signal.SIGTERM, leave)  # so that nothing is left running
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell switches it off for background jobs
     with TemporaryDirectory() as name:

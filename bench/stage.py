@@ -23,6 +23,7 @@ from types import FrameType
 from bench.lab import Host, Lab
 
 from atoll import journal
+from atoll.net.transport import DEFAULT_LINKS
 
 PEERS = 5
 BACK_S = 1.0
@@ -30,6 +31,8 @@ SILENT_S = 20.0
 """How long a link stays silent."""
 MBIT = 1e6 / 8
 """Bytes."""
+LINKS = "ATOLL_HOST_LINKS"
+"""In which variable seats find over what kind of link their peers are to talk."""
 RATES_MBIT = (30, 30, 30, 30, 8)
 """Lines in namespaces: one is too slow to own anything."""
 
@@ -47,7 +50,7 @@ def keep_alive(folder: Path) -> int:
     try:
         words = ["--run", str(folder / "run.json")] if index == 0 else ["--ticket", _ticket(folder, director)]
         while True:
-            process = _start(folder, home, [*words, "--host", host])
+            process = _start(folder, home, [*words, "--host", host, "--links", os.environ.get(LINKS, DEFAULT_LINKS)])
             _leave_note(folder / f"pid-{index}", str(process.pid))
             while process.poll() is None and alive(director):
                 time.sleep(0.05)
