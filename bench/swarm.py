@@ -78,6 +78,10 @@ class Swarm:
         process.wait()
         return died_s
 
+    def name(self, index: int) -> str:
+        """Return by what name the journals call a peer."""
+        return next(iter(journal.read(self.folder / "peers" / str(index) / "journal.jsonl"))).peer
+
     def events(self, index: int, kind: type[E]) -> Iterator[tuple[float, E]]:
         """Return what a peer has written of one kind so far, and when."""
         path = self.folder / "peers" / str(index) / "journal.jsonl"

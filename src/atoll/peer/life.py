@@ -98,8 +98,12 @@ async def live(box: Box, start: Start, stop: Stop | None = None) -> None:
             listening = tasks.create_task(links.run())
             await _take_part(box, links, start, stop)
             listening.cancel()
-    except* AtollError as group:
-        raise _first(group) from None
+    except BaseExceptionGroup as group:
+        # Not `except*`: what is raised there comes out wrapped in a group by some versions of Python 3.11.
+        ours, others = group.split(AtollError)
+        if ours is None or others is not None:
+            raise
+        raise _first(ours) from None
     finally:
         await box.transport.close()
 
