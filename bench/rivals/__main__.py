@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -107,14 +108,15 @@ def _plain(came: object) -> dict[str, object]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="*", help="rows with such names: gloo-4-100, kill-*, ...")
-    parser.add_argument("--keep", type=Path, help="keep the members' folders here")
+    parser.add_argument("--keep", type=Path, help="keep what members said here, instead of what was kept before")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, leave)
     try:
         for row in ROWS:
             if fnmatch(row.name, options.only):
                 with TemporaryDirectory() as name:
-                    folder = options.keep / row.name if options.keep else Path(name)
+                    folder = options.keep / row.name if options.keep else Path(name) / row.name
+                    shutil.rmtree(folder, ignore_errors=True)
                     print(json.dumps(played(row, folder)), flush=True)
     except AtollError as error:
         print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)

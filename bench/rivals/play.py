@@ -4,7 +4,8 @@
         outcome = allreduce(lab, Rival.GLOO, size_bytes=100_000_000, rounds=4, folder=folder)
 
 Members run on the lab's hosts, one each, and are directed through their stdin and stdout (`member.py` says how). All
-hosts share this machine's clock, so a round lasts from the first member's begin to the last one's end.
+hosts share this machine's clock, so a round lasts from the first member's begin to the last one's end. The folder must
+be a fresh one; what members said stays there (`N.jsonl`, `N.log`).
 """
 
 from __future__ import annotations
@@ -109,8 +110,10 @@ class Death:
     undisturbed_s: float
     at_s: float
     """When it died, from the round's begin."""
+    claimed: int
+    """Survivors that report the very round as done, with everybody's contribution."""
     kept: bool
-    """All survivors report the very round as done, with everybody's contribution."""
+    """All of them do."""
     kept_alike: bool
     """And all hold the same values after it, up to rounding."""
     reported_s: float | None
@@ -221,11 +224,13 @@ class Company:
     def _listen(self, index: int) -> None:
         stdout = self._processes[index].stdout
         assert stdout is not None, "members are started with a pipe"
-        for line in stdout:
-            if line.startswith(b"{"):
-                with self._heard:
-                    self.said[index].append(msgspec.json.decode(line, type=Said))
-                    self._heard.notify_all()
+        with (self.folder / f"{index}.jsonl").open("wb", buffering=0) as kept:
+            for line in stdout:
+                if line.startswith(b"{"):
+                    kept.write(line)
+                    with self._heard:
+                        self.said[index].append(msgspec.json.decode(line, type=Said))
+                        self._heard.notify_all()
 
     def _sample(self) -> None:
         """Keep the most memory that a host's processes were seen to hold, looking at one host after the other."""
@@ -326,11 +331,13 @@ def kill(lab: Lab, rival: Rival, size_bytes: int, folder: Path, *, timeout_s: fl
             pass  # never, then: what they said until then is in the lines
         after = since()
     first = [said[0] for said in after.values() if said and said[0].began_s < died_s]
-    kept = len(first) == len(survivors) and all(said.ok and said.members == len(everybody) for said in first)
+    claimed = sum(said.ok and said.members == len(everybody) for said in first)
+    kept = claimed == len(survivors)
     return Death(
         rival=str(rival),
         undisturbed_s=undisturbed_s,
         at_s=died_s - began_s,
+        claimed=claimed,
         kept=kept,
         kept_alike=kept and len({said.grain for said in first}) == 1,
         reported_s=_since(died_s, _first_s(after, alike=False)),
