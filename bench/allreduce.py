@@ -1,4 +1,4 @@
-"""How close to the wire is a round? 100 MB of fp32 from every peer to every peer, in a network lab.
+"""How close to the wire is a round? 25 million values, 100 MB of fp32, from every peer to every peer, in a network lab.
 
     sudo python -m bench.allreduce                    every setting
     sudo python -m bench.allreduce --only 'tls-4-*'   those with such names
@@ -31,23 +31,32 @@ from bench.swarm import MBIT, Swarm
 
 from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
+from atoll.spec.recipe import Codec, Fp32, Int8
+from atoll.sync.codec import wire_bytes
 
-SIZE_BYTES = 100_000_000
+ELEMENTS = 25_000_000
+FP32 = Fp32()
 ROUNDS = 6
 UNMEASURED = 2
 
 
-def run_of(peers: int) -> str:
+def run_of(peers: int, codec: Codec = FP32) -> str:
     """Return the run file: rounds of one step each, without an end."""
     return run_text(
         "wire",
         {
             "recipe.work.batch": 1,
             "recipe.channel.outer.when.steps": 1,
+            "recipe.channel.outer.what.codec.kind": kind_of(codec),
             "membership.start_with": peers,
             "upkeep.evaluate_samples": 1,
         },
     )
+
+
+def kind_of(codec: Codec) -> str:
+    """Return a codec's name in a recipe."""
+    return str(codec.__struct_config__.tag)
 
 
 @dataclass(frozen=True)
@@ -57,7 +66,8 @@ class Setting:
     links: LinkKind
     rates_mbit: tuple[float, ...]
     round_trip_s: float = 0.0
-    size_bytes: int = SIZE_BYTES
+    elements: int = ELEMENTS
+    codec: Codec = FP32
 
     @property
     def peers(self) -> int:
@@ -67,7 +77,13 @@ class Setting:
     def name(self) -> str:
         rates = "+".join(f"{rate:g}" for rate in dict.fromkeys(self.rates_mbit))
         trip = f"-{1000 * self.round_trip_s:.0f}ms" if self.round_trip_s else ""
-        return f"{self.links}-{self.peers}-{rates}{trip}"
+        codec = "" if self.codec == FP32 else f"-{kind_of(self.codec)}"
+        return f"{self.links}-{self.peers}-{rates}{trip}{codec}"
+
+    @property
+    def size_bytes(self) -> int:
+        """One contribution on the wire."""
+        return wire_bytes(self.codec, self.elements)
 
     @property
     def sent_bytes(self) -> int:
@@ -91,6 +107,7 @@ SETTINGS = [
     even(LinkKind.TLS, 8, 500),
     *(even(links, 4, 100, round_trip_s=0.04) for links in (LinkKind.TLS, LinkKind.IROH)),
     *(Setting(links, (100, 100, 100, 25)) for links in (LinkKind.TLS, LinkKind.IROH)),
+    Setting(LinkKind.TLS, (100,) * 8, codec=Int8()),
 ]
 
 
@@ -114,7 +131,7 @@ def measured(setting: Setting, rounds: int, folder: Path) -> Row:
     path = Between(latency_s=setting.round_trip_s / 2)
     with (
         Lab(hosts, lambda i, j: path) as lab,
-        Swarm(lab, folder, run_of(setting.peers), setting.size_bytes // 4, setting.links) as swarm,
+        Swarm(lab, folder, run_of(setting.peers, setting.codec), setting.elements, setting.links) as swarm,
     ):
         for index in range(setting.peers):
             swarm.start(index)

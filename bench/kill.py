@@ -23,7 +23,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bench.allreduce import SIZE_BYTES, run_of
+from bench.allreduce import ELEMENTS, run_of
 from bench.lab import Host, Lab
 from bench.rivals.play import NEVER_S, Rival
 from bench.rivals.play import kill as kill_rival
@@ -59,7 +59,7 @@ def ours(name: str, victim: int, folder: Path) -> Row:
     """Kill one of our peers."""
     with (
         Lab([Host(RATE_MBIT * MBIT, RATE_MBIT * MBIT)] * PEERS) as lab,
-        Swarm(lab, folder, run_of(PEERS), SIZE_BYTES // 4, LinkKind.AUTO) as swarm,
+        Swarm(lab, folder, run_of(PEERS), ELEMENTS, LinkKind.AUTO) as swarm,
     ):
         for index in range(PEERS):
             swarm.start(index)
@@ -80,7 +80,7 @@ def ours(name: str, victim: int, folder: Path) -> Row:
 def theirs(rival: Rival, folder: Path) -> Row:
     """Kill one of a rival's."""
     with Lab([Host(RATE_MBIT * MBIT, RATE_MBIT * MBIT)] * PEERS) as lab:
-        death = kill_rival(lab, rival, SIZE_BYTES, folder)
+        death = kill_rival(lab, rival, 4 * ELEMENTS, folder)
     alike = death.reported_s is not None and death.reported_s == death.alike_s
     return Row(str(rival), death.undisturbed_s, death.reported_s, death.kept, alike)
 

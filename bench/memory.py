@@ -42,7 +42,7 @@ from atoll.spec.load import decode_run
 from atoll.spec.recipe import Fp16, Fp32
 from atoll.swarm.log import Key
 from atoll.swarm.shares import peak_bytes
-from atoll.sync.codec import element_bytes
+from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
 
 T = TypeVar("T")
@@ -211,7 +211,7 @@ def _prepare(folder: Path, size: str, codec: str) -> int:
     _, layout = layout_of(run, open_data(run.data, run.seeds.data, cache()).vocab_size)
     for seat in range(len(LIMITS)):
         (folder / "peers" / str(seat)).mkdir(parents=True)
-    return grid_of(elements(layout)).size * element_bytes(Fp16() if codec == "fp16" else Fp32())
+    return wire_bytes(Fp16() if codec == "fp16" else Fp32(), grid_of(elements(layout)).size)
 
 
 def _lines(folder: Path, seat: int) -> list[journal.Line]:

@@ -33,7 +33,7 @@ from atoll.peer.pieces import PIECE_BYTES_MIN, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import Store, anchor_from_bytes, anchor_to_bytes
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import Fp16, Fp32
+from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
 from atoll.spec.run import Budget, Data, Run, canonical
 from atoll.swarm import log
 from atoll.sync.codec import decode as decode_chunk
@@ -411,12 +411,11 @@ def _manifest_door() -> Door:
 
 
 def _chunk_doors() -> list[Door]:
-    values = np.arange(16, dtype=np.float32)
-    return [
-        Door(
-            "chunk fp32", lambda data: decode_chunk(Fp32(), data, 16), PeerError, [bytes(encode_chunk(Fp32(), values))]
-        ),
-        Door(
-            "chunk fp16", lambda data: decode_chunk(Fp16(), data, 16), PeerError, [bytes(encode_chunk(Fp16(), values))]
-        ),
-    ]
+    codecs: dict[str, Codec] = {"fp32": Fp32(), "fp16": Fp16(), "int8": Int8(block=16)}
+    return [_chunk_door(name, codec) for name, codec in codecs.items()]
+
+
+def _chunk_door(name: str, codec: Codec) -> Door:
+    values = np.arange(20, dtype=np.float32)
+    seed = bytes(encode_chunk(codec, values))
+    return Door(f"chunk {name}", lambda data: decode_chunk(codec, data, values.size), PeerError, [seed])

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from atoll import journal
+from atoll.sim.check import violations
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import Codec, Fp16, Fp32, Grad
+from atoll.spec.recipe import Codec, Fp16, Fp32, Grad, Int8
 from atoll.swarm.shares import cut
 from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, play, sized
@@ -59,6 +60,17 @@ def test_the_payload_is_exact_and_sixteen_bits_are_exactly_half(peers: int) -> N
         assert len(sent) == 2 * peers
         assert sum(payload[each]) == 2 * (peers - 1) * SIZE * each
     assert sorted(payload[4]) == [2 * half for half in sorted(payload[2])]
+
+
+def test_in_int8_the_payload_is_a_byte_an_element_and_a_step_for_each_block_of_a_chunk() -> None:
+    peers, block = 4, 100
+    run = counting_run(rounds=2, start_with=peers, codec=Int8(block=block))
+    outcome = play(run, peers, build=sized(SIZE), rate_bytes_s=FAST_BYTES_S)
+    grid = grid_of(SIZE)
+    steps = sum(-(-(end - first) // block) for first, end in map(grid.bounds, range(grid.chunks)))
+    sent = [event.sent_bytes for event in events(outcome, journal.ContributionSent)]
+    assert sum(sent) == 2 * (peers - 1) * (SIZE + 4 * steps)
+    assert not violations(run, outcome), "the anchors are those that the contributions come to in whole steps"
 
 
 def test_ddp_sends_h_times_the_bytes_of_diloco_per_step_at_equal_codec() -> None:

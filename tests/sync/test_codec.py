@@ -10,10 +10,12 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Fp16, Fp32
-from atoll.sync.codec import BadChunk, decode, element_bytes, encode
+from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
+from atoll.sync.codec import BadChunk, decode, encode, wire_bytes
 
-CODECS: list[Codec] = [Fp32(), Fp16()]
+FLOATS: list[Codec] = [Fp32(), Fp16()]
+"""Each element by itself."""
+CODECS: list[Codec] = [*FLOATS, Int8(), Int8(block=16)]
 finite = arrays(
     np.float32, some.integers(0, 300), elements=some.floats(width=32, allow_nan=False, allow_infinity=False)
 )
@@ -37,7 +39,7 @@ def test_fp16_comes_back_as_the_nearest_half(values: Vector) -> None:
 @settings(deadline=None)
 @given(finite)
 def test_encoding_what_was_decoded_changes_nothing(values: Vector) -> None:
-    for codec in CODECS:
+    for codec in FLOATS:
         once = encode(codec, values)
         assert encode(codec, decode(codec, once, len(values))) == once
 
@@ -45,15 +47,60 @@ def test_encoding_what_was_decoded_changes_nothing(values: Vector) -> None:
 @settings(deadline=None)
 @given(finite, some.integers(0, 300))
 def test_a_chunk_means_the_same_whoever_cut_it(values: Vector, cut: int) -> None:
-    for codec in CODECS:
+    for codec in FLOATS:
         assert bytes(encode(codec, values[:cut])) + encode(codec, values[cut:]) == encode(codec, values)
 
 
 @pytest.mark.parametrize(("codec", "each"), [(Fp32(), 4), (Fp16(), 2)])
 def test_a_chunk_has_exactly_so_many_bytes(codec: Codec, each: int) -> None:
-    assert element_bytes(codec) == each
     for count in (0, 1, 64, 65536):
-        assert len(encode(codec, np.ones(count, np.float32))) == count * each
+        assert len(encode(codec, np.ones(count, np.float32))) == wire_bytes(codec, count) == count * each
+
+
+@pytest.mark.parametrize(("count", "blocks"), [(0, 0), (1, 1), (256, 1), (257, 2), (65536, 256)])
+def test_in_int8_a_chunk_has_a_byte_an_element_and_four_a_block(count: int, blocks: int) -> None:
+    chunk = encode(Int8(block=256), np.ones(count, np.float32))
+    assert len(chunk) == wire_bytes(Int8(block=256), count) == count + 4 * blocks
+
+
+@settings(deadline=None)
+@given(finite, some.sampled_from([16, 100, 256]))
+def test_in_int8_nothing_is_off_by_more_than_half_a_step_of_its_block(values: Vector, block: int) -> None:
+    values = np.clip(values, -1e35, 1e35)
+    back = decode(Int8(block=block), encode(Int8(block=block), values), len(values))
+    assert back.dtype == np.float32
+    for at in range(0, len(values), block):
+        here = slice(at, at + block)
+        largest = float(np.abs(values[here]).max())
+        off = np.abs(back[here].astype(np.float64) - values[here]).max()
+        assert off <= largest / 127 * 0.5001 + 2.0**-112
+
+
+def test_in_int8_the_largest_of_a_block_and_zero_are_kept_and_a_block_knows_nothing_of_the_next() -> None:
+    values = np.array([*[0.0] * 15, 127.0, *[0.0] * 14, -1e-6, 3e-7], np.float32)
+    back = decode(Int8(block=16), encode(Int8(block=16), values), 32)
+    assert back[:16].tolist() == values[:16].tolist()
+    assert back[30:].tolist() == pytest.approx([-1e-6, 3e-7], rel=0.02)
+
+
+def test_in_int8_values_too_small_for_a_step_are_zeros() -> None:
+    tiny = np.full(16, 1e-40, np.float32)
+    assert decode(Int8(block=16), encode(Int8(block=16), tiny), 16).tolist() == [0.0] * 16
+
+
+@pytest.mark.parametrize("step", [np.nan, np.inf, -np.inf, 3e38, -3e38])
+def test_in_int8_a_step_that_makes_values_that_are_not_finite_is_refused(step: float) -> None:
+    chunk = np.array([step], "<f4").tobytes() + bytes(16)
+    with pytest.raises(BadChunk, match="not finite"):
+        decode(Int8(block=16), chunk, 16)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_in_int8_a_value_that_is_not_finite_is_seen_by_who_decodes(bad: float) -> None:
+    values = np.ones(100, np.float32)
+    values[57] = bad
+    with pytest.raises(BadChunk, match="not finite"):
+        decode(Int8(), encode(Int8(), values), 100)
 
 
 def test_bytes_on_the_wire_are_little_endian() -> None:
@@ -78,7 +125,7 @@ def test_a_chunk_of_another_length_is_refused(codec: Codec, wrong: int) -> None:
 
 @pytest.mark.parametrize(
     ("codec", "bad"),
-    [(codec, bad) for codec in CODECS for bad in ("nan", "inf", "-inf")],
+    [(codec, bad) for codec in FLOATS for bad in ("nan", "inf", "-inf")],
 )
 def test_a_chunk_with_one_value_that_is_not_finite_is_refused(codec: Codec, bad: str) -> None:
     values = np.ones(100, "<f4" if isinstance(codec, Fp32) else "<f2")

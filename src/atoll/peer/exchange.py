@@ -52,7 +52,7 @@ from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.spec.recipe import Fp32
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
-from atoll.sync.codec import decode, element_bytes
+from atoll.sync.codec import check, wire_bytes
 
 M = TypeVar("M")
 U = TypeVar("U", bound=Hashable)
@@ -324,7 +324,7 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
 
 def _chunk_bytes(member: Member, index: int) -> int:
     first, end = member.grid.bounds(index)
-    return (end - first) * element_bytes(member.channel.what.codec)
+    return wire_bytes(member.channel.what.codec, end - first)
 
 
 # as owner: results and sums go out
@@ -466,7 +466,7 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
         if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
             raise PeerError("a sum of its own group was to come, something else did")
         first, end = member.grid.bounds(summed.index)
-        decode(Fp32(), summed.data, end - first)  # of the right length, and finite
+        check(Fp32(), summed.data, end - first)  # of the right length, and finite
         if not 0 < summed.weight < inf:
             raise PeerError("a sum of an impossible weight")
         if not _current(member, plan):
@@ -525,7 +525,7 @@ def _check_returned(member: Member, returned: Returned) -> None:
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
     first, end = member.grid.bounds(returned.index)
-    decode(member.channel.what.codec, returned.data, end - first)  # of the right length, and finite
+    check(member.channel.what.codec, returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:

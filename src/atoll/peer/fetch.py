@@ -42,7 +42,7 @@ from atoll.peer.results import Result
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
 from atoll.swarm.log import ClosedRound, result_root
 from atoll.swarm.state import admits
-from atoll.sync.codec import element_bytes
+from atoll.sync.codec import wire_bytes
 from atoll.sync.merge import Anchor
 from atoll.units import say_bytes
 
@@ -204,7 +204,7 @@ def _fitting(member: Member, result: Result) -> Result:
     """Return the result if its chunks are those of our grid."""
     grid, codec = member.grid, member.channel.what.codec
     spans = [grid.bounds(i) for i in range(grid.chunks)]
-    if [len(c) for c in result.chunks] != [(end - first) * element_bytes(codec) for first, end in spans]:
+    if [len(c) for c in result.chunks] != [wire_bytes(codec, end - first) for first, end in spans]:
         raise PeerError("the committed result does not fit this model")
     return result
 
@@ -424,8 +424,8 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 
 def result_bytes(member: Member) -> int:
-    """Return the size of one round's result."""
-    return member.engine.size * element_bytes(member.channel.what.codec)
+    """Return about the size of one round's result."""
+    return wire_bytes(member.channel.what.codec, member.engine.size)
 
 
 def state_bytes(member: Member) -> int:

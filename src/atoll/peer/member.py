@@ -42,7 +42,7 @@ from atoll.swarm.log import (
 )
 from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
 from atoll.swarm.shares import Bulk
-from atoll.sync.codec import element_bytes
+from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
 
@@ -376,7 +376,7 @@ class Member:
     @property
     def bulk(self) -> Bulk:
         """Return what one contribution is on the wire."""
-        return Bulk(self.grid.chunks, self.grid.chunk * element_bytes(self.channel.what.codec))
+        return Bulk(self.grid.chunks, wire_bytes(self.channel.what.codec, self.grid.chunk))
 
     def layout(self, plan: Plan) -> Layout:
         """Return who sends what to whom under a plan of the open round."""

@@ -15,7 +15,7 @@ SHORT_S = 0.2
 """What moved within less time than this is taken to have needed as much: a burst says little."""
 IDLE_S = 5.0
 """After so long without a byte the next one begins a new transfer."""
-ROUNDS = 3
+ROUNDS = 2
 DIGITS = 2
 """Reported with so many digits: the rest is noise."""
 

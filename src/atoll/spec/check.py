@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 
 from atoll.spec.recipe import (
+    BLOCK_MAX,
+    BLOCK_MIN,
     GROUP_MAX,
     Accumulate,
     AdamW,
@@ -21,6 +23,7 @@ from atoll.spec.recipe import (
     Cosine,
     Delta,
     Grad,
+    Int8,
     Recipe,
     Sgd,
     Work,
@@ -161,6 +164,8 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     route = channel.whom.route
     if isinstance(route, Butterfly):
         yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
+    if isinstance(channel.what.codec, Int8):
+        yield _within((*path, "what", "codec", "block"), channel.what.codec.block, BLOCK_MIN, BLOCK_MAX)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():

@@ -39,7 +39,18 @@ class Fp16(Axis, tag="fp16"):
     """Two bytes an element: IEEE half, values beyond its range clipped to the largest half."""
 
 
-Codec = Fp32 | Fp16
+BLOCK_MIN, BLOCK_MAX = 16, 65536
+"""Elements that may share a step: in smaller blocks int8 would be no shorter than fp16."""
+
+
+class Int8(Axis, tag="int8"):
+    """A byte an element: 255 even steps between plus and minus the largest of its block, whose size is sent too."""
+
+    block: int = 256
+    """Elements that share a step; each block costs four bytes more."""
+
+
+Codec = Fp32 | Fp16 | Int8
 
 
 class Delta(Axis, tag="delta"):

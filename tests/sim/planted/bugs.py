@@ -433,7 +433,7 @@ BUGS = (
         "not-finite-accepted",
         "Bad input",
         "values that are not finite, or too large, go into the mean",
-        ("sync/codec.py", "    if not np.isfinite(values).all():\n", "    if not values.size:\n"),
+        ("sync/codec.py", "    if not fine:\n", "    if not count:\n"),
         (
             "peer/reduce.py",
             "    if not (float(total.max()) <= limit and float(total.min()) >= -limit):\n",
