@@ -51,6 +51,18 @@ def rounds_s(outcome: Outcome) -> dict[int, float]:
     return {event.version: event.round_s for event in events(outcome, journal.RoundCommitted, peer=0)}
 
 
+def test_on_a_fast_and_long_path_one_stream_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One stream carries 1.25 MB per round trip, here 6.25 MB/s of the line's 100."""
+    run = counting_run(rounds=3, start_with=2, codec=Fp32())
+    scenario = Scenario(
+        run=run, machines=fleet(1e8, 1e8), delays_s=dict.fromkeys(DELAYS_S, 0.1), build=sized(3_000_000)
+    )
+    striped = simulate(scenario)
+    assert_sound(run, striped, version=3)
+    monkeypatch.setattr("atoll.peer.stripes.STRIPES_MAX", 1)
+    assert rounds_s(striped)[3] < 0.7 * rounds_s(simulate(scenario))[3]
+
+
 # both ways at once
 
 

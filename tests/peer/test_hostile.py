@@ -439,6 +439,18 @@ def test_a_part_that_does_not_fit_the_grid_is_refused(what: str) -> None:
     assert why[0].startswith("part: ")
 
 
+@pytest.mark.parametrize(("serial", "stripe", "stripes"), [(-1, 0, 1), (1, 0, 0), (1, 1, 1), (1, -1, 2), (1, 0, 2**40)])
+def test_a_part_with_an_impossible_head_is_refused(serial: int, stripe: int, stripes: int) -> None:
+    async def mischief(spy: Spy) -> None:
+        _, plan = await spy.counted_in()
+        stream = await spy.open("part")
+        await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, serial, stripe, stripes)))
+        with pytest.raises(PeerLost):
+            await stream.recv()
+
+    assert refusals(lied_to(mischief)) == ["part: a contribution with an impossible number"]
+
+
 @pytest.mark.parametrize("lie", ["digest", "nan", "length", "another's chunk", "no chunk of the grid", "not a chunk"])
 def test_an_owner_that_returns_a_bad_result_is_refused_and_replaced(lie: str) -> None:
     async def mischief(spy: Spy) -> None:

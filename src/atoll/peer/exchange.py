@@ -27,7 +27,7 @@ from atoll.errors import PeerError
 from atoll.net.identity import short
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, Stream, StreamReset
 from atoll.net.wire import Wire
-from atoll.peer.links import both, hear, say, within
+from atoll.peer.links import both, hear, say, together, within
 from atoll.peer.member import Changes, Member, Own, Owned, Reduction, Sum, plan_id, unless
 from atoll.peer.messages import (
     Accepted,
@@ -49,6 +49,7 @@ from atoll.peer.messages import (
 )
 from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.results import WRITE_BYTES, Draft, Result
+from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
 from atoll.spec.recipe import Fp32
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
@@ -164,26 +165,35 @@ async def _bring(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | N
             raise ConnectFailed("it could not be reached a moment ago")
         for _ in range(TRIES - 1):
             try:
-                return await _send_part(member, plan, own, owner)
+                return await _send_parts(member, plan, own, owner)
             except (ConnectFailed, ConnLost, StreamReset) as lost:
                 # A link may break and be made again; and behind a NAT an owner can call us where we cannot call it.
                 if isinstance(lost, ConnectFailed) and not await member.links.visited(owner, VISIT_S_MAX):
                     raise
-        return await _send_part(member, plan, own, owner)
+        return await _send_parts(member, plan, own, owner)
     except PeerError as error:
         member.box.journal.write(events.PeerLost(who=short(owner), why=f"part: {error}"))
         member.report(Stuck(*plan_id(plan), owner, owner not in member.links.met))
         return None
 
 
-async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
+async def _send_parts(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
     """Send an owner the chunks it lacks; return the bytes sent, or None when there is a newer plan."""
+    of = stripes_to(member.links, owner, len(member.layout(plan).parts(owner, member.me)))
+    sizes = await together(*(_send_part(member, plan, own, owner, number, of) for number in range(of)))
+    return None if None in sizes else sum(size for size in sizes if size)
+
+
+async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId, number: int, of: int) -> int | None:
+    """Send those of them that go over one of several streams."""
     async with member.links.talk(owner, "part") as stream:
-        await say(stream, PartHead(*plan_id(plan), own.serial))
+        await say(stream, PartHead(*plan_id(plan), own.serial, number, of))
         answer = await within(member.silence_s_max, hear(stream, PartTalk))
         if isinstance(answer, Superseded):
             return None
-        if not isinstance(answer, Missing) or not _within(answer.chunks, member.layout(plan).parts(owner, member.me)):
+        if not isinstance(answer, Missing) or not _within(
+            answer.chunks, stripe(member.layout(plan).parts(owner, member.me), number, of)
+        ):
             raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
         chunks, sent = answer.chunks, Sent(member)
 
@@ -277,12 +287,13 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     plan = await _agreed_plan(member, stream, head)
     if plan is None:
         return
-    if head.serial < 0:
+    if head.serial < 0 or not 0 <= head.stripe < head.stripes <= STRIPES_MAX:
         raise PeerError("a contribution with an impossible number")
     owned = member.owning(plan.key)
     contribution = Contribution(peer, head.serial)
     held = _held_parts(member, owned, contribution)
-    missing = [index for index in member.layout(plan).parts(member.me, peer) if index not in held]
+    due = stripe(member.layout(plan).parts(member.me, peer), head.stripe, head.stripes)
+    missing = [index for index in due if index not in held]
     await say(stream, Missing(tuple(missing)))
     receipts = _Receipts(member, stream)
     receipts.expect()
@@ -348,8 +359,11 @@ async def own_shard(member: Member) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Bench(member, plan, announced).run())
             for peer, chunks in layout.returns(member.me).items():
-                send = partial(_send_results, member, plan, chunks, PeerId(peer))
-                tasks.create_task(_persist(member, "result", PeerId(peer), send))
+                of = stripes_to(member.links, PeerId(peer), len(chunks))
+                for number in range(of):
+                    some = set(stripe(chunks, number, of))
+                    send = partial(_send_results, member, plan, some, PeerId(peer))
+                    tasks.create_task(_persist(member, "result", PeerId(peer), send))
             for peer, units in layout.sums(member.me).items():
                 send = partial(_send_sums, member, plan, units, PeerId(peer))
                 tasks.create_task(_persist(member, "sums", PeerId(peer), send))

@@ -272,15 +272,22 @@ async def hear(stream: Stream, wire: Wire[M]) -> M:
 
 async def both(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, Any]) -> T:
     """Run the two sides of a conversation and return what the first returns; what either raises ends both."""
-    sides = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+    return cast("T", (await together(one, other))[0])
+
+
+async def together(*sides: Coroutine[Any, Any, T]) -> list[T]:
+    """Return what each of some coroutines returns; what any of them raises ends all."""
+    if len(sides) == 1:
+        return [await sides[0]]
+    tasks = [asyncio.ensure_future(side) for side in sides]
     try:
-        await asyncio.wait(sides, return_when=asyncio.FIRST_EXCEPTION)
-        for side in sides:
-            if side.done():
-                side.result()
-        return cast("asyncio.Future[T]", sides[0]).result()
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return [task.result() for task in tasks]
     finally:
-        await cancelled(*sides)
+        await cancelled(*tasks)
 
 
 async def cancelled(*tasks: asyncio.Future[Any]) -> None:

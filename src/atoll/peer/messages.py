@@ -42,12 +42,14 @@ class KnownLog(Struct, frozen=True, tag="known-log", forbid_unknown_fields=True)
 
 
 class PartHead(Struct, frozen=True, tag="part", forbid_unknown_fields=True):
-    """I bring my contribution: under this plan you own some of its chunks."""
+    """I bring my contribution: under this plan you own some of its chunks. This stream is for every so many-th."""
 
     key: Key
     epoch: int
     attempt: int
     serial: int
+    stripe: int = 0
+    stripes: int = 1
 
 
 class SumHead(Struct, frozen=True, tag="sums", forbid_unknown_fields=True):
