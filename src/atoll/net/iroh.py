@@ -34,10 +34,10 @@ _UNREAD_BYTES_MAX = 128 * 2**20  # what a peer can make us hold: above STREAMS_M
 _CLOSE_S = 1.0
 _REASON_BYTES_MAX = 200
 _CAUSE_MAX = 200
-_READ_BYTES_MAX = 256 * 1024
-_WRITE_BYTES_MAX = 64 * 1024  # the binding copies all that it is offered, also what it does not take
-_PAUSE_S_MIN = 0.001
-_PAUSE_S_MAX = 0.05
+_READ_BYTES_MAX = 320 * 1024
+_WRITE_BYTES_MAX = 320 * 1024  # the binding copies all that it is offered, also what it does not take
+PAUSE_S_MIN, PAUSE_S_MAX = 0.001, 0.02
+_LONGER, _SHORTER = 1.5, 0.9
 _GIVEN_UP = 1
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class _Send:
         self._crew = crew
         self._doing: asyncio.Task[Any] | None = None
         self._gone = False
-        self._pace = _Pace()
+        self._pause = Pause()
 
     async def set_priority(self, p: int) -> None:
         await self._do(self._raw.set_priority(p))
@@ -170,9 +170,9 @@ class _Send:
             some = data[done : done + _WRITE_BYTES_MAX]
             took = await self._do(self._raw.write(some))
             done += took
-            self._pace.moved(took)
+            self._pause.learn(enough=took == len(some))
             if took < len(some):
-                await asyncio.sleep(self._pace.pause_s(len(some)))
+                await self._pause.take()
 
     async def finish(self) -> None:
         await self._do(self._raw.finish())
@@ -215,7 +215,7 @@ class _Recv:
         self._came = Pieces()
         self._ended = False
         self._broken: LineBroken | None = None
-        self._pace = _Pace()
+        self._pause = Pause()
 
     async def wait(self, count: int) -> None:
         count = min(count, _READ_BYTES_MAX)
@@ -225,11 +225,12 @@ class _Recv:
                     return
                 raise self._broken
             if self._reading is None and self._came:
-                await asyncio.sleep(self._pace.pause_s(count - len(self._came)))
+                await self._pause.take()
             if self._reading is None:
                 self._reading = self._crew.start(_made(self._raw.read(_READ_BYTES_MAX)))
                 self._reading.add_done_callback(self._took)
             await asyncio.wait([self._reading])
+            self._pause.learn(enough=len(self._came) >= count)
 
     def take(self, limit: int) -> bytes | None:
         return None if self._ended and not self._came else self._came.take(limit)
@@ -250,31 +251,32 @@ class _Recv:
             self._broken = self._broken or (error if isinstance(error, LineBroken) else LineBroken(str(error)))
         elif piece := read.result():
             self._came.add(piece)
-            self._pace.moved(len(piece))
         else:
             self._ended = True
 
 
-class _Pace:
-    """How fast bytes move on a stream.
+class Pause:
+    """How long to wait before something is tried again that could not be done whole.
 
-    A call of the binding that has to wait wakes the interpreter for every packet, only to be told to wait on. So what
-    cannot be done at once is tried again when about all of it can.
+    A call of the binding that has to wait wakes the interpreter for every packet, only to be told to wait on. So who
+    got a part waits a little: longer each time that was too short for all of the rest, shorter when it was enough.
     """
 
     def __init__(self) -> None:
-        self._rate_bytes_s = 0.0
-        self._last_s = 0.0
+        self._length_s = PAUSE_S_MIN
+        self._paused = False
 
-    def moved(self, size_bytes: int) -> None:
-        now_s = asyncio.get_running_loop().time()
-        rate_bytes_s = size_bytes / max(now_s - self._last_s, _PAUSE_S_MIN)
-        self._rate_bytes_s = (self._rate_bytes_s + rate_bytes_s) / 2
-        self._last_s = now_s
+    async def take(self) -> None:
+        """Wait."""
+        self._paused = True
+        await asyncio.sleep(self._length_s)
 
-    def pause_s(self, size_bytes: int) -> float:
-        """Return how long so many bytes take, or less."""
-        return min(max(size_bytes / max(self._rate_bytes_s, 1.0), _PAUSE_S_MIN), _PAUSE_S_MAX)
+    def learn(self, *, enough: bool) -> None:
+        """Hear whether what was tried could be done whole."""
+        if self._paused:
+            longer_s = self._length_s * (_SHORTER if enough else _LONGER)
+            self._length_s = min(max(longer_s, PAUSE_S_MIN), PAUSE_S_MAX)
+            self._paused = False
 
 
 def _plain(why: str) -> str:
