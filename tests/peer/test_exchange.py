@@ -63,6 +63,11 @@ def test_on_a_fast_and_long_path_one_stream_is_too_narrow(monkeypatch: pytest.Mo
     assert rounds_s(striped)[3] < 0.7 * rounds_s(simulate(scenario))[3]
 
 
+def test_a_contribution_that_goes_out_while_it_is_encoded_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("atoll.peer.work.ENCODE_CHUNKS", 4)
+    exchanged([FAST_BYTES_S] * 3, rounds=2, faults=[Crash(at_s=1.0, peer=1, restart_after_s=0.5)])
+
+
 # both ways at once
 
 
@@ -196,7 +201,7 @@ def test_two_peers_that_cannot_reach_each_other_train_through_a_third_without_pl
 
 def held_bytes(member: Member) -> int:
     """Return the size of everything the exchange holds at one peer; what stands in two places counts once."""
-    held: list[memoryview] = list(member.own.chunks) if member.own is not None else []
+    held: list[memoryview] = list(member.own.chunks.values()) if member.own is not None else []
     held += [kept.data for kept in member.incoming.values()]
     if member.owned is not None:
         held += [data for parts in member.owned.parts.values() for data in parts.values()]

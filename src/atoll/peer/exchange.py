@@ -158,7 +158,7 @@ async def deliver(member: Member) -> None:
 async def _bring(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
     """Send an owner its part; return the bytes sent, or None when there is a newer plan or, reported, no way."""
     if owner == member.me:
-        _keep_own(member, own, member.layout(plan).parts(owner, member.me))
+        await _keep_own(member, own, member.layout(plan).parts(owner, member.me))
         return 0
     try:
         if member.links.unreachable(owner):
@@ -199,7 +199,7 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId, number
 
         async def send() -> None:
             for index in chunks:
-                await sent.say(stream, Chunk(index, own.chunks[index]))
+                await sent.say(stream, Chunk(index, await own.chunk(index)))
 
         told = _until_told(member, stream, PartTalk, member.silence_s_max, sent)
         last = await (both(told, send()) if chunks else told)
@@ -260,14 +260,14 @@ def _within(asked: Sequence[int], wanted: Iterable[int]) -> bool:
     return len(set(asked)) == len(asked) and set(asked) <= set(wanted)
 
 
-def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
+async def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
     """Put our own contribution where those of others go, without a copy."""
     contribution = Contribution(member.me, own.serial)
     owned = member.owning(own.key)
     held = _held_parts(member, owned, contribution)
     for index in wanted:
         if index not in held:
-            owned.keep(contribution, index, own.chunks[index])
+            owned.keep(contribution, index, await own.chunk(index))
 
 
 # as owner: parts come in

@@ -101,7 +101,14 @@ class Own:
 
     key: Key
     serial: int
-    chunks: list[memoryview]
+    chunks: dict[int, memoryview]
+    """Encoded, as far as it has come to that."""
+    encoded: Changes = field(default_factory=Changes)
+
+    async def chunk(self, index: int) -> memoryview:
+        """Return a chunk, once it is encoded."""
+        await self.encoded.until(lambda: index in self.chunks)
+        return self.chunks[index]
 
 
 class Begun(Struct, frozen=True):

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
@@ -44,6 +45,8 @@ NEAR = 2
 FEW_STEPS = 10
 """A round of fewer steps is checkpointed only now and then."""
 CHECKPOINT_EVERY_FEW = 50
+ENCODE_CHUNKS = 64
+"""So many are encoded at once."""
 STEP_ELEMENTS = 2**20
 """Of the anchor so much is stepped at once."""
 EVALUATE_SAMPLES = 16
@@ -113,36 +116,47 @@ async def _take_part(member: Member, announced: OpenRound) -> None:
         await _heal(member, announced)
         return
     await _begin(member, announced)
-    chunks = await _contribution(member, announced)
-    if chunks is not None:
-        if not announced.key.version % _checkpoint_every(member):
-            # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
-            await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
-        member.own = Own(announced.key, member.next_serial(), chunks)
-        member.changes.notify()
+    await _contribute(member, announced)
     # A round that is given up may be announced again in the same words: then only our contribution is gone.
     await member.changes.until(lambda: member.history.open != announced or member.own is None)
     if member.history.version < announced.key.version:
         await _take_back(member, "the round was given up")
 
 
-async def _contribution(member: Member, announced: OpenRound) -> list[memoryview] | None:
-    """Return what our work comes to, encoded, or None when the round was over before; nothing else is left of it."""
+async def _contribute(member: Member, announced: OpenRound) -> None:
+    """Make our contribution, unless the round is over before: others get the first of it while the rest is encoded."""
     vector = await _train(member, announced)
     if vector is None:
-        return None
+        return
+    encoded = _encoded(member, announced, vector)
+    share = min(1.0, ENCODE_CHUNKS / member.grid.chunks)
+    first = await member.job(lambda: next(encoded), share)
+    if not announced.key.version % _checkpoint_every(member):
+        # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
+        await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
+    member.own = own = Own(announced.key, member.next_serial(), first)
+    member.changes.notify()
+    while member.own is own and len(own.chunks) < member.grid.chunks:
+        own.chunks |= await member.job(lambda: next(encoded), share)
+        own.encoded.notify()
+
+
+def _encoded(member: Member, announced: OpenRound, vector: Vector) -> Iterator[dict[int, memoryview]]:
+    """Return a contribution encoded, some chunks at a time: the first of each owner's come first."""
     codec, grid = member.channel.what.codec, member.grid
+    _check_finite(announced, grid, vector)
+    every = -(-grid.chunks // len(announced.members))
+    order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
+    while some := {index: encode(codec, vector[slice(*grid.bounds(index))]) for index in islice(order, ENCODE_CHUNKS)}:
+        yield some
 
-    def cut(vector: Vector = vector) -> list[memoryview]:
-        pieces = [vector[slice(*grid.bounds(index))] for index in range(grid.chunks)]
-        if not all(np.isfinite(piece).all() for piece in pieces):
-            raise LocalError(
-                f"training diverged in round {announced.key.version}: some values are not finite",
-                hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
-            )
-        return [encode(codec, piece) for piece in pieces]
 
-    return await member.job(cut)
+def _check_finite(announced: OpenRound, grid: Grid, vector: Vector) -> None:
+    if not all(np.isfinite(vector[slice(*grid.bounds(index))]).all() for index in range(grid.chunks)):
+        raise LocalError(
+            f"training diverged in round {announced.key.version}: some values are not finite",
+            hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+        )
 
 
 async def _begin(member: Member, announced: OpenRound) -> None:
