@@ -34,6 +34,7 @@ import msgspec
 from bench.allreduce import run_of
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
+from bench.mesh import RATES_MBIT, filled
 from bench.stage import leave
 from bench.still import StillEngine
 from bench.swarm import MBIT, Swarm
@@ -58,7 +59,7 @@ VICTIM = 2
 NEVER_S = 160.0
 MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
-LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.15, "iroh": 0.60}
+LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.50}
 """What the pretended network itself takes of the same cores for a gigabit: the switch, and the kernel for it."""
 
 
@@ -143,6 +144,8 @@ class Real(Struct, frozen=True, kw_only=True):
     """The median of the rounds; where one was killed, from its death to the commit."""
     cpu_s_gbit: float
     """Processor time of all peers."""
+    jobs_s_gbit: float = 0.0
+    """Of it, what their worker threads took."""
     lab_s_gbit: float
     """Of the lab's switch."""
     else_s_gbit: float
@@ -169,6 +172,7 @@ class _Spent(Struct, frozen=True):
     """What was used up by now."""
 
     peers_s: float
+    jobs_s: float
     switch_s: float
     busy_s: float
     wire_bytes: float
@@ -203,6 +207,7 @@ def measured(setting: Setting, folder: Path) -> Real:
             rounds_s=rounds_s,
             took_s=took_s,
             cpu_s_gbit=spent.peers_s / gbit,
+            jobs_s_gbit=spent.jobs_s / gbit,
             lab_s_gbit=spent.switch_s / gbit,
             else_s_gbit=(spent.busy_s - spent.peers_s - spent.switch_s) / gbit,
             wire=spent.wire_bytes / (gbit * 1e9 / 8),
@@ -226,23 +231,45 @@ def _killed(swarm: Swarm, disturbed: int, undisturbed_s: float) -> float:
 def _spent(swarm: Swarm) -> _Spent:
     ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     busy_s = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
-    return _Spent(swarm.cpu_s(), swarm.lab.switch_cpu_s(), busy_s, swarm.lab.carried_bytes())
+    jobs_s = sum(_worker_s(process.pid) for process in swarm.processes.values())
+    return _Spent(swarm.cpu_s(), jobs_s, swarm.lab.switch_cpu_s(), busy_s, swarm.lab.carried_bytes())
+
+
+def _worker_s(pid: int) -> float:
+    """Return the processor time of a peer's worker thread: of those that Python started, by far the busiest."""
+    spent_s = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name, _, words = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        if name.startswith("python") and task.name != str(pid):
+            spent_s.append(sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK"))
+    return max(spent_s)
 
 
 # in simulation
 
 
-def simulated(setting: Setting, folder: Path) -> float:
-    """Play a setting in virtual time and return what `measured` calls `took_s`."""
+@dataclass(frozen=True)
+class Simulated:
+    """What came of a setting in simulation."""
+
+    took_s: float
+    """As `Real` has it."""
+    jobs_s: float
+    """Processor time of all peers' jobs in a round."""
+
+
+def simulated(setting: Setting, folder: Path) -> Simulated:
+    """Play a setting in virtual time."""
     rounds = UNMEASURED + SIMULATED
     calm = _played(setting, folder, rounds + setting.kills)
     rounds_s = [_took_s(calm, version) for version in range(UNMEASURED + 1, rounds + 1)]
-    if not setting.kills:
-        return statistics.median(rounds_s)
-    disturbed = rounds + 1
-    died_s = _announced_s(calm, disturbed) + statistics.median(rounds_s) / 2
-    after = _played(setting, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
-    return _committed_s(after, disturbed) - died_s
+    took_s = statistics.median(rounds_s)
+    if setting.kills:
+        disturbed = rounds + 1
+        died_s = _announced_s(calm, disturbed) + took_s / 2
+        after = _played(setting, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
+        took_s = _committed_s(after, disturbed) - died_s
+    return Simulated(took_s, sum(host.compute.spent_s for host in calm.hosts) / (rounds + setting.kills))
 
 
 def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> Outcome:
@@ -314,15 +341,20 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="settings with such names: tls-*, *-kill, ...")
     parser.add_argument("--keep", type=Path, help="keep the real side in this file, beside what is in it")
     parser.add_argument("--real", type=Path, help="take the real side from this file")
+    parser.add_argument("--fit", action="store_true", help="measure the simulator's constants instead")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, leave)
-    known = _kept(options.real)
-    rows: list[Row] = []
+    asked = [each for each in SETTINGS if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
     try:
-        for setting in SETTINGS:
-            if fnmatch(setting.name, options.only) and (options.real is None or setting.name in known):
-                rows.append(_both_ways(setting, known.get(setting.name), options.keep))
+        known = _kept(options.real) if options.real else _measure(asked, options.keep)
+        if options.fit:
+            _fit([each for each in asked if each.name in known], known)
+            return 0
+        rows = []
+        for setting in asked:
+            if setting.name in known:
+                rows.append(_row(setting, known[setting.name]))
                 print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
     except AtollError as error:
         print(f"error: {error.what}", file=sys.stderr)
@@ -332,14 +364,39 @@ def main() -> int:
     return _conclude(rows, as_json=options.json)
 
 
-def _both_ways(setting: Setting, real: Real | None, keep: Path | None) -> Row:
+def _measure(settings: list[Setting], keep: Path | None) -> dict[str, Real]:
+    """Play settings for real, all before any is simulated, so that neither disturbs the other."""
+    known: dict[str, Real] = {}
+    for setting in settings:
+        with TemporaryDirectory() as name:
+            known[setting.name] = measured(setting, Path(name))
+        print(f"{setting.name}: {known[setting.name].took_s:.2f} s", file=sys.stderr, flush=True)
+        if keep is not None:
+            keep.write_bytes(msgspec.json.encode(_kept(keep) | known))
+    return known
+
+
+def _row(setting: Setting, real: Real) -> Row:
     with TemporaryDirectory() as name:
-        if real is None:
-            real = measured(setting, Path(name))
-            if keep is not None:
-                keep.write_bytes(msgspec.json.encode(_kept(keep) | {real.name: real}))
-        simulated_s = simulated(setting, Path(name))
+        simulated_s = simulated(setting, Path(name)).took_s
     return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=setting.fits)
+
+
+def _fit(settings: list[Setting], known: dict[str, Real]) -> None:
+    """Print the constants as they come out here and now."""
+    for setting in settings:
+        real = known[setting.name]
+        with TemporaryDirectory() as name:
+            jobs_s = simulated(setting, Path(name)).jobs_s
+        pass_bytes_s = Processor(cores=1).pass_bytes_s * jobs_s / (real.jobs_s_gbit * setting.sent_gbit)
+        line = statistics.mean(filled(LinkKind(setting.links), rate_mbit) for rate_mbit in RATES_MBIT)
+        links_s_gbit = real.cpu_s_gbit - real.jobs_s_gbit
+        lab_s_gbit = real.lab_s_gbit + max(0.0, real.else_s_gbit)
+        print(
+            f"{setting.links:<5} line {line:.3f}, sending and receiving {links_s_gbit:.2f} CPU-s per Gbit, "
+            f"the lab {lab_s_gbit:.2f}, a core passes over {1e-9 * pass_bytes_s:.2f} GB/s",
+            flush=True,
+        )
 
 
 def _kept(path: Path | None) -> dict[str, Real]:

@@ -104,7 +104,7 @@ def test_a_flow_bound_by_its_receivers_core_takes_what_that_costs() -> None:
 def test_a_flow_bound_by_the_line_is_longer_by_its_headers_only() -> None:
     processor = _processor(cpu_s=0.5)
     world = World(processor, processor, line_bytes_s=10 * MB)
-    assert world.run(_only(world.pour(0, 1))) == pytest.approx(TOLLS["iroh"].wire, rel=1e-6)
+    assert world.run(_only(world.pour(0, 1))) == pytest.approx(TOLLS["iroh"].line, rel=1e-6)
 
 
 def test_both_ends_on_one_computer_share_its_cores() -> None:
@@ -251,7 +251,7 @@ def test_a_round_is_longer_where_its_members_share_a_slow_computer() -> None:
 
 def test_where_cores_never_bind_only_headers_make_it_longer() -> None:
     free = Processor(cores=1e6, send_s_gbit=1e-9, receive_s_gbit=1e-9, pass_bytes_s=400e9)
-    assert 1 < _exchange_s(_play(free)) / _exchange_s(_play(None)) <= TOLLS["iroh"].wire
+    assert 1 < _exchange_s(_play(free)) / _exchange_s(_play(None)) <= TOLLS["iroh"].line
 
 
 def test_a_run_on_counted_cores_outlives_a_crash_and_has_one_trace() -> None:

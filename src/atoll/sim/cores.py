@@ -32,8 +32,9 @@ class Toll(Struct, frozen=True, kw_only=True):
     send_s_gbit: float
     """Processor time per gigabit that is sent."""
     receive_s_gbit: float
-    wire: float
-    """Bytes on the wire for each byte of a message: records, headers, acknowledgements."""
+    line: float
+    """How much of a line's time a byte of a message takes: with its headers and acknowledgements, and with what
+    congestion control leaves idle or shares out unevenly (`python -m bench.mesh`)."""
     threads: float
     """Cores that one peer can use for its links at once."""
     death_heard: bool
@@ -41,8 +42,8 @@ class Toll(Struct, frozen=True, kw_only=True):
 
 
 TOLLS: dict[LinkName, Toll] = {
-    "tls": Toll(send_s_gbit=0.35, receive_s_gbit=0.40, wire=1.05, threads=1.0, death_heard=True),
-    "iroh": Toll(send_s_gbit=1.0, receive_s_gbit=1.0, wire=1.06, threads=2.0, death_heard=False),
+    "tls": Toll(send_s_gbit=0.43, receive_s_gbit=0.52, line=1.086, threads=1.0, death_heard=True),
+    "iroh": Toll(send_s_gbit=1.5, receive_s_gbit=1.1, line=1.25, threads=2.0, death_heard=False),
 }
 
 
@@ -52,7 +53,7 @@ def toll_of(processor: Processor) -> Toll:
     return Toll(
         send_s_gbit=known.send_s_gbit if processor.send_s_gbit is None else processor.send_s_gbit,
         receive_s_gbit=known.receive_s_gbit if processor.receive_s_gbit is None else processor.receive_s_gbit,
-        wire=known.wire,
+        line=known.line,
         threads=known.threads,
         death_heard=known.death_heard,
     )

@@ -496,7 +496,7 @@ class SimConn:
         links, weights = [mine.up, theirs.down, self._lossy_link()], [1.0, 1.0, 1.0]
         for place, host in enumerate((mine, theirs)):
             if host.toll is not None and host.cores is not None:
-                weights[place] = host.toll.wire
+                weights[place] = host.toll.line
                 cpu_s = (host.toll.receive_s_gbit if place else host.toll.send_s_gbit) / GBIT_BYTES
                 links += [host.loop, host.cores.link]
                 weights += [cpu_s, cpu_s]

@@ -318,7 +318,7 @@ def _make_host(scenario: Scenario, place: int, key: Identity, network: SimNetwor
     machine = scenario.machines[place]
     device = Device(flop_s=machine.device.flop_s, efficiency=machine.device.efficiency)
     if machine.processor is not None:
-        device = replace(device, memory_bytes_s=machine.processor.pass_bytes_s)
+        device = replace(device, memory_bytes_s=machine.processor.pass_bytes_s / scenario.scale)
     disk = SimDisk(stream(scenario.seed, f"disk/{place}"), name=f"peer {place}")
     rng = stream(scenario.seed, f"compute/{place}")
     compute = SimCompute(device, hesitates=scenario.hesitates, rng=rng, cores=network.cores(key.peer))
