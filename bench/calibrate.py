@@ -12,8 +12,9 @@ the median of some rounds after the first two; where one is killed in the middle
 the commit of that round on the last survivor. Given are both times and how far apart they are, and of the real side the
 processor time of all peers per gigabit they send and the largest memory of a peer.
 
-The simulator's constants (`sim/cores.py`, and the lab's own work below) come from the processor time and the bytes on
-the wire of the two settings marked with a star; no round's time went into them.
+No round's time went into the simulator's constants (`sim/cores.py`, and the lab's own work below): what moving bytes
+costs is the processor time of the two settings marked with a star, what a job costs is timed alone, and how much of a
+line links fill is `bench.mesh`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import msgspec
+import numpy as np
 from bench.allreduce import run_of
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
@@ -38,6 +40,7 @@ from bench.mesh import RATES_MBIT, filled
 from bench.stage import leave
 from bench.still import StillEngine
 from bench.swarm import MBIT, Swarm
+from blake3 import blake3
 from msgspec import Struct
 
 from atoll import journal
@@ -48,6 +51,10 @@ from atoll.sim.faults import Crash, Fault
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, LinkName, Machine, Processor
 from atoll.spec.load import load_run
+from atoll.spec.recipe import Fp32
+from atoll.sync.codec import decode, encode
+from atoll.sync.grid import grid_of
+from atoll.sync.merge import add_up, mean
 
 UNMEASURED = 2
 """Rounds in which rates are found out."""
@@ -57,6 +64,7 @@ SIMULATED = 2
 VICTIM = 2
 """Who is killed: an owner that does not lead."""
 NEVER_S = 160.0
+PASSES = 5
 MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
 LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.50}
@@ -114,7 +122,7 @@ SETTINGS = [
     even("tls", 4, 50, 20),
     even("tls", 4, 100, 10),
     even("tls", 4, 100, 40),
-    even("tls", 4, 100, 100),
+    even("tls", 4, 200, 80),
     even("tls", 8, 100, 30),
     even("tls", 2, 500, 100),
     even("tls", 4, 500, 60, fits=True),
@@ -248,18 +256,8 @@ def _worker_s(pid: int) -> float:
 # in simulation
 
 
-@dataclass(frozen=True)
-class Simulated:
-    """What came of a setting in simulation."""
-
-    took_s: float
-    """As `Real` has it."""
-    jobs_s: float
-    """Processor time of all peers' jobs in a round."""
-
-
-def simulated(setting: Setting, folder: Path) -> Simulated:
-    """Play a setting in virtual time."""
+def simulated(setting: Setting, folder: Path) -> float:
+    """Play a setting in virtual time and return what `Real` calls `took_s`."""
     rounds = UNMEASURED + SIMULATED
     calm = _played(setting, folder, rounds + setting.kills)
     rounds_s = [_took_s(calm, version) for version in range(UNMEASURED + 1, rounds + 1)]
@@ -269,7 +267,7 @@ def simulated(setting: Setting, folder: Path) -> Simulated:
         died_s = _announced_s(calm, disturbed) + took_s / 2
         after = _played(setting, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
         took_s = _committed_s(after, disturbed) - died_s
-    return Simulated(took_s, sum(host.compute.spent_s for host in calm.hosts) / (rounds + setting.kills))
+    return took_s
 
 
 def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> Outcome:
@@ -378,25 +376,39 @@ def _measure(settings: list[Setting], keep: Path | None) -> dict[str, Real]:
 
 def _row(setting: Setting, real: Real) -> Row:
     with TemporaryDirectory() as name:
-        simulated_s = simulated(setting, Path(name)).took_s
+        simulated_s = simulated(setting, Path(name))
     return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=setting.fits)
 
 
 def _fit(settings: list[Setting], known: dict[str, Real]) -> None:
     """Print the constants as they come out here and now."""
+    print(f"a core passes over {1e-9 * passed_bytes_s():.1f} GB/s in the jobs of a round")
     for setting in settings:
         real = known[setting.name]
-        with TemporaryDirectory() as name:
-            jobs_s = simulated(setting, Path(name)).jobs_s
-        pass_bytes_s = Processor(cores=1).pass_bytes_s * jobs_s / (real.jobs_s_gbit * setting.sent_gbit)
         line = statistics.mean(filled(LinkKind(setting.links), rate_mbit) for rate_mbit in RATES_MBIT)
-        links_s_gbit = real.cpu_s_gbit - real.jobs_s_gbit
-        lab_s_gbit = real.lab_s_gbit + max(0.0, real.else_s_gbit)
         print(
-            f"{setting.links:<5} line {line:.3f}, sending and receiving {links_s_gbit:.2f} CPU-s per Gbit, "
-            f"the lab {lab_s_gbit:.2f}, a core passes over {1e-9 * pass_bytes_s:.2f} GB/s",
+            f"{setting.links:<5} line {line:.3f}, "
+            f"sending and receiving {real.cpu_s_gbit - real.jobs_s_gbit:.2f} CPU-s per Gbit, "
+            f"the lab {real.lab_s_gbit + max(0.0, real.else_s_gbit):.2f}",
             flush=True,
         )
+
+
+def passed_bytes_s(elements: int = 10_000_000) -> float:
+    """Return what a core passes over in the jobs of a round up to its commit, as peers count it (`Member.job`)."""
+    engine, codec, grid = StillEngine(elements, 0, 0, 0.0), Fp32(), grid_of(elements)
+    anchor = engine.weights()
+    began_s = time.process_time()
+    for _ in range(PASSES):
+        engine.assign(anchor)
+        delta = engine.weights()
+        np.subtract(anchor, delta, out=delta)
+        chunks = [encode(codec, delta[slice(*grid.bounds(index))]) for index in range(grid.chunks)]
+        for chunk in chunks[:: len(_FOUR)]:
+            decoded = [decode(codec, chunk, len(chunk) // 4) for _ in _FOUR]
+            blake3(encode(codec, mean([add_up(decoded, [1.0] * len(_FOUR))], len(_FOUR)))).digest()
+    took_s = time.process_time() - began_s
+    return 4 * elements * (1 + 2 + 1 + 1) * PASSES / took_s
 
 
 def _kept(path: Path | None) -> dict[str, Real]:

@@ -13,13 +13,13 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Cost
 from atoll.net.transport import ConnLost, PeerId, Traffic
-from atoll.sim.compute import Device, SimCompute
+from atoll.sim.compute import CountingEngine, Device, SimCompute
 from atoll.sim.cores import GBIT_BYTES, TOLLS, Cores
 from atoll.sim.faults import Crash, Fault
 from atoll.sim.flows import UNLIMITED_BYTES_S, Fluid, share
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.network import Link, Links, SimConn, SimNetwork, SimTransport
-from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.sim.scenario import Entrance, Outcome, Scenario, simulate
 from atoll.spec.fleet import LinkName, Processor
 from tests.peer.world import DELAYS_S, counting_run, events, lines, machines, sized
 
@@ -254,6 +254,26 @@ def test_where_cores_never_bind_only_headers_make_it_longer() -> None:
     assert 1 < _exchange_s(_play(free)) / _exchange_s(_play(None)) <= TOLLS["iroh"].line
 
 
+def test_whoever_says_nothing_of_cores_has_the_same_trace_beside_one_who_does() -> None:
+    run = counting_run(rounds=3, start_with=3)
+
+    def trace(processor: Processor | None) -> str:
+        fleet = machines(4)
+        fleet[3] = replace(fleet[3], processor=processor)  # it never comes
+        return simulate(
+            Scenario(
+                run=run,
+                machines=fleet,
+                delays_s=DELAYS_S,
+                build=sized(100_000),
+                entrances=[Entrance(3, round=99)],
+                enough=lambda world: world.committed >= 3,
+            )
+        ).trace
+
+    assert trace(None) == trace(Processor(cores=1.0))
+
+
 def test_a_run_on_counted_cores_outlives_a_crash_and_has_one_trace() -> None:
     processor = Processor(cores=1.0, links="tls", computer="one")
     crash = Crash(at_s=1.0, peer=2, restart_after_s=0.5)
@@ -261,6 +281,37 @@ def test_a_run_on_counted_cores_outlives_a_crash_and_has_one_trace() -> None:
     assert one.trace == again.trace
     assert len(lines(one, journal.PeerStarted, peer=2)) == 2
     assert {host.version for host in one.hosts} == {3}
+
+
+def test_a_crash_in_mid_job_gives_the_core_to_the_survivors() -> None:
+    run = counting_run(rounds=1, start_with=3)
+    step_s = 10.0
+    processor = Processor(cores=1.0, links="tls", computer="one")
+    fleet = [replace(machine, processor=processor) for machine in machines(3)]
+    sample = Cost(flop=step_s * fleet[0].device.flop_s * fleet[0].device.efficiency / run.recipe.work.batch)
+
+    def first_step_s(*faults: Fault) -> float:
+        outcome = simulate(
+            Scenario(
+                run=run,
+                machines=fleet,
+                delays_s=DELAYS_S,
+                build=lambda run: CountingEngine(seed=0, sample_cost=sample),
+                faults=faults,
+                enough=lambda world: any(isinstance(line.event, journal.WorkProgressed) for line in world.lines),
+            )
+        )
+        return outcome.took_s
+
+    together_s = first_step_s()
+    assert together_s == pytest.approx(3 * step_s, rel=0.05)
+    assert first_step_s(Crash(at_s=15.0, peer=2, restart_after_s=None)) == pytest.approx(together_s - 5.0, rel=0.05)
+
+
+def test_a_vector_that_stands_for_a_larger_one_takes_the_larger_ones_time() -> None:
+    fleet = [replace(machine, processor=Processor(cores=1.0, pass_bytes_s=1e9)) for machine in machines(1)]
+    outcome = simulate(Scenario(run=counting_run(rounds=1), machines=fleet, delays_s=DELAYS_S, scale=10.0))
+    assert outcome.hosts[0].compute.took_s(Cost(moved_bytes=1e9)) == pytest.approx(10.0)
 
 
 async def _only(work: Awaitable[object]) -> None:

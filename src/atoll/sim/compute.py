@@ -68,8 +68,6 @@ class SimCompute:
     ) -> None:
         self.slow = 1.0
         """How many times slower than the device's own speed."""
-        self.spent_s = 0.0
-        """What its jobs took so far, had they been alone."""
         self.device = device or Device()
         self._cores = cores
         self._work: Work | None = None
@@ -82,7 +80,6 @@ class SimCompute:
     async def run(self, job: Callable[[], T], cost: Cost) -> T:
         """Run `job` now and return its result when its time has passed; cancelled: the device stays busy till then."""
         async with self._turn:
-            self.spent_s += self.took_s(cost)
             if self._cores is not None:
                 return await self._run_on(self._cores, job, self.took_s(cost))
             await _sleep_until(self._free_s)
