@@ -20,6 +20,7 @@ line links fill is `bench.mesh`.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import signal
 import statistics
@@ -30,6 +31,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -45,10 +47,11 @@ from msgspec import Struct
 
 from atoll import journal
 from atoll.errors import AtollError
+from atoll.model.compute import Step
 from atoll.net.transport import LinkKind
 from atoll.sim.cores import TOLLS
 from atoll.sim.faults import Crash, Fault
-from atoll.sim.scenario import Outcome, Scenario, World, simulate
+from atoll.sim.scenario import Scenario, World, simulate
 from atoll.spec.fleet import Device, LinkName, Machine, Processor
 from atoll.spec.load import load_run
 from atoll.spec.recipe import Fp32
@@ -56,6 +59,7 @@ from atoll.sync.codec import decode, encode
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import add_up, mean
 
+E = TypeVar("E")
 UNMEASURED = 2
 """Rounds in which rates are found out."""
 MEASURED = 3
@@ -65,6 +69,8 @@ VICTIM = 2
 """Who is killed: an owner that does not lead."""
 NEVER_S = 160.0
 PASSES = 5
+PARTS = 4
+"""Of how many peers' parts a job's cost is timed."""
 MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
 LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.50}
@@ -270,23 +276,25 @@ def simulated(setting: Setting, folder: Path) -> float:
     return took_s
 
 
-def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> Outcome:
+def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> list[journal.Line]:
+    """Return what simulated peers wrote."""
     seeds = iter(range(2 * setting.peers))
     (folder / "run.toml").write_text(run_of(setting.peers))
 
     def enough(world: World) -> bool:
         return all(host.version >= rounds for host in world.hosts if not host.gone)
 
-    return simulate(
-        Scenario(
-            run=load_run(folder / "run.toml"),
-            machines=list(_machines(setting)),
-            delays_s={("lab", "lab"): setting.round_trip_s / 2},
-            build=lambda run: StillEngine(setting.elements, next(seeds), 0, 0.0),
-            faults=faults,
-            enough=enough,
-        )
+    scenario = Scenario(
+        run=load_run(folder / "run.toml"),
+        machines=list(_machines(setting)),
+        delays_s={("lab", "lab"): setting.round_trip_s / 2},
+        build=lambda run: StillEngine(setting.elements, next(seeds), 0, 0.0),
+        faults=faults,
+        enough=enough,
     )
+    lines = simulate(scenario).lines
+    gc.collect()  # a world is gigabytes, and full of cycles
+    return lines
 
 
 def _machines(setting: Setting) -> Iterator[Machine]:
@@ -311,24 +319,20 @@ def _machines(setting: Setting) -> Iterator[Machine]:
         )
 
 
-def _announced_s(outcome: Outcome, version: int) -> float:
-    return min(
-        line.at_s
-        for line in outcome.lines
-        if isinstance(line.event, journal.RoundAnnounced) and line.event.version == version
-    )
+def _announced_s(lines: list[journal.Line], version: int) -> float:
+    return min(at_s for at_s, event in _told(lines, journal.RoundAnnounced) if event.version == version)
 
 
-def _committed_s(outcome: Outcome, version: int) -> float:
-    return max(
-        line.at_s
-        for line in outcome.lines
-        if isinstance(line.event, journal.RoundCommitted) and line.event.version == version
-    )
+def _committed_s(lines: list[journal.Line], version: int) -> float:
+    return max(at_s for at_s, event in _told(lines, journal.RoundCommitted) if event.version == version)
 
 
-def _took_s(outcome: Outcome, version: int) -> float:
-    return _committed_s(outcome, version) - _announced_s(outcome, version)
+def _took_s(lines: list[journal.Line], version: int) -> float:
+    return _committed_s(lines, version) - _announced_s(lines, version)
+
+
+def _told(lines: list[journal.Line], kind: type[E]) -> Iterator[tuple[float, E]]:
+    return ((line.at_s, line.event) for line in lines if isinstance(line.event, kind))
 
 
 # side by side
@@ -397,6 +401,7 @@ def _fit(settings: list[Setting], known: dict[str, Real]) -> None:
 def passed_bytes_s(elements: int = 10_000_000) -> float:
     """Return what a core passes over in the jobs of a round up to its commit, as peers count it (`Member.job`)."""
     engine, codec, grid = StillEngine(elements, 0, 0, 0.0), Fp32(), grid_of(elements)
+    engine.train([Step(samples=(0,))])
     anchor = engine.weights()
     began_s = time.process_time()
     for _ in range(PASSES):
@@ -404,11 +409,12 @@ def passed_bytes_s(elements: int = 10_000_000) -> float:
         delta = engine.weights()
         np.subtract(anchor, delta, out=delta)
         chunks = [encode(codec, delta[slice(*grid.bounds(index))]) for index in range(grid.chunks)]
-        for chunk in chunks[:: len(_FOUR)]:
-            decoded = [decode(codec, chunk, len(chunk) // 4) for _ in _FOUR]
-            blake3(encode(codec, mean([add_up(decoded, [1.0] * len(_FOUR))], len(_FOUR)))).digest()
+        for first in range(0, grid.chunks - PARTS, PARTS):
+            parts = [decode(codec, chunk, len(chunk) // 4) for chunk in chunks[first : first + PARTS]]
+            blake3(encode(codec, mean([add_up(parts, [1.0] * PARTS)], PARTS))).digest()
     took_s = time.process_time() - began_s
-    return 4 * elements * (1 + 2 + 1 + 1) * PASSES / took_s
+    vectors = 1 + 2 + 1 + 1  # assigned, subtracted, cut, and of a share the parts of all added up
+    return 4 * elements * vectors * PASSES / took_s
 
 
 def _kept(path: Path | None) -> dict[str, Real]:

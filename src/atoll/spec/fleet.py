@@ -68,7 +68,7 @@ class Processor(Struct, frozen=True, kw_only=True):
     send_s_gbit: float | None = None
     receive_s_gbit: float | None = None
     """... unless this says otherwise: processor time per gigabit."""
-    pass_bytes_s: float = 2.5e9
+    pass_bytes_s: float = 3.5e9
     """What one core passes over when it adds up, hashes or copies."""
     computer: str = ""
     """Machines that name the same one are peers on one computer; one that names none has its own."""
@@ -187,7 +187,7 @@ class _ProcessorText(_Text, frozen=True):
     links: LinkName = "iroh"
     send_s_gbit: float | None = None
     receive_s_gbit: float | None = None
-    passes: str = "2.5 GB"
+    passes: str = "3.5 GB"
     computer: str = ""
 
 
