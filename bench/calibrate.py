@@ -12,9 +12,9 @@ the median of some rounds after the first two; where one is killed in the middle
 the commit of that round on the last survivor. Given are both times and how far apart they are, and of the real side the
 processor time of all peers per gigabit they send and the largest memory of a peer.
 
-The simulator's constants (`sim/cores.py`, and the lab's own work below) are fitted to no round's time: what moving bytes
-costs is the processor time of the two settings marked with a star, what a job costs is timed alone, and how much of a
-line links fill is `bench.mesh`.
+The simulator's constants (`sim/cores.py`, and the lab's own work below) are fitted to no round's time: what moving
+bytes costs is the processor time of the two settings marked with a star, what a job costs is timed alone, and how much
+of a line links fill is `bench.mesh`.
 """
 
 from __future__ import annotations
