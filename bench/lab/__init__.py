@@ -11,6 +11,7 @@ and takes the namespaces away.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -183,6 +184,25 @@ class Lab:
     def plug_in(self, index: int) -> None:
         """Undo `unplug`."""
         self._tell(f"link {index} up")
+
+    # what it takes
+
+    def switch_cpu_s(self) -> float:
+        """Return the processor time that the switch has used."""
+        assert self._switch is not None, "the lab is open"
+        words = File(f"/proc/{self._switch.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+    def carried_bytes(self) -> int:
+        """Return what lines with a limit have carried upwards, headers of every packet and all."""
+        carried = 0
+        for index, host in enumerate(self.hosts):
+            if host.up_bytes_s:
+                outside, card = self._card(index)
+                shown = ["ip", "netns", "exec", outside, "tc", "-s", "-j", "qdisc", "show", "dev", card]
+                found = json.loads(subprocess.run(shown, check=True, capture_output=True, text=True).stdout)
+                carried += next(each["bytes"] for each in found if each["kind"] == "tbf")
+        return carried
 
     # how it is made
 

@@ -28,7 +28,7 @@ def _rates(flows: list[tuple[int, int]], capacity: list[float], limits: list[flo
     """Return the shares of flows given as (uplink, downlink); links count from one."""
     links = np.array([(up, down, NO_LINK) for up, down in flows], np.int64)
     limit = np.array(limits or [BIG] * len(flows))
-    rates = share(links, limit, np.ones(len(flows), np.int64), np.array([1e18, *capacity]))
+    rates = share(links, np.ones(links.shape), limit, np.ones(len(flows), np.int64), np.array([1e18, *capacity]))
     return [float(rate) for rate in rates]
 
 
@@ -55,7 +55,8 @@ def test_a_flows_own_limit_frees_the_rest() -> None:
 def test_round_goes_before_state_but_leaves_it_a_little() -> None:
     links = np.array([(1, 2, NO_LINK), (1, 3, NO_LINK), (4, 5, NO_LINK)], np.int64)
     traffic = np.array([1, 2, 1], np.int64)
-    rates = share(links, np.full(3, BIG), traffic, np.array([1e18, 10.0, 10.0, 10.0, 10.0, 10.0]))
+    capacity = np.array([1e18, 10.0, 10.0, 10.0, 10.0, 10.0])
+    rates = share(links, np.ones(links.shape), np.full(3, BIG), traffic, capacity)
     assert rates.tolist() == pytest.approx([10 * (1 - RESERVED), 10 * RESERVED, 10.0])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import SpecError
-from atoll.spec.fleet import Always, Churn, expand, fleet_names, latency_s, link, load_fleet, schema
+from atoll.spec.fleet import Always, Churn, Processor, expand, fleet_names, latency_s, link, load_fleet, schema
 
 FLEET = """
 name = "two"
@@ -47,6 +47,30 @@ def test_quantities_become_plain_numbers_and_defaults_fill_the_gaps(tmp_path: Pa
     assert home.availability == Churn(up_s=21600.0, down_s=1800.0)
     assert (lab.name, lab.up_bytes_s, lab.availability) == ("lab", 125e6, Always())
     assert (lab.device.flop_s, lab.device.efficiency, lab.device.memory_bytes) == (1e15, 0.5, 80 * 10**9)
+
+
+def test_a_processor_is_said_only_where_cores_may_bind(tmp_path: Path) -> None:
+    said = 'processor = { cores = 2, links = "tls", send_s_gbit = 0.5, passes = "3 GB", computer = "one" }'
+    (tmp_path / "fleet.toml").write_text(FLEET.replace('name = "lab"', f'name = "lab"\n{said}'))
+    home, _, _, lab = expand(load_fleet(tmp_path / "fleet.toml"))
+    assert home.processor is None
+    assert lab.processor == Processor(cores=2.0, links="tls", send_s_gbit=0.5, pass_bytes_s=3e9, computer="one")
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("{ cores = 0 }", "cores: 0.0 is out of range"),
+        ("{ cores = 2, receive_s_gbit = -1 }", "receive_s_gbit: -1.0 is out of range"),
+        ('{ cores = 2, passes = "0 GB" }', "passes: 0 is out of range"),
+        ('{ cores = 2, links = "quic" }', "links"),
+    ],
+)
+def test_an_impossible_processor_is_refused_with_its_place(tmp_path: Path, said: str, what: str) -> None:
+    (tmp_path / "fleet.toml").write_text(FLEET.replace('name = "lab"', f'name = "lab"\nprocessor = {said}'))
+    with pytest.raises(SpecError) as refused:
+        load_fleet(tmp_path / "fleet.toml")
+    assert "processor" in str(refused.value) and what in str(refused.value)
 
 
 def test_a_group_expands_to_numbered_machines(tmp_path: Path) -> None:

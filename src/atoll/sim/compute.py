@@ -8,6 +8,9 @@ vector by a pure function of (seed, position), so a checker recomputes any ancho
 sample counted twice or never shows. Every other element moves by whole counts, which add up exactly in fp32; the rest
 move by fractions that do not, as a real model's do, so that who adds contributions up in another order shows too. Real
 training after a restart never gives the same bits: elements here and there tell which life a contribution is from.
+
+On a computer whose cores are counted a job takes one of them for as long as it computes, or longer where others want
+them too (`cores`).
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.sim.cores import Cores, Work
 
 T = TypeVar("T")
 
@@ -54,10 +58,20 @@ class Device(Struct, frozen=True, kw_only=True):
 class SimCompute:
     """One device: jobs run in order, each as long as its cost says."""
 
-    def __init__(self, device: Device | None = None, *, hesitates: float = 0.0, rng: Random | None = None) -> None:
+    def __init__(
+        self,
+        device: Device | None = None,
+        *,
+        hesitates: float = 0.0,
+        rng: Random | None = None,
+        cores: Cores | None = None,
+    ) -> None:
         self.slow = 1.0
         """How many times slower than the device's own speed."""
         self.device = device or Device()
+        self._cores = cores
+        self._work: Work | None = None
+        """The last job on counted cores."""
         self._hesitates = hesitates
         self._rng = rng or Random(0)
         self._turn = asyncio.Lock()
@@ -66,6 +80,8 @@ class SimCompute:
     async def run(self, job: Callable[[], T], cost: Cost) -> T:
         """Run `job` now and return its result when its time has passed; cancelled: the device stays busy till then."""
         async with self._turn:
+            if self._cores is not None:
+                return await self._run_on(self._cores, job, self.took_s(cost))
             await _sleep_until(self._free_s)
             now_s = asyncio.get_running_loop().time()
             self._free_s = now_s + self.took_s(cost)
@@ -75,9 +91,26 @@ class SimCompute:
             await _sleep_until(self._free_s)
             return result
 
+    async def _run_on(self, cores: Cores, job: Callable[[], T], cpu_s: float) -> T:
+        """Run a job on cores that others use too: when it ends is not known before."""
+        if self._work is not None:
+            await self._work.done()
+        work = self._work = cores.work(cpu_s)
+        if self._hesitates and self._rng.random() < self._hesitates:
+            await asyncio.sleep(self._rng.random() * cpu_s)
+        result = job()
+        await work.done()
+        return result
+
     def again(self) -> SimCompute:
         """Return the same device as a new process finds it: nothing running, at its own speed."""
-        return SimCompute(self.device, hesitates=self._hesitates, rng=self._rng)
+        self.stop()
+        return SimCompute(self.device, hesitates=self._hesitates, rng=self._rng, cores=self._cores)
+
+    def stop(self) -> None:
+        """Leave the cores to others: the process is gone."""
+        if self._work is not None:
+            self._work.stop()
 
     async def close(self) -> None:
         """Wait for nothing: a simulated device has no thread to end."""

@@ -5,6 +5,10 @@ connection) and may have a limit of its own (window over round trip). Rates are 
 every flow grows alike until one of its links is full. One numpy pass freezes all flows of every link that is the
 tightest for all its flows, so tens of thousands of flows take a few passes. Rates change only when a flow starts
 or ends; with a quantum they are recomputed at most once per quantum, which costs little truth and saves much time.
+
+A link is anything that fills up in proportion to what flows: a line takes a byte for each byte, with headers a little
+more, and a computer's cores take some nanoseconds for each (`cores`). So a flow names with each link its `weight`: how
+much of that link one byte of the flow takes.
 """
 
 from __future__ import annotations
@@ -28,8 +32,8 @@ RESERVED = 0.02
 """Part of a link that a lower class keeps when it has something to send: less urgent is not never."""
 
 
-def share(links_F3: Ints, limit_F: Floats, traffic_F: Ints, capacity_L: Floats) -> Floats:
-    """Return the rate of every flow (F) over the links (L): classes in order, max-min fair within each."""
+def share(links_FU: Ints, weight_FU: Floats, limit_F: Floats, traffic_F: Ints, capacity_L: Floats) -> Floats:
+    """Return the rate of every flow (F), given which links (L) it uses (U): classes in order, max-min fair in each."""
     rate_F = np.zeros(len(limit_F))
     left_L = capacity_L.copy()
     present = np.unique(traffic_F)
@@ -37,52 +41,58 @@ def share(links_F3: Ints, limit_F: Floats, traffic_F: Ints, capacity_L: Floats) 
         members = np.flatnonzero(traffic_F == traffic)
         usable_L = left_L
         if traffic != present[-1]:
-            lower = np.bincount(links_F3[traffic_F > traffic].ravel(), minlength=len(left_L)) > 0
+            lower = np.bincount(links_FU[traffic_F > traffic].ravel(), minlength=len(left_L)) > 0
             usable_L = np.maximum(left_L - RESERVED * capacity_L * lower, 0.0)
-        rate_F[members] = _fill(links_F3[members], limit_F[members], usable_L)
-        left_L = np.maximum(left_L - _load(links_F3[members], rate_F[members], len(left_L)), 0.0)
+        rate_F[members] = _fill(links_FU[members], weight_FU[members], limit_F[members], usable_L)
+        load_L = _load(links_FU[members], weight_FU[members], rate_F[members], len(left_L))
+        left_L = np.maximum(left_L - load_L, 0.0)
     return rate_F
 
 
-def _fill(links_F3: Ints, limit_F: Floats, capacity_L: Floats) -> Floats:
+def _fill(links_FU: Ints, weight_FU: Floats, limit_F: Floats, capacity_L: Floats) -> Floats:
     """Return max-min fair rates of one class."""
     rate_F = np.zeros(len(limit_F))
     left_L = capacity_L.copy()
     active = np.arange(len(limit_F))
     while active.size:
-        links = links_F3[active]
-        count_L = np.bincount(links.ravel(), minlength=len(left_L))
-        fair_L = np.where(count_L > 0, left_L / np.maximum(count_L, 1), np.inf)
+        links, weight = links_FU[active], weight_FU[active]
+        # How much of each link is taken when every flow on it moves one byte a second.
+        taken_L = _load(links, weight, np.ones(len(active)), len(left_L))
+        fair_L = np.divide(left_L, taken_L, out=np.full(len(left_L), np.inf), where=taken_L > 0)
         want = np.minimum(fair_L[links].min(axis=1), limit_F[active])
         lowest_L = np.full(len(left_L), np.inf)
-        np.minimum.at(lowest_L, links.ravel(), np.repeat(want, 3))
+        np.minimum.at(lowest_L, links.ravel(), np.repeat(want, links.shape[1]))
         # A link is settled when no flow on it is held lower elsewhere; a flow, when its own limit binds.
         settled = (fair_L <= lowest_L)[links].any(axis=1) | (limit_F[active] <= want)
         rate_F[active[settled]] = want[settled]
-        left_L = np.maximum(left_L - _load(links[settled], want[settled], len(left_L)), 0.0)
+        left_L = np.maximum(left_L - _load(links[settled], weight[settled], want[settled], len(left_L)), 0.0)
         active = active[~settled]
     return rate_F
 
 
-def _load(links_F3: Ints, rate_F: Floats, links: int) -> Floats:
-    return np.bincount(links_F3.ravel(), weights=np.repeat(rate_F, 3), minlength=links).astype(np.float64, copy=False)
+def _load(links_FU: Ints, weight_FU: Floats, rate_F: Floats, links: int) -> Floats:
+    """Return how much of every link flows of these rates take."""
+    load_FU = weight_FU * rate_F[:, None]
+    return np.bincount(links_FU.ravel(), weights=load_FU.ravel(), minlength=links).astype(np.float64, copy=False)
 
 
 class Flow:
     """One message on its way: `done` is called when its last byte has left."""
 
-    __slots__ = ("_slot", "done", "limit_bytes_s", "links", "size_bytes", "traffic")
+    __slots__ = ("_slot", "done", "limit_bytes_s", "links", "size_bytes", "traffic", "weights")
 
     def __init__(
         self,
         *,
-        links: tuple[int, int, int],
+        links: tuple[int, ...],
         traffic: int,
         size_bytes: float,
         limit_bytes_s: float,
         done: Callable[[], None],
+        weights: tuple[float, ...] = (),
     ) -> None:
         self.links = links
+        self.weights = weights or (1.0,) * len(links)
         self.traffic = traffic
         self.size_bytes = size_bytes
         self.limit_bytes_s = min(limit_bytes_s, UNLIMITED_BYTES_S)
@@ -93,15 +103,18 @@ class Flow:
 class Fluid:
     """All flows of a network, advanced in virtual time."""
 
-    def __init__(self, loop: VirtualLoop, quantum_s: float = 0.0) -> None:
+    def __init__(self, loop: VirtualLoop, quantum_s: float = 0.0, *, uses: int = 3) -> None:
+        """`uses` is how many links a flow uses at most."""
         self.solves = 0
+        self._uses = uses
         self._loop = loop
         self._quantum_s = quantum_s
         self._capacity_L: list[float] = [UNLIMITED_BYTES_S * 1000]
         self._unused_links: list[int] = []
         self._flows: list[Flow | None] = []
         self._unused: list[int] = []
-        self._links = np.zeros((0, 3), np.int64)
+        self._links = np.zeros((0, uses), np.int64)
+        self._weights = np.zeros((0, uses))
         self._limit = np.zeros(0)
         self._traffic = np.zeros(0, np.int64)
         self._left = np.zeros(0)
@@ -110,7 +123,7 @@ class Fluid:
         self._settled_s = 0.0
         self._solved_s = -quantum_s
         self._timer: asyncio.TimerHandle | None = None
-        self._freed: dict[tuple[tuple[int, int, int], int], list[float]] = {}
+        self._freed: dict[tuple[tuple[int, ...], int], list[float]] = {}
         self._freed_s = -1.0
 
     def link(self, capacity_bytes_s: float) -> int:
@@ -139,7 +152,10 @@ class Fluid:
             self._grow()
         slot = flow._slot = self._unused.pop()
         self._flows[slot] = flow
-        self._links[slot] = flow.links
+        self._links[slot] = NO_LINK
+        self._links[slot, : len(flow.links)] = flow.links
+        self._weights[slot] = 1.0
+        self._weights[slot, : len(flow.weights)] = flow.weights
         self._limit[slot] = flow.limit_bytes_s
         self._traffic[slot] = flow.traffic
         self._left[slot] = flow.size_bytes
@@ -186,7 +202,8 @@ class Fluid:
     def _grow(self) -> None:
         old = len(self._flows)
         new = max(64, old)
-        self._links = np.concatenate([self._links, np.zeros((new, 3), np.int64)])
+        self._links = np.concatenate([self._links, np.zeros((new, self._uses), np.int64)])
+        self._weights = np.concatenate([self._weights, np.ones((new, self._uses))])
         self._limit = np.concatenate([self._limit, np.zeros(new)])
         self._traffic = np.concatenate([self._traffic, np.zeros(new, np.int64)])
         self._left = np.concatenate([self._left, np.zeros(new)])
@@ -231,7 +248,7 @@ class Fluid:
     def _set_rates(self, live: Ints) -> None:
         self.solves += 1
         capacity_L = np.array(self._capacity_L)
-        rate = share(self._links[live], self._limit[live], self._traffic[live], capacity_L)
+        rate = share(self._links[live], self._weights[live], self._limit[live], self._traffic[live], capacity_L)
         self._rate[live] = rate
         moving = live[rate > 0]
         if not moving.size:

@@ -9,7 +9,9 @@ What the real transport gets wrong is kept on purpose: a crash, a cut or a pause
 that got through is so old that the connection's history (`net/pulse`, the same code) makes it very improbable,
 connecting to nobody takes the whole deadline, a close throws away what was not read, one stream never gets more than
 its window per round trip, and loss slows a whole connection. Pings cost no events: when silence begins, the time of
-the last ping that passed is computed, and the history up to it.
+the last ping that passed is computed, and the history up to it. Where a peer's link names a processor, its large
+messages take of its cores too and are as long as they are on the wire (`cores`), and over TLS, where the machine of a
+dead process closes its connections, the others hear of it at once.
 """
 
 from __future__ import annotations
@@ -37,9 +39,11 @@ from atoll.net.transport import (
     StreamReset,
     Traffic,
 )
+from atoll.sim.cores import GBIT_BYTES, Cores, Toll, toll_of
 from atoll.sim.flows import NO_LINK, Flow, Fluid
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.points import Points
+from atoll.spec.fleet import Processor
 
 SMALL_BYTES = 4096
 """Messages below this bypass the fluid model."""
@@ -65,6 +69,8 @@ class Link(Struct, frozen=True, kw_only=True):
     """Part of its packets that get lost, either way."""
     nat: bool = False
     """Behind a router that lets nobody in."""
+    processor: Processor | None = None
+    """What moves its bytes; None: that costs nothing."""
 
 
 class Links(Struct, frozen=True, kw_only=True):
@@ -134,6 +140,10 @@ class _Host:
         self.factor = 1.0
         self.up = fluid.link(link.up_bytes_s)
         self.down = fluid.link(link.down_bytes_s)
+        self.toll: Toll | None = None
+        self.loop = NO_LINK
+        """The thread that moves its bytes."""
+        self.cores: Cores | None = None
         self.door: SimTransport | None = None
         self.points: Points | None = None
         """Who looks at its sends, if anybody does."""
@@ -160,7 +170,9 @@ class SimNetwork:
         self.connect_s_max = connect_s_max
         self.scale = scale
         """Modelled bytes per real byte of round and state traffic: a small vector may stand for a large model."""
-        self.fluid = Fluid(loop, quantum_s)
+        bound = any(link.processor is not None for link in (links.default, *links.peers.values()))
+        self.fluid = Fluid(loop, quantum_s, uses=7 if bound else 3)
+        self._computers: dict[str, Cores] = {}
         self._hosts: dict[PeerId, _Host] = {}
         self._addresses: dict[str, _Host] = {}
         self._cuts: dict[tuple[PeerId, PeerId], int] = {}
@@ -177,6 +189,10 @@ class SimNetwork:
     def address(self, peer: PeerId) -> str:
         """Return where a peer listens, in this life and the next."""
         return self._host(peer).address
+
+    def cores(self, peer: PeerId) -> Cores | None:
+        """Return the cores that a peer's computer has, if anybody said how many."""
+        return self._host(peer).cores
 
     def cut(self, one: PeerId, other: PeerId, *, one_way: bool = False) -> None:
         """Let nothing pass from `one` to `other` (nor back, unless `one_way`), until as many `heal`s."""
@@ -233,7 +249,18 @@ class SimNetwork:
         if host is None:
             host = _Host(peer, f"peer-{len(self._hosts)}.sim:4433", self.links.of(peer), self.fluid)
             self._hosts[peer] = self._addresses[host.address] = host
+            if host.link.processor is not None:
+                self._seat(host, host.link.processor)
         return host
+
+    def _seat(self, host: _Host, processor: Processor) -> None:
+        """Put a peer on its computer."""
+        host.toll = toll_of(processor)
+        host.loop = self.fluid.link(host.toll.threads)
+        computer = processor.computer or host.address
+        if computer not in self._computers:
+            self._computers[computer] = Cores(self.fluid, processor.cores)
+        host.cores = self._computers[computer]
 
     def _refresh(self, one: PeerId, other: PeerId) -> None:
         """Let the connections between two peers see that their path changed."""
@@ -465,8 +492,22 @@ class SimConn:
     def flow(self, item: _Item, traffic: Traffic, done: Callable[[], None]) -> Flow:
         """Start the transfer of a large message."""
         limit = WINDOW_BYTES / (2 * self.delay_s) if self.delay_s > 0 else math.inf
-        links = (self.door.host.up, self._remote.host.down, self._lossy_link())
-        flow = Flow(links=links, traffic=traffic, size_bytes=item.size_bytes, limit_bytes_s=limit, done=done)
+        mine, theirs = self.door.host, self._remote.host
+        links, weights = [mine.up, theirs.down, self._lossy_link()], [1.0, 1.0, 1.0]
+        for place, host in enumerate((mine, theirs)):
+            if host.toll is not None and host.cores is not None:
+                weights[place] = host.toll.line
+                cpu_s = (host.toll.receive_s_gbit if place else host.toll.send_s_gbit) / GBIT_BYTES
+                links += [host.loop, host.cores.link]
+                weights += [cpu_s, cpu_s]
+        flow = Flow(
+            links=tuple(links),
+            weights=tuple(weights),
+            traffic=traffic,
+            size_bytes=item.size_bytes,
+            limit_bytes_s=limit,
+            done=done,
+        )
         self.network.fluid.start(flow)
         if not self.flows():
             self.network.fluid.limit(flow, 0.0)
@@ -513,12 +554,19 @@ class SimConn:
         self.other.listen()
 
     def vanish(self) -> None:
-        """End with the process: nothing sent arrives any more, and only silence tells the other side."""
+        """End with the process: nothing sent arrives any more, and only silence or its machine tells the other side."""
         for stream in self.streams.values():
             stream.drop()
         self._held.clear()
         self._stop("this process crashed")
         self.other.path_changed()
+        if self.door.host.toll is not None and self.door.host.toll.death_heard:
+            loop = self.network.loop
+            loop.call_in_world_at(loop.time() + self.delay_s, self._told_by_machine)
+
+    def _told_by_machine(self) -> None:
+        if self.lands():
+            self.other.end("the other side's process ended", tell=None)
 
     def _stop(self, why: str) -> None:
         self.why = why

@@ -272,16 +272,17 @@ def _seldom_collecting() -> Iterator[None]:
 
 
 def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
-    hosts = [_make_host(scenario, place, machine) for place, machine in enumerate(scenario.machines)]
+    keys = [key_of(scenario.seed, place) for place in range(len(scenario.machines))]
     links = Links(
         peers={
-            host.peer: Link(
-                up_bytes_s=host.machine.up_bytes_s,
-                down_bytes_s=host.machine.down_bytes_s,
-                region=host.machine.region,
-                nat=host.machine.nat,
+            key.peer: Link(
+                up_bytes_s=machine.up_bytes_s,
+                down_bytes_s=machine.down_bytes_s,
+                region=machine.region,
+                nat=machine.nat,
+                processor=machine.processor,
             )
-            for host in hosts
+            for key, machine in zip(keys, scenario.machines, strict=True)
         },
         delays_s=dict(scenario.delays_s),
         losses=dict(scenario.losses),
@@ -291,9 +292,11 @@ def _make_world(scenario: Scenario, loop: VirtualLoop) -> World:
     network = SimNetwork(
         loop, links, rng, scale=scenario.scale, silence_s_max=silence_s_max, quantum_s=scenario.quantum_s
     )
-    for host in hosts:
-        network.address(host.peer)
-        if scenario.looks:
+    for key in keys:
+        network.address(key.peer)
+    hosts = [_make_host(scenario, place, key, network) for place, key in enumerate(keys)]
+    if scenario.looks:
+        for host in hosts:
             _look(network, host)
     return World(scenario, loop, network, hosts, Trace(loop.time))
 
@@ -311,12 +314,15 @@ def key_of(seed: int, place: int) -> Identity:
     return Identity.from_seed(blake3(b"peer %d %d" % (seed, place)).digest())
 
 
-def _make_host(scenario: Scenario, place: int, machine: Machine) -> Host:
+def _make_host(scenario: Scenario, place: int, key: Identity, network: SimNetwork) -> Host:
+    machine = scenario.machines[place]
     device = Device(flop_s=machine.device.flop_s, efficiency=machine.device.efficiency)
+    if machine.processor is not None:
+        device = replace(device, memory_bytes_s=machine.processor.pass_bytes_s / scenario.scale)
     disk = SimDisk(stream(scenario.seed, f"disk/{place}"), name=f"peer {place}")
     rng = stream(scenario.seed, f"compute/{place}")
-    compute = SimCompute(device, hesitates=scenario.hesitates, rng=rng)
-    return Host(place, machine, key_of(scenario.seed, place), disk, compute)
+    compute = SimCompute(device, hesitates=scenario.hesitates, rng=rng, cores=network.cores(key.peer))
+    return Host(place, machine, key, disk, compute)
 
 
 # processes
@@ -335,6 +341,7 @@ def start(world: World, host: Host) -> None:
 def _lose(world: World, host: Host) -> None:
     """Let a crash take what was not synced, and remember what it left."""
     host.disk.crash()
+    host.compute.stop()
     logs = [other.disk.durable("log") for other in world.hosts]
     world.remains.append(Remains(host.place, len(world.lines), logs))
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from math import inf
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -55,6 +56,24 @@ class Device(Struct, frozen=True, kw_only=True):
     memory_bytes: int = 8 * 10**9
 
 
+LinkName = Literal["tls", "iroh"]
+
+
+class Processor(Struct, frozen=True, kw_only=True):
+    """The cores beside the device: they move bytes and run what is no training. Said only where they may bind."""
+
+    cores: float
+    links: LinkName = "iroh"
+    """The kind of link that its peers talk over, which costs what was measured (`sim/cores.py`) ..."""
+    send_s_gbit: float | None = None
+    receive_s_gbit: float | None = None
+    """... unless this says otherwise: processor time per gigabit."""
+    pass_bytes_s: float = 3.5e9
+    """What one core passes over when it adds up, hashes or copies."""
+    computer: str = ""
+    """Machines that name the same one are peers on one computer; one that names none has its own."""
+
+
 class Machine(Struct, frozen=True, kw_only=True):
     """One machine with its access link."""
 
@@ -67,6 +86,8 @@ class Machine(Struct, frozen=True, kw_only=True):
     nat: bool = False
     """Behind a router that lets nobody in: it can call and cannot be called."""
     availability: Availability = Always()
+    processor: Processor | None = None
+    """None: cores never bind, and headers weigh nothing."""
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -161,6 +182,15 @@ class _DeviceText(_Text, frozen=True):
     memory: str = "8 GB"
 
 
+class _ProcessorText(_Text, frozen=True):
+    cores: float
+    links: LinkName = "iroh"
+    send_s_gbit: float | None = None
+    receive_s_gbit: float | None = None
+    passes: str = "3.5 GB"
+    computer: str = ""
+
+
 class _MachineText(_Text, frozen=True):
     name: str
     device: _DeviceText
@@ -171,6 +201,7 @@ class _MachineText(_Text, frozen=True):
     disk: str = "50 GB"
     nat: bool = False
     availability: _AlwaysText | _ChurnText = _AlwaysText()
+    processor: _ProcessorText | None = None
 
 
 class _LinkText(_Text, frozen=True):
@@ -295,8 +326,20 @@ def _group(text: _MachineText, path: KeyPath, layers: Layers) -> Group:
         disk_bytes=read(size_bytes, text.disk, "disk"),
         nat=text.nat,
         availability=availability,
+        processor=_processor(text.processor, read) if text.processor is not None else None,
     )
     return Group(machine=machine, count=text.count)
+
+
+def _processor(text: _ProcessorText, read: Callable[..., Any]) -> Processor:
+    return Processor(
+        cores=text.cores,
+        links=text.links,
+        send_s_gbit=text.send_s_gbit,
+        receive_s_gbit=text.receive_s_gbit,
+        pass_bytes_s=read(size_bytes, text.passes, "processor", "passes"),
+        computer=text.computer,
+    )
 
 
 def _link(text: _LinkText, path: KeyPath, layers: Layers, *, suffix: str = "") -> Link:
@@ -321,6 +364,15 @@ def _flop_s(text: str) -> float:
     return float(found[1]) * _FLOP_SCALES[found[2].lower()]
 
 
+def _rates_of(processor: Processor | None) -> list[tuple[str, float]]:
+    """Return the numbers that a processor says, by their keys."""
+    if processor is None:
+        return []
+    said = {"cores": processor.cores, "send_s_gbit": processor.send_s_gbit, "receive_s_gbit": processor.receive_s_gbit}
+    numbers = [(key, number) for key, number in said.items() if number is not None]
+    return [*numbers, ("passes", processor.pass_bytes_s)]
+
+
 def _rules(fleet: Fleet) -> Iterator[tuple[bool, KeyPath, str, str]]:
     """Yield what the types of a fleet file cannot say."""
     yield bool(fleet.groups), ("machine",), "there is no machine", "add a [[machine]] table"
@@ -337,6 +389,8 @@ def _rules(fleet: Fleet) -> Iterator[tuple[bool, KeyPath, str, str]]:
         for key, number in (("up", machine.up_bytes_s), ("down", machine.down_bytes_s)):
             yield number > 0, (*path, key), "is not positive", "a machine without a link cannot take part"
         yield machine.device.flop_s > 0, (*path, "device", "flops"), "is not positive", 'write for example "10 TFLOP"'
+        for key, number in _rates_of(machine.processor):
+            yield 0 < number < inf, (*path, "processor", key), f"{number} is out of range", "a number above 0"
         if isinstance(machine.availability, Churn):
             lasting = machine.availability.up_s > 0
             yield lasting, (*path, "availability", "up"), "is not positive", 'write for example "6 h"'

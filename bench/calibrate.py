@@ -1,0 +1,453 @@
+"""Is the simulator right? The same settings for real and in simulation, side by side.
+
+    sudo python -m bench.calibrate                         every setting, both ways: a quarter of an hour
+    sudo python -m bench.calibrate --keep real.json        keep what was measured
+    python -m bench.calibrate --real real.json             simulate again beside what was measured before
+    sudo python -m bench.calibrate --fit                   measure the simulator's constants again
+
+For real: peers whose models stand still (`bench.still`) on the hosts of a network lab, all on this computer. In
+simulation: the very same peers, run file, models and sizes, in virtual time, on a fleet with the same lines whose
+machines share one computer of as many cores. A round's time is from its announcement to the commit on the last member,
+the median of some rounds after the first two; where one is killed in the middle of a round, the time from its death to
+the commit of that round on the last survivor. Given are both times and how far apart they are, and of the real side the
+processor time of all peers per gigabit they send and the largest memory of a peer.
+
+The simulator's constants (`sim/cores.py`, and the lab's own work below) are fitted to no round's time: what moving
+bytes costs is the processor time of the two settings marked with a star, what a job costs is timed alone, and how much
+of a line links fill is `bench.mesh`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from bench.allreduce import run_of
+from bench.lab import Host, Lab
+from bench.lab import Path as Between
+from bench.mesh import RATES_MBIT, filled
+from bench.stage import leave
+from bench.still import StillEngine
+from bench.swarm import MBIT, Swarm
+from blake3 import blake3
+from msgspec import Struct
+
+from atoll import journal
+from atoll.errors import AtollError
+from atoll.model.compute import Step
+from atoll.net.transport import LinkKind
+from atoll.sim.cores import TOLLS
+from atoll.sim.faults import Crash, Fault
+from atoll.sim.scenario import Scenario, World, simulate
+from atoll.spec.fleet import Device, LinkName, Machine, Processor
+from atoll.spec.load import load_run
+from atoll.spec.recipe import Fp32
+from atoll.sync.codec import decode, encode
+from atoll.sync.grid import grid_of
+from atoll.sync.merge import add_up, mean
+
+E = TypeVar("E")
+UNMEASURED = 2
+"""Rounds in which rates are found out."""
+MEASURED = 3
+SIMULATED = 2
+"""Rounds of the simulation that count: there, one is like the other."""
+VICTIM = 2
+"""Who is killed: an owner that does not lead."""
+NEVER_S = 160.0
+ELEMENTS, PARTS, PASSES = 10_000_000, 4, 20
+"""What the cost of jobs is timed with: a vector, so many peers' parts of it, over and over."""
+MEDIAN_MAX, WORST_MAX = 0.10, 0.20
+"""How far the simulation may be off."""
+LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.52}
+"""What the pretended network itself takes of the same cores for a gigabit: the switch, and the kernel for it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One row of the table."""
+
+    links: LinkName
+    lines_mbit: tuple[tuple[float, float], ...]
+    """Up and down, of each peer."""
+    size_mb: float
+    round_trip_s: float = 0.0
+    kills: bool = False
+    fits: bool = False
+    """Its processor time and bytes, not its rounds, gave the simulator its constants."""
+
+    @property
+    def peers(self) -> int:
+        return len(self.lines_mbit)
+
+    @property
+    def name(self) -> str:
+        lines = dict.fromkeys(f"{up:g}" if up == down else f"{up:g}:{down:g}" for up, down in self.lines_mbit)
+        trip = f"-{1000 * self.round_trip_s:.0f}ms" if self.round_trip_s else ""
+        return f"{self.links}-{self.peers}-{'+'.join(lines)}-{self.size_mb:g}MB{trip}{'-kill' if self.kills else ''}"
+
+    @property
+    def elements(self) -> int:
+        return int(self.size_mb * 1e6) // 4
+
+    @property
+    def sent_gbit(self) -> float:
+        """What all peers send in a round: every contribution to its owners, every result to all others."""
+        return 8e-3 * 2 * (self.peers - 1) * self.size_mb
+
+    @property
+    def rounds(self) -> int:
+        return UNMEASURED + MEASURED
+
+
+def even(links: LinkName, peers: int, rate_mbit: float, size_mb: float, *, fits: bool = False) -> Setting:
+    """Return a setting with equal lines."""
+    return Setting(links, ((rate_mbit, rate_mbit),) * peers, size_mb, fits=fits)
+
+
+_FOUR = ((100.0, 100.0),) * 4
+_ONE_SLOW = (*_FOUR[:3], (25.0, 25.0))
+_HOMES = ((25.0, 100.0),) * 4
+SETTINGS = [
+    even("tls", 2, 100, 40),
+    even("tls", 4, 25, 10),
+    even("tls", 4, 50, 20),
+    even("tls", 4, 100, 10),
+    even("tls", 4, 100, 40),
+    even("tls", 4, 200, 80),
+    even("tls", 8, 100, 30),
+    even("tls", 2, 500, 100),
+    even("tls", 4, 500, 60, fits=True),
+    even("tls", 8, 500, 40),
+    Setting("tls", _FOUR, 40, round_trip_s=0.04),
+    Setting("tls", _ONE_SLOW, 20),
+    Setting("tls", _HOMES, 10),
+    Setting("tls", _FOUR, 40, kills=True),
+    even("iroh", 2, 100, 40),
+    even("iroh", 4, 25, 10),
+    even("iroh", 4, 50, 20),
+    even("iroh", 4, 100, 40),
+    even("iroh", 8, 50, 15),
+    even("iroh", 4, 500, 40, fits=True),
+    Setting("iroh", _FOUR, 40, round_trip_s=0.04),
+    Setting("iroh", _ONE_SLOW, 20),
+    Setting("iroh", _FOUR, 40, kills=True),
+]
+
+
+class Real(Struct, frozen=True, kw_only=True):
+    """What came of a setting for real."""
+
+    name: str
+    rounds_s: list[float]
+    took_s: float
+    """The median of the rounds; where one was killed, from its death to the commit."""
+    cpu_s_gbit: float
+    """Processor time of all peers."""
+    jobs_s_gbit: float = 0.0
+    """Of it, what their worker threads took."""
+    lab_s_gbit: float
+    """Of the lab's switch."""
+    else_s_gbit: float
+    """Of everything else on this computer: the kernel for the lab, and whoever disturbs."""
+    wire: float
+    """Bytes that lines carried for each byte of a message."""
+    resident_mb: float
+    agreed: bool
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """A setting both ways."""
+
+    real: Real
+    simulated_s: float
+    error: float
+    fits: bool
+
+
+# for real
+
+
+class _Spent(Struct, frozen=True):
+    """What was used up by now."""
+
+    peers_s: float
+    jobs_s: float
+    switch_s: float
+    busy_s: float
+    wire_bytes: float
+
+    def since(self, before: _Spent) -> _Spent:
+        pairs = zip(msgspec.structs.astuple(self), msgspec.structs.astuple(before), strict=True)
+        return _Spent(*(now - then for now, then in pairs))
+
+
+def measured(setting: Setting, folder: Path) -> Real:
+    """Play a setting for real."""
+    hosts = [Host(up * MBIT, down * MBIT) for up, down in setting.lines_mbit]
+    path = Between(latency_s=setting.round_trip_s / 2)
+    with (
+        Lab(hosts, lambda i, j: path) as lab,
+        Swarm(lab, folder, run_of(setting.peers), setting.elements, LinkKind(setting.links)) as swarm,
+    ):
+        for index in range(setting.peers):
+            swarm.start(index)
+        swarm.until_committed(UNMEASURED)
+        before = _spent(swarm)
+        swarm.until_committed(setting.rounds)
+        spent = _spent(swarm).since(before)
+        rounds_s = [swarm.took_s(version) for version in range(UNMEASURED + 1, setting.rounds + 1)]
+        resident_mb, agreed = swarm.resident_mb(), swarm.agreed(setting.rounds)
+        took_s = statistics.median(rounds_s)
+        if setting.kills:
+            took_s = _killed(swarm, setting.rounds + 1, took_s)
+        gbit = setting.sent_gbit * MEASURED
+        return Real(
+            name=setting.name,
+            rounds_s=rounds_s,
+            took_s=took_s,
+            cpu_s_gbit=spent.peers_s / gbit,
+            jobs_s_gbit=spent.jobs_s / gbit,
+            lab_s_gbit=spent.switch_s / gbit,
+            else_s_gbit=(spent.busy_s - spent.peers_s - spent.switch_s) / gbit,
+            wire=spent.wire_bytes / (gbit * 1e9 / 8),
+            resident_mb=resident_mb,
+            agreed=agreed,
+        )
+
+
+def _killed(swarm: Swarm, disturbed: int, undisturbed_s: float) -> float:
+    """Kill one in the middle of a round and return how long after that the survivors have all committed it."""
+    swarm.until(lambda: swarm.announced(disturbed) is not None)
+    began_s = swarm.announced(disturbed)
+    assert began_s is not None
+    time.sleep(max(0.0, began_s + undisturbed_s / 2 - time.time()))
+    died_s = swarm.kill(VICTIM)
+    if not swarm.until(lambda: all(disturbed in swarm.committed(index) for index in swarm.processes), NEVER_S):
+        raise RuntimeError(f"no survivor's commit within {NEVER_S:.0f} s")
+    return max(swarm.committed(index)[disturbed][0] for index in swarm.processes) - died_s
+
+
+def _spent(swarm: Swarm) -> _Spent:
+    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    busy_s = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+    jobs_s = sum(_worker_s(process.pid) for process in swarm.processes.values())
+    return _Spent(swarm.cpu_s(), jobs_s, swarm.lab.switch_cpu_s(), busy_s, swarm.lab.carried_bytes())
+
+
+def _worker_s(pid: int) -> float:
+    """Return the processor time of a peer's worker thread: of those that Python started, by far the busiest."""
+    spent_s = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        name, _, words = (task / "stat").read_text().partition("(")[2].rpartition(")")
+        if name.startswith("python") and task.name != str(pid):
+            spent_s.append(sum(map(int, words.split()[11:13])) / os.sysconf("SC_CLK_TCK"))
+    return max(spent_s)
+
+
+# in simulation
+
+
+def simulated(setting: Setting, folder: Path) -> float:
+    """Play a setting in virtual time and return what `Real` calls `took_s`."""
+    rounds = UNMEASURED + SIMULATED
+    calm = _played(setting, folder, rounds + setting.kills)
+    rounds_s = [_took_s(calm, version) for version in range(UNMEASURED + 1, rounds + 1)]
+    took_s = statistics.median(rounds_s)
+    if setting.kills:
+        disturbed = rounds + 1
+        died_s = _announced_s(calm, disturbed) + took_s / 2
+        after = _played(setting, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
+        took_s = _committed_s(after, disturbed) - died_s
+    return took_s
+
+
+def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> list[journal.Line]:
+    """Return what simulated peers wrote."""
+    seeds = iter(range(2 * setting.peers))
+    (folder / "run.toml").write_text(run_of(setting.peers))
+
+    def enough(world: World) -> bool:
+        return all(host.version >= rounds for host in world.hosts if not host.gone)
+
+    scenario = Scenario(
+        run=load_run(folder / "run.toml"),
+        machines=list(_machines(setting)),
+        delays_s={("lab", "lab"): setting.round_trip_s / 2},
+        build=lambda run: StillEngine(setting.elements, next(seeds), 0, 0.0),
+        faults=faults,
+        enough=enough,
+    )
+    lines = simulate(scenario).lines
+    gc.collect()  # a world is gigabytes, and full of cycles
+    return lines
+
+
+def _machines(setting: Setting) -> Iterator[Machine]:
+    """Yield the lab's hosts as a fleet has them: lines of their own, and one computer for all."""
+    toll, lab_s_gbit = TOLLS[setting.links], LAB_S_GBIT[setting.links]
+    processor = Processor(
+        cores=float(os.cpu_count() or 1),
+        links=setting.links,
+        send_s_gbit=toll.send_s_gbit + lab_s_gbit / 2,
+        receive_s_gbit=toll.receive_s_gbit + lab_s_gbit / 2,
+        computer="this one",
+    )
+    for index, (up_mbit, down_mbit) in enumerate(setting.lines_mbit):
+        yield Machine(
+            name=f"host-{index}",
+            region="lab",
+            device=Device(flop_s=1e12),
+            up_bytes_s=up_mbit * MBIT,
+            down_bytes_s=down_mbit * MBIT,
+            disk_bytes=10**12,
+            processor=processor,
+        )
+
+
+def _announced_s(lines: list[journal.Line], version: int) -> float:
+    return min(at_s for at_s, event in _told(lines, journal.RoundAnnounced) if event.version == version)
+
+
+def _committed_s(lines: list[journal.Line], version: int) -> float:
+    return max(at_s for at_s, event in _told(lines, journal.RoundCommitted) if event.version == version)
+
+
+def _took_s(lines: list[journal.Line], version: int) -> float:
+    return _committed_s(lines, version) - _announced_s(lines, version)
+
+
+def _told(lines: list[journal.Line], kind: type[E]) -> Iterator[tuple[float, E]]:
+    return ((line.at_s, line.event) for line in lines if isinstance(line.event, kind))
+
+
+# side by side
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="*", help="settings with such names: tls-*, *-kill, ...")
+    parser.add_argument("--keep", type=Path, help="keep the real side in this file, beside what is in it")
+    parser.add_argument("--real", type=Path, help="take the real side from this file")
+    parser.add_argument("--fit", action="store_true", help="measure the simulator's constants instead")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, leave)
+    asked = [each for each in SETTINGS if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
+    try:
+        known = _kept(options.real) if options.real else _measure(asked, options.keep)
+        if options.fit:
+            _fit([each for each in asked if each.name in known], known)
+            return 0
+        rows = []
+        for setting in asked:
+            if setting.name in known:
+                rows.append(_row(setting, known[setting.name]))
+                print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
+    except AtollError as error:
+        print(f"error: {error.what}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return _conclude(rows, as_json=options.json)
+
+
+def _measure(settings: list[Setting], keep: Path | None) -> dict[str, Real]:
+    """Play settings for real, all before any is simulated, so that neither disturbs the other."""
+    known: dict[str, Real] = {}
+    for setting in settings:
+        with TemporaryDirectory() as name:
+            known[setting.name] = measured(setting, Path(name))
+        print(f"{setting.name}: {known[setting.name].took_s:.2f} s", file=sys.stderr, flush=True)
+        if keep is not None:
+            keep.write_bytes(msgspec.json.encode(_kept(keep) | known))
+    return known
+
+
+def _row(setting: Setting, real: Real) -> Row:
+    with TemporaryDirectory() as name:
+        simulated_s = simulated(setting, Path(name))
+    return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=setting.fits)
+
+
+def _fit(settings: list[Setting], known: dict[str, Real]) -> None:
+    """Print the constants as they come out here and now."""
+    cores = os.cpu_count() or 1
+    with ProcessPoolExecutor(cores) as pool:  # on all at once: one that is alone is faster
+        passes_bytes_s = statistics.mean(pool.map(passed_bytes_s, [ELEMENTS] * cores))
+    print(f"a core passes over {1e-9 * passes_bytes_s:.1f} GB/s in the jobs of a round")
+    for setting in settings:
+        real = known[setting.name]
+        line = statistics.mean(filled(LinkKind(setting.links), rate_mbit) for rate_mbit in RATES_MBIT)
+        print(
+            f"{setting.links:<5} line {line:.3f}, "
+            f"sending and receiving {real.cpu_s_gbit - real.jobs_s_gbit:.2f} CPU-s per Gbit, "
+            f"the lab {real.lab_s_gbit + max(0.0, real.else_s_gbit):.2f}",
+            flush=True,
+        )
+
+
+def passed_bytes_s(elements: int) -> float:
+    """Return what a core passes over in the jobs of a round up to its commit, as peers count it (`Member.job`)."""
+    engine, codec, grid = StillEngine(elements, 0, 0, 0.0), Fp32(), grid_of(elements)
+    engine.train([Step(samples=(0,))])
+    anchor = engine.weights()
+    began_s = time.process_time()
+    for _ in range(PASSES):
+        engine.assign(anchor)
+        delta = engine.weights()
+        np.subtract(anchor, delta, out=delta)
+        chunks = [encode(codec, delta[slice(*grid.bounds(index))]) for index in range(grid.chunks)]
+        for first in range(0, grid.chunks - PARTS, PARTS):
+            parts = [decode(codec, chunk, len(chunk) // 4) for chunk in chunks[first : first + PARTS]]
+            blake3(encode(codec, mean([add_up(parts, [1.0] * PARTS)], PARTS))).digest()
+    took_s = time.process_time() - began_s
+    vectors = 1 + 2 + 1 + 1  # assigned, subtracted, cut, and of a share the parts of all added up
+    return 4 * elements * vectors * PASSES / took_s
+
+
+def _kept(path: Path | None) -> dict[str, Real]:
+    return msgspec.json.decode(path.read_bytes(), type=dict[str, Real]) if path is not None and path.exists() else {}
+
+
+def _text(row: Row) -> str:
+    real = row.real
+    spread = f"{min(real.rounds_s):.2f} to {max(real.rounds_s):.2f}"
+    return (
+        f"{real.name + (' *' if row.fits else ''):<28} real {real.took_s:6.2f} s, simulated {row.simulated_s:6.2f} s, "
+        f"{100 * row.error:+6.1f} %   {real.cpu_s_gbit:.2f} CPU-s per Gbit, {real.resident_mb:.0f} MB   "
+        f"(rounds {spread}; wire {real.wire:.3f}; lab {real.lab_s_gbit:.2f}, else {real.else_s_gbit:.2f})"
+    )
+
+
+def _conclude(rows: list[Row], *, as_json: bool) -> int:
+    """Print how far off the simulation is and return whether that is within bounds."""
+    if not rows:
+        print("no such setting", file=sys.stderr)
+        return 2
+    errors = [abs(row.error) for row in rows]
+    median, worst = statistics.median(errors), max(errors)
+    if as_json:
+        print(msgspec.json.encode({"rows": rows, "median": median, "worst": worst}).decode())
+    else:
+        print(f"{len(rows)} settings: off by {100 * median:.1f} % in the median, {100 * worst:.1f} % at worst")
+    within = median <= MEDIAN_MAX and worst <= WORST_MAX and all(row.real.agreed for row in rows)
+    return 0 if within else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
