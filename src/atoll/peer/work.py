@@ -47,8 +47,8 @@ FEW_STEPS = 10
 CHECKPOINT_EVERY_FEW = 50
 ENCODE_CHUNKS = 64
 """So many are encoded at once."""
-STEP_ELEMENTS = 2**20
-"""Of the anchor so much is stepped at once."""
+STEP_ELEMENTS = 2**18
+"""Of the anchor so much is stepped at once: what a processor keeps near."""
 EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
 

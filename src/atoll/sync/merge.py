@@ -57,8 +57,7 @@ def add_up(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
     total, weighed = np.zeros_like(parts[0]), np.empty_like(parts[0])
     with np.errstate(over="ignore", invalid="ignore"):
         for part, weight in zip(parts, weights, strict=True):
-            np.multiply(part, np.float32(weight), out=weighed)
-            np.add(total, weighed, out=total)
+            np.add(total, part if weight == 1.0 else np.multiply(part, np.float32(weight), out=weighed), out=total)
     return total
 
 
