@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.sync.grid import CHUNK_ELEMENTS_MAX, CHUNK_ELEMENTS_MIN, GROUP_MAX, grid_of
+from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
+from atoll.sync.codec import wire_bytes
+from atoll.sync.grid import CHUNK_BYTES, CHUNK_ELEMENTS_MIN, GROUP_MAX, chunk_elements_max, grid_of
 
+codecs: list[Codec] = [Fp32(), Fp16(), Int8(), Int8(block=16)]
 sizes = some.one_of(some.integers(1, 20_000), some.integers(1, 10**11))
 
 
@@ -24,12 +27,17 @@ def test_chunks_cover_a_vector_of_any_size_exactly_once(size: int) -> None:
 
 
 @settings(deadline=None)
-@given(sizes)
-def test_a_chunk_is_never_larger_than_a_message_nor_smaller_than_is_worth_sending(size: int) -> None:
-    grid = grid_of(size)
-    assert CHUNK_ELEMENTS_MIN <= grid.chunk <= CHUNK_ELEMENTS_MAX
-    if grid.chunk < CHUNK_ELEMENTS_MAX:
+@given(sizes, some.sampled_from(codecs))
+def test_a_chunk_is_never_larger_than_a_message_nor_smaller_than_is_worth_sending(size: int, codec: Codec) -> None:
+    grid = grid_of(size, codec)
+    assert CHUNK_ELEMENTS_MIN <= grid.chunk <= chunk_elements_max(codec)
+    if grid.chunk < chunk_elements_max(codec):
         assert grid.chunks <= GROUP_MAX
+
+
+@pytest.mark.parametrize("codec", codecs)
+def test_a_chunk_of_a_large_model_is_about_as_long_in_every_codec(codec: Codec) -> None:
+    assert CHUNK_BYTES <= wire_bytes(codec, grid_of(10**9, codec).chunk) <= 1.25 * CHUNK_BYTES
 
 
 def test_a_model_of_any_real_size_has_a_chunk_for_every_member_of_a_full_group() -> None:

@@ -275,7 +275,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run=run,
         run_id=identity(run),
         engine=engine,
-        grid=grid_of(engine.size),
+        grid=grid_of(engine.size, next(iter(run.recipe.channel.values())).what.codec),
         life=life,
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),

@@ -45,7 +45,7 @@ NEAR = 2
 FEW_STEPS = 10
 """A round of fewer steps is checkpointed only now and then."""
 CHECKPOINT_EVERY_FEW = 50
-ENCODE_CHUNKS = 64
+ENCODE_ELEMENTS = 2**22
 """So many are encoded at once."""
 STEP_ELEMENTS = 2**18
 """Of the anchor so much is stepped at once: what a processor keeps near."""
@@ -129,7 +129,7 @@ async def _contribute(member: Member, announced: OpenRound) -> None:
     if vector is None:
         return
     encoded = _encoded(member, announced, vector)
-    share = min(1.0, ENCODE_CHUNKS / member.grid.chunks)
+    share = min(1.0, ENCODE_ELEMENTS / member.grid.size)
     first = await member.job(lambda: next(encoded), share)
     if not announced.key.version % _checkpoint_every(member):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
@@ -147,7 +147,8 @@ def _encoded(member: Member, announced: OpenRound, vector: Vector) -> Iterator[d
     _check_finite(announced, grid, vector)
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
-    while some := {index: encode(codec, vector[slice(*grid.bounds(index))]) for index in islice(order, ENCODE_CHUNKS)}:
+    few = max(1, ENCODE_ELEMENTS // grid.chunk)
+    while some := {index: encode(codec, vector[slice(*grid.bounds(index))]) for index in islice(order, few)}:
         yield some
 
 

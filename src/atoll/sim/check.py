@@ -496,7 +496,7 @@ def _sent(codec: Codec, values: Vector) -> Vector:
         case Fp16():
             return values.astype(np.float16).astype(np.float32)
         case Int8(block=block):
-            grid = grid_of(len(values))
+            grid = grid_of(len(values), codec)
             chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
             blocks = [chunk[at : at + block] for chunk in chunks for at in range(0, len(chunk), block)]
             return np.concatenate([_in_whole_steps(each) for each in blocks])

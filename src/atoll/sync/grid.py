@@ -1,6 +1,6 @@
 """The chunk grid: how one flat vector is cut so that many peers can each look after a part.
 
-The grid depends on the model's size alone, so every peer derives the same one from the spec. A shard is a
+The grid depends on the model's size and the codec alone, so every peer derives the same one from the spec. A shard is a
 run of whole chunks with one owner, as a round's plan says; owners change, chunks never do. Digests, transfers
 and take-overs all speak of chunks.
 
@@ -12,7 +12,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-CHUNK_ELEMENTS_MAX = 65536
+from atoll.spec.recipe import Codec, Fp32
+from atoll.sync.codec import wire_bytes
+
+FP32 = Fp32()
+CHUNK_BYTES = 256 * 1024
+"""What a large chunk is on the wire, or a little more: a message costs the same whatever is in it."""
 CHUNK_ELEMENTS_MIN = 64
 GROUP_MAX = 64
 """Members of one all-to-all exchange; a grid has at least about this many chunks when the model allows."""
@@ -33,7 +38,13 @@ class Grid(Struct, frozen=True):
         return index * self.chunk, min((index + 1) * self.chunk, self.size)
 
 
-def grid_of(size: int) -> Grid:
+def grid_of(size: int, codec: Codec = FP32) -> Grid:
     """Return the grid of a vector: chunks as large as the limit allows while there are enough to share out."""
     fair = -(-size // GROUP_MAX)
-    return Grid(size, min(CHUNK_ELEMENTS_MAX, max(CHUNK_ELEMENTS_MIN, fair)))
+    return Grid(size, min(chunk_elements_max(codec), max(CHUNK_ELEMENTS_MIN, fair)))
+
+
+def chunk_elements_max(codec: Codec) -> int:
+    """Return how many elements a chunk has at most."""
+    element_bytes = wire_bytes(codec, CHUNK_BYTES) // CHUNK_BYTES
+    return CHUNK_BYTES // element_bytes
