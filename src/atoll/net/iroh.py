@@ -263,19 +263,19 @@ class Pause:
     """
 
     def __init__(self) -> None:
-        self._length_s = PAUSE_S_MIN
+        self.length_s = PAUSE_S_MIN
         self._paused = False
 
     async def take(self) -> None:
         """Wait."""
         self._paused = True
-        await asyncio.sleep(self._length_s)
+        await asyncio.sleep(self.length_s)
 
     def learn(self, *, enough: bool) -> None:
         """Hear whether what was tried could be done whole."""
         if self._paused:
-            longer_s = self._length_s * (_SHORTER if enough else _LONGER)
-            self._length_s = min(max(longer_s, PAUSE_S_MIN), PAUSE_S_MAX)
+            longer_s = self.length_s * (_SHORTER if enough else _LONGER)
+            self.length_s = min(max(longer_s, PAUSE_S_MIN), PAUSE_S_MAX)
             self._paused = False
 
 
