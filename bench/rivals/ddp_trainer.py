@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 
 import torch.distributed as dist
+from bench.rivals import member
 from bench.rivals.trainee import Trainee, train
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
@@ -26,7 +27,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--half", action="store_true", help="send gradients in 16 bits")
     options = parser.parse_args()
-    trainee = Trainee(options.folder)
+    trainee = Trainee(options.folder, member.place())
     here = trainee.here
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group("gloo", init_method=f"tcp://{here.ips[0]}:{PORT}", rank=here.index, world_size=here.count)

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import hivemind  # type: ignore[import-not-found]
+from bench.rivals import member
 from bench.rivals.hivemind_member import introduced
 from bench.rivals.trainee import Trainee, train
 from hivemind.compression import Float16Compression, NoCompression  # type: ignore[import-not-found]
@@ -21,6 +22,9 @@ AVERAGING_S_MAX = 60.0
 """Its users' guide: about twice what the averaging takes, or more."""
 ASK_S = 1.0
 """For how long a peer waits for a leader's answer; hivemind wants it shorter than the matchmaking."""
+REFRESH_S_MAX = 1.0
+"""Between two looks at the others' progress. Left at 10 s, peers notice the end of a round of this length so far apart
+that they average in parts, count different rounds, and download each other's state to agree again."""
 
 
 def main() -> None:
@@ -31,7 +35,7 @@ def main() -> None:
     parser.add_argument("--delayed", action="store_true", help="average in the background")
     parser.add_argument("--half", action="store_true", help="send weights in 16 bits")
     options = parser.parse_args()
-    trainee = Trainee(options.folder)
+    trainee = Trainee(options.folder, member.place())
     plan, peers = trainee.plan, trainee.here.count
     optimizer = hivemind.Optimizer(
         dht=introduced(trainee.here, options.folder / "addresses"),
@@ -45,6 +49,7 @@ def main() -> None:
         delay_state_averaging=options.delayed,
         state_averaging_compression=(Float16Compression if options.half else NoCompression)(),
         averager_opts={"bandwidth": options.rate, "target_group_size": peers, "request_timeout": ASK_S},
+        tracker_opts={"max_refresh_period": REFRESH_S_MAX},
         verbose=True,
     )
     train(lambda: play(trainee, optimizer))

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--fragments", type=int, default=1)
     parser.add_argument("--delay", type=int, default=0, help="local steps for which a fragment is on its way")
     options = parser.parse_args()
-    trainee = Trainee(options.folder)
+    trainee = Trainee(options.folder, member.place())
     manager = _manager(trainee)
     fragments = _fragments(trainee, options.fragments)
     lr, momentum = options.outer_lr, options.outer_momentum

@@ -59,9 +59,9 @@ class Loss(nn.Module):
 class Trainee:
     """One worker's model, samples and optimizer."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, here: member.Place) -> None:
         torch.set_num_threads(1)
-        self.folder, self.here = folder, member.place()
+        self.folder, self.here = folder, here
         self.plan = Plan(**json.loads((folder / "plan.json").read_text()))
         self._samples = np.load(folder / "samples.npy", mmap_mode="r")
         self.model = _model(self.plan, np.load(folder / "initial.npy"))

@@ -57,6 +57,8 @@ class Played:
     took_s: float = 0.0
     """Until the last round was over."""
     cpu_s: float = 0.0
+    other_cpu_s: float = 0.0
+    """What the rest of this machine used meanwhile, the pretended network included."""
     sent_gbit: float = 0.0
     resident_mb: float = 0.0
 
@@ -86,7 +88,7 @@ def _gauged(lab: Lab, into: Played) -> Iterator[None]:
                     return
                 into.resident_mb = max(into.resident_mb, hosts.held_bytes(hosts.processes(space)) / 1e6)
 
-    cpu_s, sent = _cpu_s(spaces), _sent_bytes(spaces)
+    cpu_s, sent, busy_s = _cpu_s(spaces), _sent_bytes(spaces), _busy_s()
     looking = Thread(target=look, daemon=True)
     looking.start()
     try:
@@ -95,11 +97,18 @@ def _gauged(lab: Lab, into: Played) -> Iterator[None]:
         over.set()
         looking.join()
         into.cpu_s = _cpu_s(spaces) - cpu_s
+        into.other_cpu_s = _busy_s() - busy_s - into.cpu_s
         into.sent_gbit = 8e-9 * (_sent_bytes(spaces) - sent)
 
 
 def _cpu_s(spaces: list[Path]) -> float:
     return sum(hosts.cpu_s(hosts.processes(space)) for space in spaces)
+
+
+def _busy_s() -> float:
+    """Return the CPU time that this machine has been busy: all but idle and waiting for the disk."""
+    times = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
+    return (sum(times) - times[3] - times[4]) / hosts.TICKS_PER_S
 
 
 def _sent_bytes(spaces: list[Path]) -> int:
@@ -131,6 +140,7 @@ def _ours(lab: Lab, setting: Setting, folder: Path) -> Played:
     with Learners(lab, folder, text, elements=0, links=setting.links) as swarm:
         for index in range(len(lab.hosts)):
             swarm.start(index)
+        swarm.until(lambda: any(True for _ in swarm.events(0, journal.RoundAnnounced)), START_S_MAX)
         with _gauged(lab, done):
             kept = _keep(swarm, setting.rounds)
         began_s = min(at_s for index in swarm.processes for at_s, _ in swarm.events(index, journal.LeaseTaken))

@@ -60,18 +60,52 @@ class Setting:
 
 
 H = 20
-
-
-def _ours(peers: int) -> Setting:
-    return Setting(System.OURS, peers, Rates(steps=H), rounds=13)
+"""Our local steps between two exchanges, and so everybody's."""
 
 
 def chosen(peers: int) -> list[Setting]:
     """Return everybody's best for so many peers."""
+    rounds = 9 if peers == 4 else 8
+    ours = Setting(System.OURS, peers, Rates(steps=H), rounds)
+    ddp = Setting(System.DDP, peers, Rates(steps=8 // peers), rounds=76, keep_every=4)
     return [
-        replace(_ours(peers), half=True),
-        _ours(peers),
-        Setting(System.TORCHFT, peers, Rates(steps=H), rounds=13),
-        Setting(System.HIVEMIND, peers, Rates(steps=H), rounds=13),
-        Setting(System.DDP, peers, Rates(steps=16 // peers), rounds=96, keep_every=4),
+        replace(ours, half=True),
+        ours,
+        Setting(System.TORCHFT, peers, Rates(steps=H), rounds),
+        Setting(System.HIVEMIND, peers, Rates(steps=H), rounds),
+        ddp,
+        replace(ddp, half=True),
+    ]
+
+
+RATES = (5e-4, 1e-3, 2e-3, 4e-3)
+OUTER = ((0.7, 0.9), (0.9, 0.5), (1.0, 0.0))
+"""The paper's outer rate and momentum, the demo's, and plain averaging."""
+
+
+def tried_in_maths(peers: int) -> list[Setting]:
+    """Return what was tried without a wire: rates, accumulation, H."""
+    ddp = [
+        Setting(System.DDP, peers, Rates(steps, lr), rounds=200, keep_every=4) for steps in (1, 2, 4, 8) for lr in RATES
+    ]
+    diloco = [
+        Setting(System.OURS, peers, Rates(steps, lr, *outer), rounds=320 // steps)
+        for steps in (10, 20, 40)
+        for lr in RATES
+        for outer in OUTER
+    ]
+    return [*ddp, *diloco]
+
+
+def tried_in_lab(peers: int) -> list[Setting]:
+    """Return what was tried in the lab beside the chosen settings: what only the wire can tell."""
+    ours, _, torchft, hivemind, ddp, half = chosen(peers)
+    return [
+        *(replace(each, rates=replace(each.rates, steps=2 * H), rounds=5) for each in (ours, torchft)),
+        *(replace(torchft, fragments=fragments, delay=delay) for fragments, delay in ((2, 4), (2, 8))),
+        *(replace(hivemind, matchmaking_s=wait_s) for wait_s in (1.5, 5.0)),
+        replace(hivemind, half=True),
+        *(replace(hivemind, delayed=True, half=half) for half in (False, True)),
+        *(replace(ddp, rates=replace(ddp.rates, steps=steps), rounds=8) for steps in (1, 2, 4, 8)),
+        half,
     ]
