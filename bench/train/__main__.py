@@ -5,7 +5,7 @@
 Every row is one training in a lab of its own: hosts with lines of 50 Mbit/s both ways. Time to the target is from the
 first local step until the first look at weights that all members hold with a held-out loss at or below the target, in a
 straight line between the two looks around it. Looking takes nobody's time: weights are kept in files and judged later.
-CPU time is all of it, training included. The bound is what the local steps of ours alone take.
+CPU time is all of it, training included. The bound is of the wire: what averaging so many times needs on these lines.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Row:
     target_s: float | None
     """None: not within what was played."""
     target_round: float | None
+    bound_s: float | None
+    """The least that averaging takes until then: 2 (N - 1) / N x bytes / rate, as often as it was done."""
     round_s: float
     """On average."""
     losses: list[tuple[int, float, float]]
@@ -67,11 +69,13 @@ def measured(setting: Setting, target: float, folder: Path) -> Row:
         done = played(lab, setting, judge, folder / "play")
     losses = [(held.round, held.at_s, judge.loss(held.weights())) for held in done.held]
     number, at_s = reached(losses, target)
+    exchange_s = 2 * (setting.peers - 1) / setting.peers * judge.size_bytes(half=setting.half) / (RATE_MBIT * MBIT)
     return Row(
         name=setting.name,
         peers=setting.peers,
         target_s=at_s,
         target_round=number,
+        bound_s=None if number is None else number * exchange_s,
         round_s=done.took_s / max(1, done.rounds),
         losses=losses,
         cpu_s_per_gbit=done.cpu_s / max(done.sent_gbit, 1e-9),
@@ -163,7 +167,8 @@ def _reckon(setting: Setting, options: argparse.Namespace) -> Reckoned:
 def _text(row: Row) -> str:
     when = f"{row.target_s:6.1f} s" if row.target_s is not None else f"not reached ({row.failed})"
     return (
-        f"{row.name:<44} {when}  round {row.target_round or 0:.1f}, {row.round_s:.2f} s each  "
+        f"{row.name:<44} {when}  round {row.target_round or 0:.1f}, {row.round_s:.2f} s each, "
+        f"the wire at least {row.bound_s or 0:.1f} s  "
         f"{row.cpu_s_per_gbit:.1f} CPU-s per Gbit ({row.cpu_s:.0f}, {row.sent_gbit:.1f}), {row.resident_mb:.0f} MB, "
         f"elsewhere {row.other_cpu_s:.0f} CPU-s"
         f"{'' if row.agreed else ', members differ'}\n   "

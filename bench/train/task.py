@@ -7,7 +7,7 @@ Atoll's own model; of what that imports their environment lacks msgspec alone, w
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -80,6 +80,10 @@ class Judge:
         self.data: TokenData = open_data(self.run.data, self.run.seeds.data, cache())
         self._engine: TorchEngine = build_engine(self.run, self.data, device="cpu", threads=THREADS)
 
+    def size_bytes(self, *, half: bool) -> int:
+        """Return what one exchange has to average."""
+        return (2 if half else 4) * self._engine.size
+
     def loss(self, weights: Vector) -> float:
         """Return the mean held-out loss, in nats per token."""
         self._engine.assign(weights)
@@ -100,8 +104,3 @@ def hand_out(judge: Judge, folder: Path, rates: Rates, keep_every: int) -> list[
     lent.mkdir()
     (lent / "msgspec").symlink_to(Path(msgspec.__file__).parent)
     return [SOURCE, lent]
-
-
-def described(rates: Rates) -> dict[str, float]:
-    """Return the rates as they are printed."""
-    return asdict(rates)
