@@ -25,7 +25,7 @@ from bench.stage import leave
 from bench.swarm import MBIT
 from bench.train import maths
 from bench.train.play import played
-from bench.train.setting import Setting, chosen, tried_in_lab, tried_in_maths
+from bench.train.setting import Setting, System, chosen, tried_in_lab, tried_in_maths
 from bench.train.task import Judge
 
 from atoll.errors import AtollError
@@ -131,19 +131,18 @@ def main() -> int:
     signal.signal(signal.SIGTERM, leave)
     play = _reckon if options.trials == "maths" else _measure
     asked = {"maths": tried_in_maths, "lab": tried_in_lab, None: chosen}[options.trials]
-    rows: list[object] = []
+    rows: list[Row | Reckoned] = []
     try:
         for setting in [each for peers in PEERS for each in asked(peers) if fnmatch(each.name, options.only)]:
-            row = play(replace(setting, rounds=options.rounds or setting.rounds), options)
-            rows.append(asdict(row))
+            rows.append(play(replace(setting, rounds=options.rounds or setting.rounds), options))  # noqa: PERF401
     except AtollError as error:
         print(f"error: {error.what}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
     if options.json:
-        print(json.dumps(rows))
-    return 0
+        print(json.dumps([asdict(row) for row in rows]))
+    return 1 if any(isinstance(row, Row) and row.name.startswith(System.OURS) and not row.agreed for row in rows) else 0
 
 
 def _measure(setting: Setting, options: argparse.Namespace) -> Row:
