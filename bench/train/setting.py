@@ -67,7 +67,7 @@ def chosen(peers: int) -> list[Setting]:
     """Return everybody's best for so many peers."""
     rounds = 9 if peers == 4 else 8
     ours = Setting(System.OURS, peers, Rates(steps=H), rounds)
-    ddp = Setting(System.DDP, peers, Rates(steps=8 // peers), rounds=76, keep_every=4)
+    ddp = Setting(System.DDP, peers, Rates(steps=8 // peers), rounds=72, keep_every=4)
     return [
         replace(ours, half=True),
         ours,
