@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from bench.lab import Lab
 from bench.stage import prepare, ticket_of
@@ -47,7 +47,7 @@ class Swarm:
     _spent_s: float = 0.0
     """CPU time of those that are gone."""
 
-    def __enter__(self) -> Swarm:
+    def __enter__(self) -> Self:
         prepare(self.folder, self.run)
         return self
 
@@ -59,14 +59,17 @@ class Swarm:
         """Start a peer: the first is the organiser, the others have its ticket."""
         home = self.folder / "peers" / str(index)
         home.mkdir(parents=True, exist_ok=True)
-        words = ["--home", str(home), "--elements", str(self.elements)]
-        words += ["--quick-steps", str(self.quick_steps), "--step-s", str(self.step_s)]
-        words += ["--host", self.lab.address(index), "--links", str(self.links)]
+        words = ["--home", str(home), "--host", self.lab.address(index), "--links", str(self.links)]
         words += ["--ticket", self._ticket()] if self.processes else ["--run", str(self.folder / "run.json")]
         env = {**os.environ, "HOME": str(self.folder), "OMP_NUM_THREADS": "1"}
         with (home / "output.log").open("ab") as said:
-            command = [sys.executable, "-m", "bench.still", *words]
+            command = [sys.executable, "-m", *self.program(), *words]
             self.processes[index] = self.lab.start(index, command, env=env, stdout=said, stderr=said)
+
+    def program(self) -> list[str]:
+        """Return which module a peer is, and what it is told about its compute."""
+        pace = ["--quick-steps", str(self.quick_steps), "--step-s", str(self.step_s)]
+        return ["bench.still", "--elements", str(self.elements), *pace]
 
     def kill(self, index: int) -> float:
         """End a peer without a word and return when."""

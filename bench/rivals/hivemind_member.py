@@ -41,7 +41,7 @@ def main() -> None:
     vector = Vector(here, options.size_bytes)
     averager = hivemind.DecentralizedAverager(
         [vector.values],
-        _dht(here, options.folder / "addresses"),
+        introduced(here, options.folder / "addresses"),
         start=True,
         prefix="rivals",
         target_group_size=here.count,
@@ -66,7 +66,7 @@ def main() -> None:
     member.play(vector, exchange)
 
 
-def _dht(here: member.Place, addresses: Path) -> hivemind.DHT:
+def introduced(here: member.Place, addresses: Path) -> hivemind.DHT:
     """Return this member's own node, introduced by member 0's."""
     known = None if here.index == 0 else _read(addresses)
     node = hivemind.DHT(

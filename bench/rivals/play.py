@@ -147,6 +147,8 @@ class Company:
     folder: Path
     beside: Sequence[str] = ()
     """A command that runs on host 0 meanwhile."""
+    paths: Sequence[Path] = ()
+    """Where members find what their own environment lacks."""
     said: list[list[Said]] = field(default_factory=list)
     resident_bytes: int = 0
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -215,7 +217,8 @@ class Company:
 
     def _start(self, index: int, command: Sequence[str], name: str) -> subprocess.Popen[bytes]:
         env = {name: value for name, value in os.environ.items() if not name.startswith("ATOLL_")}
-        env |= {"PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1", "HOME": str(self.folder)}
+        paths = os.pathsep.join(map(str, (REPOSITORY, *self.paths)))
+        env |= {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "HOME": str(self.folder)}
         with (self.folder / f"{name}.log").open("wb") as log:
             return self.lab.start(
                 index, command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, cwd=self.folder
@@ -257,19 +260,20 @@ def company(lab: Lab, rival: Rival, size_bytes: int, folder: Path, *, timeout_s:
         case Rival.HIVEMIND | Rival.HIVEMIND_8BIT | Rival.HIVEMIND_QUICK:
             own = {Rival.HIVEMIND_8BIT: ["--codec", "8bit"], Rival.HIVEMIND_QUICK: ["--part-timeout-s", str(PART_S)]}
             words = [*size, *limits, "--folder", str(folder), *own.get(rival, [])]
-            return Company(lab, "bench.rivals.hivemind_member", lambda index: [*words, *_rate(lab, index)], folder)
+            return Company(lab, "bench.rivals.hivemind_member", lambda index: [*words, *declared(lab, index)], folder)
         case Rival.TORCHFT:
-            beside = _lighthouse(members_min)
+            beside = lighthouse(members_min)
             return Company(lab, "bench.rivals.torchft_member", lambda index: [*size, *limits], folder, beside)
 
 
-def _rate(lab: Lab, index: int) -> list[str]:
+def declared(lab: Lab, index: int) -> list[str]:
     """Return how hivemind is told what a line carries: it believes what is declared."""
     rate = lab.hosts[index].up_bytes_s
     return ["--rate", str(rate)] if rate else []
 
 
-def _lighthouse(members_min: int) -> list[str]:
+def lighthouse(members_min: int) -> list[str]:
+    """Return the command of torchft's lighthouse."""
     program = environment.python().with_name("torchft_lighthouse")
     limits = ["--heartbeat_timeout_ms", str(HEARTBEAT_MS), "--join_timeout_ms", str(JOIN_MS)]
     return [str(program), "--bind", LIGHTHOUSE, "--min_replicas", str(members_min), *limits]
