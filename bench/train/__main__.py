@@ -69,7 +69,7 @@ def measured(setting: Setting, target: float, folder: Path) -> Row:
         done = played(lab, setting, judge, folder / "play")
     losses = [(held.round, held.at_s, judge.loss(held.weights())) for held in done.held]
     number, at_s = reached(losses, target)
-    exchange_s = 2 * (setting.peers - 1) / setting.peers * judge.size_bytes(half=setting.half) / (RATE_MBIT * MBIT)
+    exchange_s = 2 * (setting.peers - 1) / setting.peers * judge.size_bytes(setting.codec) / (RATE_MBIT * MBIT)
     return Row(
         name=setting.name,
         peers=setting.peers,

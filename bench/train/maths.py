@@ -26,7 +26,7 @@ def losses(judge: Judge, setting: Setting, folder: Path, device: str) -> Iterato
     """Yield rounds done and the held-out loss after them."""
     rates = setting.rates
     path = folder / "maths.toml"
-    path.write_text(run_of("maths", setting.peers, rates, half=setting.half))
+    path.write_text(run_of("maths", setting.peers, rates, setting.codec))
     run = load_run(path)
     workers = 1 if setting.system is System.DDP else setting.peers
     engines: list[TorchEngine] = [build_engine(run, judge.data, device=device) for _ in range(workers)]

@@ -25,6 +25,7 @@ from safetensors.numpy import load_file
 
 from atoll import journal
 from atoll.model.compute import Vector
+from atoll.spec.recipe import Fp16
 
 LOOK_S = 0.2
 SAMPLE_S = 0.5
@@ -135,7 +136,7 @@ class Learners(Swarm):
 
 
 def _ours(lab: Lab, setting: Setting, folder: Path) -> Played:
-    text = run_of("train", len(lab.hosts), setting.rates, half=setting.half)
+    text = run_of("train", len(lab.hosts), setting.rates, setting.codec)
     done = Played()
     with Learners(lab, folder, text, elements=0, links=setting.links) as swarm:
         for index in range(len(lab.hosts)):
@@ -199,7 +200,7 @@ def _theirs(lab: Lab, setting: Setting, judge: Judge, folder: Path) -> Played:
 
 def _company(lab: Lab, setting: Setting, folder: Path, paths: list[Path]) -> Company:
     """Return a rival's members."""
-    words = ["--folder", str(folder), *(["--half"] if setting.half else [])]
+    words = ["--folder", str(folder), *(["--half"] if isinstance(setting.codec, Fp16) else [])]
     rates = setting.rates
     match setting.system:
         case System.DDP:

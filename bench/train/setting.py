@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from bench.allreduce import FP32, kind_of
 from bench.train.task import Rates
 
 from atoll.net.transport import LinkKind
+from atoll.spec.recipe import Codec, Fp16, Int8
+
+FP16, INT8 = Fp16(), Int8()
 
 
 class System(StrEnum):
@@ -28,8 +32,8 @@ class Setting:
     rates: Rates
     rounds: int
     """So many are played; the target is reached before."""
-    half: bool = False
-    """What is exchanged has 16 bits."""
+    codec: Codec = FP32
+    """What is exchanged, on the wire."""
     links: LinkKind = LinkKind.TLS
     keep_every: int = 1
     """Rounds from one look at the loss to the next."""
@@ -51,7 +55,7 @@ class Setting:
         words = [f"{'a' if self.system is System.DDP else 'h'}{rates.steps}", f"lr{rates.lr:g}"]
         if self.system in (System.OURS, System.TORCHFT):
             words.append(f"outer{rates.outer_lr:g},{rates.outer_momentum:g}")
-        words.append("fp16" if self.half else "fp32")
+        words.append(kind_of(self.codec))
         if self.system is System.HIVEMIND:
             words += [f"match{self.matchmaking_s:g}s", *(["delayed"] if self.delayed else [])]
         if self.fragments > 1 or self.delay:
@@ -69,12 +73,13 @@ def chosen(peers: int) -> list[Setting]:
     ours = Setting(System.OURS, peers, Rates(steps=H), rounds)
     ddp = Setting(System.DDP, peers, Rates(steps=8 // peers), rounds=72, keep_every=4)
     return [
-        replace(ours, half=True),
+        replace(ours, codec=INT8),
+        replace(ours, codec=FP16),
         ours,
         Setting(System.TORCHFT, peers, Rates(steps=H), rounds),
         Setting(System.HIVEMIND, peers, Rates(steps=H), rounds),
         ddp,
-        replace(ddp, half=True),
+        replace(ddp, codec=FP16),
     ]
 
 
@@ -99,13 +104,13 @@ def tried_in_maths(peers: int) -> list[Setting]:
 
 def tried_in_lab(peers: int) -> list[Setting]:
     """Return what was tried in the lab beside the chosen settings: what only the wire can tell."""
-    ours, _, torchft, hivemind, ddp, half = chosen(peers)
+    _, ours, _, torchft, hivemind, ddp, half = chosen(peers)
     return [
         *(replace(each, rates=replace(each.rates, steps=2 * H), rounds=5) for each in (ours, torchft)),
         *(replace(torchft, fragments=fragments, delay=delay) for fragments, delay in ((2, 4), (2, 8))),
         *(replace(hivemind, matchmaking_s=wait_s) for wait_s in (1.5, 5.0)),
-        replace(hivemind, half=True),
-        *(replace(hivemind, delayed=True, half=half) for half in (False, True)),
+        replace(hivemind, codec=FP16),
+        *(replace(hivemind, delayed=True, codec=codec) for codec in (FP32, FP16)),
         *(replace(ddp, rates=replace(ddp.rates, steps=steps), rounds=8) for steps in (1, 2, 4, 8)),
         half,
     ]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from bench.allreduce import FP32, kind_of
 from bench.runs import run_text
 
 from atoll.cli.machine import cache
@@ -20,7 +21,9 @@ from atoll.model.compute import Vector
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.model.shape import initial, shapes
 from atoll.spec.load import load_run
+from atoll.spec.recipe import Codec
 from atoll.spec.run import SIZES, Run
+from atoll.sync.codec import wire_bytes
 
 SIZE = "5m"
 """With bytes as its tokens: 4.5 million parameters, 18 MB."""
@@ -47,7 +50,7 @@ class Rates:
     outer_momentum: float = 0.0
 
 
-def run_of(name: str, peers: int, rates: Rates, *, half: bool) -> str:
+def run_of(name: str, peers: int, rates: Rates, codec: Codec = FP32) -> str:
     """Return the run file."""
     outer: dict[str, object] = {"lr": rates.outer_lr, "momentum": rates.outer_momentum}
     if not rates.outer_momentum:
@@ -57,7 +60,8 @@ def run_of(name: str, peers: int, rates: Rates, *, half: bool) -> str:
         {
             "model.size": SIZE,
             "data.context": CONTEXT,
-            "recipe.base": "opendiloco" if half else "diloco",
+            "recipe.base": "diloco",
+            "recipe.channel.outer.what.codec.kind": kind_of(codec),
             "recipe.work.batch": BATCH,
             "recipe.work.clip": CLIP,
             "recipe.work.inner.lr": rates.lr,
@@ -75,14 +79,14 @@ class Judge:
 
     def __init__(self, folder: Path) -> None:
         path = folder / "judge.toml"
-        path.write_text(run_of("judge", 1, Rates(steps=1), half=False))
+        path.write_text(run_of("judge", 1, Rates(steps=1)))
         self.run: Run = load_run(path)
         self.data: TokenData = open_data(self.run.data, self.run.seeds.data, cache())
         self._engine: TorchEngine = build_engine(self.run, self.data, device="cpu", threads=THREADS)
 
-    def size_bytes(self, *, half: bool) -> int:
+    def size_bytes(self, codec: Codec) -> int:
         """Return what one exchange has to average."""
-        return (2 if half else 4) * self._engine.size
+        return wire_bytes(codec, self._engine.size)
 
     def loss(self, weights: Vector) -> float:
         """Return the mean held-out loss, in nats per token."""

@@ -23,7 +23,7 @@ def test_a_rivals_worker_trains_as_our_engine_does(tmp_path: Path) -> None:
     judge = Judge(tmp_path)
     hand_out(judge, tmp_path, SETTING.rates, keep_every=1)
     theirs = Trainee(tmp_path, Place(1, ["a", "b"]))
-    (tmp_path / "run.toml").write_text(run_of("same", SETTING.peers, SETTING.rates, half=False))
+    (tmp_path / "run.toml").write_text(run_of("same", SETTING.peers, SETTING.rates))
     ours = build_engine(load_run(tmp_path / "run.toml"), judge.data, device="cpu")
     assert np.array_equal(theirs.weights(), ours.weights())
     for turn in range(SETTING.rounds):
