@@ -38,6 +38,8 @@ RATE_MBIT = 100.0
 CALM_ROUNDS = 4
 MEASURED_ROUNDS = 2
 LEADER, MEMBER = 0, 2
+SENT_GBIT = 8e-9 * 2 * (PEERS - 1) * 4 * ELEMENTS
+"""By all peers, in a round."""
 
 
 @dataclass
@@ -53,6 +55,10 @@ class Row:
     """That was the very round in which it died."""
     alike: bool
     """All survivors hold the same values after it."""
+    cpu_s_per_gbit: float
+    """Of all peers, while nobody dies."""
+    resident_mb: float
+    """The most that a peer held until then."""
 
 
 def ours(name: str, victim: int, folder: Path) -> Row:
@@ -63,7 +69,11 @@ def ours(name: str, victim: int, folder: Path) -> Row:
     ):
         for index in range(PEERS):
             swarm.start(index)
+        swarm.until_committed(CALM_ROUNDS - MEASURED_ROUNDS)
+        spent_s = swarm.cpu_s()
         swarm.until_committed(CALM_ROUNDS)
+        cpu_s_per_gbit = (swarm.cpu_s() - spent_s) / (MEASURED_ROUNDS * SENT_GBIT)
+        resident_mb = swarm.resident_mb()
         calm = range(CALM_ROUNDS - MEASURED_ROUNDS + 1, CALM_ROUNDS + 1)
         undisturbed_s = statistics.median(swarm.took_s(version) for version in calm)
         disturbed = CALM_ROUNDS + 1
@@ -74,7 +84,8 @@ def ours(name: str, victim: int, folder: Path) -> Row:
         kept = swarm.until(lambda: all(disturbed in swarm.committed(index) for index in swarm.processes), NEVER_S)
         ends_s = [swarm.committed(index)[disturbed][0] for index in swarm.processes] if kept else []
         alike = kept and swarm.agreed(disturbed)
-        return Row(name, undisturbed_s, max(ends_s) - died_s if kept else None, kept, alike)
+        goes_on_s = max(ends_s) - died_s if kept else None
+        return Row(name, undisturbed_s, goes_on_s, kept, alike, cpu_s_per_gbit, resident_mb)
 
 
 def theirs(rival: Rival, folder: Path) -> Row:
@@ -82,7 +93,8 @@ def theirs(rival: Rival, folder: Path) -> Row:
     with Lab([Host(RATE_MBIT * MBIT, RATE_MBIT * MBIT)] * PEERS) as lab:
         death = kill_rival(lab, rival, 4 * ELEMENTS, folder)
     alike = death.reported_s is not None and death.reported_s == death.alike_s
-    return Row(str(rival), death.undisturbed_s, death.reported_s, death.kept, alike)
+    times = death.undisturbed_s, death.reported_s
+    return Row(str(rival), *times, death.kept, alike, death.cpu_s_per_gbit, death.resident_mb)
 
 
 def main() -> int:
@@ -118,7 +130,9 @@ def _text(row: Row) -> str:
     goes_on = "never goes on" if row.goes_on_s is None else f"goes on after {row.goes_on_s:.1f} s"
     kept = "the round is kept" if row.kept else "the round is lost"
     alike = "survivors agree" if row.alike else "survivors do not agree"
-    return f"{row.name:<18} {goes_on}, {kept}, {alike}; undisturbed a round takes {row.undisturbed_s:.1f} s"
+    took = f"undisturbed a round takes {row.undisturbed_s:.1f} s"
+    used = f"{row.cpu_s_per_gbit:.1f} CPU-s per Gbit, {row.resident_mb:.0f} MB"
+    return f"{row.name:<18} {goes_on}, {kept}, {alike}; {took}, {used}"
 
 
 if __name__ == "__main__":

@@ -108,6 +108,9 @@ class Death:
 
     rival: str
     undisturbed_s: float
+    cpu_s_per_gbit: float
+    """While nobody died."""
+    resident_mb: float
     at_s: float
     """When it died, from the round's begin."""
     claimed: int
@@ -289,21 +292,25 @@ def allreduce(lab: Lab, rival: Rival, size_bytes: int, rounds: int, folder: Path
         played = [playing.play(number) for number in range(1, rounds + 1)]
         resident_mb = playing.resident_bytes / 1e6
     counted = played[unmeasured:]
-    spent_s = sum(said.cpu_s for said in played[-1]) - sum(said.cpu_s for said in played[unmeasured - 1])
-    gbit = 8e-9 * 2 * (members - 1) * size_bytes * len(counted)
     rounds_s = [_took_s(each) for each in counted]
     return Outcome(
         rival=str(rival),
         rounds_s=rounds_s,
         exchange_s=[_exchange_s(each) for each in counted],
         median_s=statistics.median(rounds_s),
-        cpu_s_per_gbit=spent_s / gbit,
+        cpu_s_per_gbit=_cpu_s_per_gbit(played, size_bytes, unmeasured),
         resident_mb=resident_mb,
         failed=sum(not said.ok for each in counted for said in each),
         agreed=all(len({said.digest for said in each}) == 1 for each in counted),
         close=all(len({said.grain for said in each}) == 1 for each in counted),
         off=max((said.off for each in counted for said in each if said.off is not None), default=float("nan")),
     )
+
+
+def _cpu_s_per_gbit(played: Sequence[Sequence[Said]], size_bytes: int, unmeasured: int) -> float:
+    """Return the processor time of all members for what they sent in the rounds after the first few."""
+    spent_s = sum(said.cpu_s for said in played[-1]) - sum(said.cpu_s for said in played[unmeasured - 1])
+    return spent_s / (8e-9 * 2 * (len(played[0]) - 1) * size_bytes * (len(played) - unmeasured))
 
 
 def _took_s(said: Sequence[Said]) -> float:
@@ -321,6 +328,7 @@ def kill(lab: Lab, rival: Rival, size_bytes: int, folder: Path, *, timeout_s: fl
     with company(lab, rival, size_bytes, folder, timeout_s=timeout_s, members_min=2) as playing:
         calm = [playing.play(number) for number in range(1, WARM_ROUNDS + 1)]
         undisturbed_s = statistics.median(_took_s(each) for each in calm[1:])
+        resident_mb = playing.resident_bytes / 1e6
         began_s = time.time()
         playing.allow(PERMITS)
         time.sleep(undisturbed_s / 2)
@@ -340,6 +348,8 @@ def kill(lab: Lab, rival: Rival, size_bytes: int, folder: Path, *, timeout_s: fl
     return Death(
         rival=str(rival),
         undisturbed_s=undisturbed_s,
+        cpu_s_per_gbit=_cpu_s_per_gbit(calm, size_bytes, unmeasured=1),
+        resident_mb=resident_mb,
         at_s=died_s - began_s,
         claimed=claimed,
         kept=kept,
