@@ -73,7 +73,7 @@ ELEMENTS, PARTS, PASSES = 10_000_000, 4, 20
 """What the cost of jobs is timed with: a vector, so many peers' parts of it, over and over."""
 MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
-LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.52}
+LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.42}
 """What the pretended network itself takes of the same cores for a gigabit: the switch, and the kernel for it."""
 
 

@@ -44,7 +44,7 @@ class Toll(Struct, frozen=True, kw_only=True):
 
 TOLLS: dict[LinkName, Toll] = {
     "tls": Toll(send_s_gbit=0.43, receive_s_gbit=0.51, line=1.08, threads=1.0, death_heard=True),
-    "iroh": Toll(send_s_gbit=1.6, receive_s_gbit=1.1, line=1.27, threads=1.5, death_heard=False),
+    "iroh": Toll(send_s_gbit=1.2, receive_s_gbit=0.83, line=1.27, threads=1.5, death_heard=False),
 }
 
 
