@@ -72,14 +72,17 @@ def chosen(peers: int) -> list[Setting]:
     rounds = 9 if peers == 4 else 8
     ours = Setting(System.OURS, peers, Rates(steps=H), rounds)
     ddp = Setting(System.DDP, peers, Rates(steps=8 // peers), rounds=72, keep_every=4)
+    hivemind = Setting(System.HIVEMIND, peers, Rates(steps=H), rounds)
+    torchft = Setting(System.TORCHFT, peers, Rates(steps=H), rounds)
     return [
         replace(ours, codec=INT8),
         replace(ours, codec=FP16),
         ours,
-        Setting(System.TORCHFT, peers, Rates(steps=H), rounds),
-        Setting(System.HIVEMIND, peers, Rates(steps=H), rounds),
-        ddp,
+        torchft,
+        replace(hivemind, codec=FP16),
+        hivemind,
         replace(ddp, codec=FP16),
+        ddp,
     ]
 
 
@@ -104,13 +107,11 @@ def tried_in_maths(peers: int) -> list[Setting]:
 
 def tried_in_lab(peers: int) -> list[Setting]:
     """Return what was tried in the lab beside the chosen settings: what only the wire can tell."""
-    _, ours, _, torchft, hivemind, ddp, half = chosen(peers)
+    _, ours, _, torchft, hivemind, _, _, ddp = chosen(peers)
     return [
         *(replace(each, rates=replace(each.rates, steps=2 * H), rounds=5) for each in (ours, torchft)),
-        *(replace(torchft, fragments=fragments, delay=delay) for fragments, delay in ((2, 4), (2, 8))),
-        *(replace(hivemind, matchmaking_s=wait_s) for wait_s in (1.5, 5.0)),
-        replace(hivemind, codec=FP16),
-        *(replace(hivemind, delayed=True, codec=codec) for codec in (FP32, FP16)),
+        *(replace(torchft, fragments=2, delay=delay, rounds=12) for delay in (4, 8)),
+        replace(hivemind, matchmaking_s=5.0),
+        replace(hivemind, delayed=True, rounds=12),
         *(replace(ddp, rates=replace(ddp.rates, steps=steps), rounds=8) for steps in (1, 2, 4, 8)),
-        half,
     ]
