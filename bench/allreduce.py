@@ -13,23 +13,20 @@ and the largest resident memory of a peer.
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
 from bench.runs import run_text
-from bench.stage import leave
+from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT, Swarm
 
-from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
 from atoll.spec.recipe import Codec, Fp32, Int8
 from atoll.sync.codec import wire_bytes
@@ -61,24 +58,25 @@ def kind_of(codec: Codec) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table."""
+    """Who exchanges how much over which lines."""
 
     links: LinkKind
-    rates_mbit: tuple[float, ...]
+    lines_mbit: tuple[tuple[float, float], ...]
+    """Up and down, of each peer."""
     round_trip_s: float = 0.0
     elements: int = ELEMENTS
     codec: Codec = FP32
 
     @property
     def peers(self) -> int:
-        return len(self.rates_mbit)
+        return len(self.lines_mbit)
 
     @property
     def name(self) -> str:
-        rates = "+".join(f"{rate:g}" for rate in dict.fromkeys(self.rates_mbit))
+        lines = dict.fromkeys(f"{up:g}" if up == down else f"{up:g}:{down:g}" for up, down in self.lines_mbit)
         trip = f"-{1000 * self.round_trip_s:.0f}ms" if self.round_trip_s else ""
         codec = "" if self.codec == FP32 else f"-{kind_of(self.codec)}"
-        return f"{self.links}-{self.peers}-{rates}{trip}{codec}"
+        return f"{self.links}-{self.peers}-{'+'.join(lines)}{trip}{codec}"
 
     @property
     def size_bytes(self) -> int:
@@ -93,21 +91,36 @@ class Setting:
     @property
     def bound_s(self) -> float:
         """The least any way of averaging takes: all lines carry all that must be sent, and each at least its own."""
-        together_s = self.sent_bytes / (sum(self.rates_mbit) * MBIT)
-        return max(together_s, self.size_bytes / (min(self.rates_mbit) * MBIT))
+        rates_mbit = [min(line) for line in self.lines_mbit]
+        together_s = self.sent_bytes / (sum(rates_mbit) * MBIT)
+        return max(together_s, self.size_bytes / (min(rates_mbit) * MBIT))
+
+    @contextmanager
+    def played(self, folder: Path) -> Iterator[Swarm]:
+        """Start all peers, on a lab of their own."""
+        hosts = [Host(up * MBIT, down * MBIT) for up, down in self.lines_mbit]
+        path = Between(latency_s=self.round_trip_s / 2)
+        with (
+            Lab(hosts, lambda i, j: path) as lab,
+            Swarm(lab, folder, run_of(self.peers, self.codec), self.elements, self.links) as swarm,
+        ):
+            for index in range(self.peers):
+                swarm.start(index)
+            yield swarm
 
 
-def even(links: LinkKind, peers: int, rate_mbit: float, round_trip_s: float = 0.0) -> Setting:
-    """Return a setting with equal lines."""
-    return Setting(links, (rate_mbit,) * peers, round_trip_s)
+def even(peers: int, rate_mbit: float) -> tuple[tuple[float, float], ...]:
+    """Return equal lines, as fast up as down."""
+    return ((rate_mbit, rate_mbit),) * peers
 
 
+BOTH = (LinkKind.TLS, LinkKind.IROH)
 SETTINGS = [
-    *(even(links, peers, 100) for links in (LinkKind.TLS, LinkKind.IROH) for peers in (4, 8)),
-    even(LinkKind.TLS, 8, 500),
-    *(even(links, 4, 100, round_trip_s=0.04) for links in (LinkKind.TLS, LinkKind.IROH)),
-    *(Setting(links, (100, 100, 100, 25)) for links in (LinkKind.TLS, LinkKind.IROH)),
-    Setting(LinkKind.TLS, (100,) * 8, codec=Int8()),
+    *(Setting(links, even(peers, 100)) for links in BOTH for peers in (4, 8)),
+    Setting(LinkKind.TLS, even(8, 500)),
+    *(Setting(links, even(4, 100), round_trip_s=0.04) for links in BOTH),
+    *(Setting(links, (*even(3, 100), (25, 25))) for links in BOTH),
+    Setting(LinkKind.TLS, even(8, 100), codec=Int8()),
 ]
 
 
@@ -127,14 +140,7 @@ class Row:
 
 def measured(setting: Setting, rounds: int, folder: Path) -> Row:
     """Play a setting and return its row."""
-    hosts = [Host(rate * MBIT, rate * MBIT) for rate in setting.rates_mbit]
-    path = Between(latency_s=setting.round_trip_s / 2)
-    with (
-        Lab(hosts, lambda i, j: path) as lab,
-        Swarm(lab, folder, run_of(setting.peers, setting.codec), setting.elements, setting.links) as swarm,
-    ):
-        for index in range(setting.peers):
-            swarm.start(index)
+    with setting.played(folder) as swarm:
         swarm.until_committed(UNMEASURED)
         spent_s = swarm.cpu_s()
         swarm.until_committed(rounds)
@@ -154,29 +160,19 @@ def measured(setting: Setting, rounds: int, folder: Path) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--only", default="*", help="settings with such names: iroh-4-100, tls-*, ...")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--keep", type=Path, help="keep the peers' folders here")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
-    rows: list[Row] = []
-    try:
+
+    def rows() -> Iterator[Row]:
         for setting in SETTINGS:
             if fnmatch(setting.name, options.only):
-                with TemporaryDirectory() as name:
-                    folder = options.keep / setting.name if options.keep else Path(name)
-                    rows.append(measured(setting, options.rounds, folder))
-                print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
-    return 0 if all(row.agreed for row in rows) else 1
+                with folder_of(options.keep, setting.name) as folder:
+                    yield measured(setting, options.rounds, folder)
+
+    return 0 if all(row.agreed for row in show(rows(), _text, as_json=options.json)) else 1
 
 
 def _text(row: Row) -> str:

@@ -19,10 +19,8 @@ of a line links fill is `bench.mesh`.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
-import signal
 import statistics
 import sys
 import time
@@ -36,18 +34,16 @@ from typing import TypeVar
 
 import msgspec
 import numpy as np
-from bench.allreduce import run_of
-from bench.lab import Host, Lab
-from bench.lab import Path as Between
+from bench import usage
+from bench.allreduce import Setting, even, run_of
 from bench.mesh import RATES_MBIT, filled
-from bench.stage import leave
+from bench.show import ending, parser_of, show
 from bench.still import StillEngine
 from bench.swarm import MBIT, Swarm
 from blake3 import blake3
 from msgspec import Struct
 
 from atoll import journal
-from atoll.errors import AtollError
 from atoll.model.compute import Step
 from atoll.net.transport import LinkKind
 from atoll.sim.cores import TOLLS
@@ -78,78 +74,65 @@ LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.42}
 
 
 @dataclass(frozen=True)
-class Setting:
+class Case:
     """One row of the table."""
 
-    links: LinkName
-    lines_mbit: tuple[tuple[float, float], ...]
-    """Up and down, of each peer."""
-    size_mb: float
-    round_trip_s: float = 0.0
+    setting: Setting
     kills: bool = False
     fits: bool = False
     """Its processor time and bytes, not its rounds, gave the simulator its constants."""
 
     @property
-    def peers(self) -> int:
-        return len(self.lines_mbit)
-
-    @property
     def name(self) -> str:
-        lines = dict.fromkeys(f"{up:g}" if up == down else f"{up:g}:{down:g}" for up, down in self.lines_mbit)
-        trip = f"-{1000 * self.round_trip_s:.0f}ms" if self.round_trip_s else ""
-        return f"{self.links}-{self.peers}-{'+'.join(lines)}-{self.size_mb:g}MB{trip}{'-kill' if self.kills else ''}"
+        return f"{self.setting.name}-{1e-6 * self.setting.size_bytes:g}MB{'-kill' if self.kills else ''}"
 
     @property
-    def elements(self) -> int:
-        return int(self.size_mb * 1e6) // 4
-
-    @property
-    def sent_gbit(self) -> float:
-        """What all peers send in a round: every contribution to its owners, every result to all others."""
-        return 8e-3 * 2 * (self.peers - 1) * self.size_mb
-
-    @property
-    def rounds(self) -> int:
-        return UNMEASURED + MEASURED
+    def links(self) -> LinkName:
+        return "tls" if self.setting.links is LinkKind.TLS else "iroh"
 
 
-def even(links: LinkName, peers: int, rate_mbit: float, size_mb: float, *, fits: bool = False) -> Setting:
-    """Return a setting with equal lines."""
-    return Setting(links, ((rate_mbit, rate_mbit),) * peers, size_mb, fits=fits)
+Lines = tuple[tuple[float, float], ...]
 
 
-_FOUR = ((100.0, 100.0),) * 4
-_ONE_SLOW = (*_FOUR[:3], (25.0, 25.0))
+def case(
+    links: LinkKind, lines: Lines, size_mb: float, trip_s: float = 0.0, *, kills: bool = False, fits: bool = False
+) -> Case:
+    """Return a row with a vector of so many megabytes."""
+    return Case(Setting(links, lines, trip_s, elements=int(size_mb * 1e6) // 4), kills, fits)
+
+
+TLS, IROH = LinkKind.TLS, LinkKind.IROH
+_ONE_SLOW = (*even(3, 100), (25.0, 25.0))
 _HOMES = ((25.0, 100.0),) * 4
-SETTINGS = [
-    even("tls", 2, 100, 40),
-    even("tls", 4, 25, 10),
-    even("tls", 4, 50, 20),
-    even("tls", 4, 100, 10),
-    even("tls", 4, 100, 40),
-    even("tls", 4, 200, 80),
-    even("tls", 8, 100, 30),
-    even("tls", 2, 500, 100),
-    even("tls", 4, 500, 60, fits=True),
-    even("tls", 8, 500, 40),
-    Setting("tls", _FOUR, 40, round_trip_s=0.04),
-    Setting("tls", _ONE_SLOW, 20),
-    Setting("tls", _HOMES, 10),
-    Setting("tls", _FOUR, 40, kills=True),
-    even("iroh", 2, 100, 40),
-    even("iroh", 4, 25, 10),
-    even("iroh", 4, 50, 20),
-    even("iroh", 4, 100, 40),
-    even("iroh", 8, 50, 15),
-    even("iroh", 4, 500, 40, fits=True),
-    Setting("iroh", _FOUR, 40, round_trip_s=0.04),
-    Setting("iroh", _ONE_SLOW, 20),
-    Setting("iroh", _FOUR, 40, kills=True),
+CASES = [
+    case(TLS, even(2, 100), 40),
+    case(TLS, even(4, 25), 10),
+    case(TLS, even(4, 50), 20),
+    case(TLS, even(4, 100), 10),
+    case(TLS, even(4, 100), 40),
+    case(TLS, even(4, 200), 80),
+    case(TLS, even(8, 100), 30),
+    case(TLS, even(2, 500), 100),
+    case(TLS, even(4, 500), 60, fits=True),
+    case(TLS, even(8, 500), 40),
+    case(TLS, even(4, 100), 40, trip_s=0.04),
+    case(TLS, _ONE_SLOW, 20),
+    case(TLS, _HOMES, 10),
+    case(TLS, even(4, 100), 40, kills=True),
+    case(IROH, even(2, 100), 40),
+    case(IROH, even(4, 25), 10),
+    case(IROH, even(4, 50), 20),
+    case(IROH, even(4, 100), 40),
+    case(IROH, even(8, 50), 15),
+    case(IROH, even(4, 500), 40, fits=True),
+    case(IROH, even(4, 100), 40, trip_s=0.04),
+    case(IROH, _ONE_SLOW, 20),
+    case(IROH, even(4, 100), 40, kills=True),
 ]
 
 
-class Real(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Real:
     """What came of a setting for real."""
 
     name: str
@@ -170,7 +153,8 @@ class Real(Struct, frozen=True, kw_only=True):
     agreed: bool
 
 
-class Row(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class Row:
     """A setting both ways."""
 
     real: Real
@@ -196,28 +180,22 @@ class _Spent(Struct, frozen=True):
         return _Spent(*(now - then for now, then in pairs))
 
 
-def measured(setting: Setting, folder: Path) -> Real:
+def measured(case: Case, folder: Path) -> Real:
     """Play a setting for real."""
-    hosts = [Host(up * MBIT, down * MBIT) for up, down in setting.lines_mbit]
-    path = Between(latency_s=setting.round_trip_s / 2)
-    with (
-        Lab(hosts, lambda i, j: path) as lab,
-        Swarm(lab, folder, run_of(setting.peers), setting.elements, LinkKind(setting.links)) as swarm,
-    ):
-        for index in range(setting.peers):
-            swarm.start(index)
+    rounds = UNMEASURED + MEASURED
+    with case.setting.played(folder) as swarm:
         swarm.until_committed(UNMEASURED)
         before = _spent(swarm)
-        swarm.until_committed(setting.rounds)
+        swarm.until_committed(rounds)
         spent = _spent(swarm).since(before)
-        rounds_s = [swarm.took_s(version) for version in range(UNMEASURED + 1, setting.rounds + 1)]
-        resident_mb, agreed = swarm.resident_mb(), swarm.agreed(setting.rounds)
+        rounds_s = [swarm.took_s(version) for version in range(UNMEASURED + 1, rounds + 1)]
+        resident_mb, agreed = swarm.resident_mb(), swarm.agreed(rounds)
         took_s = statistics.median(rounds_s)
-        if setting.kills:
-            took_s = _killed(swarm, setting.rounds + 1, took_s)
-        gbit = setting.sent_gbit * MEASURED
+        if case.kills:
+            took_s = _killed(swarm, rounds + 1, took_s)
+        gbit = 8e-9 * case.setting.sent_bytes * MEASURED
         return Real(
-            name=setting.name,
+            name=case.name,
             rounds_s=rounds_s,
             took_s=took_s,
             cpu_s_gbit=spent.peers_s / gbit,
@@ -232,21 +210,15 @@ def measured(setting: Setting, folder: Path) -> Real:
 
 def _killed(swarm: Swarm, disturbed: int, undisturbed_s: float) -> float:
     """Kill one in the middle of a round and return how long after that the survivors have all committed it."""
-    swarm.until(lambda: swarm.announced(disturbed) is not None)
-    began_s = swarm.announced(disturbed)
-    assert began_s is not None
-    time.sleep(max(0.0, began_s + undisturbed_s / 2 - time.time()))
-    died_s = swarm.kill(VICTIM)
-    if not swarm.until(lambda: all(disturbed in swarm.committed(index) for index in swarm.processes), NEVER_S):
+    died_s = swarm.kill_in(disturbed, VICTIM, undisturbed_s / 2)
+    if not swarm.until_committed(disturbed, NEVER_S):
         raise RuntimeError(f"no survivor's commit within {NEVER_S:.0f} s")
-    return max(swarm.committed(index)[disturbed][0] for index in swarm.processes) - died_s
+    return swarm.committed_s(disturbed) - died_s
 
 
 def _spent(swarm: Swarm) -> _Spent:
-    ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    busy_s = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
     jobs_s = sum(_worker_s(process.pid) for process in swarm.processes.values())
-    return _Spent(swarm.cpu_s(), jobs_s, swarm.lab.switch_cpu_s(), busy_s, swarm.lab.carried_bytes())
+    return _Spent(swarm.cpu_s(), jobs_s, swarm.lab.switch_cpu_s(), usage.busy_s(), swarm.lab.carried_bytes())
 
 
 def _worker_s(pid: int) -> float:
@@ -262,22 +234,23 @@ def _worker_s(pid: int) -> float:
 # in simulation
 
 
-def simulated(setting: Setting, folder: Path) -> float:
+def simulated(case: Case, folder: Path) -> float:
     """Play a setting in virtual time and return what `Real` calls `took_s`."""
     rounds = UNMEASURED + SIMULATED
-    calm = _played(setting, folder, rounds + setting.kills)
+    calm = _played(case, folder, rounds + case.kills)
     rounds_s = [_took_s(calm, version) for version in range(UNMEASURED + 1, rounds + 1)]
     took_s = statistics.median(rounds_s)
-    if setting.kills:
+    if case.kills:
         disturbed = rounds + 1
         died_s = _announced_s(calm, disturbed) + took_s / 2
-        after = _played(setting, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
+        after = _played(case, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
         took_s = _committed_s(after, disturbed) - died_s
     return took_s
 
 
-def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> list[journal.Line]:
+def _played(case: Case, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> list[journal.Line]:
     """Return what simulated peers wrote."""
+    setting = case.setting
     seeds = iter(range(2 * setting.peers))
     (folder / "run.toml").write_text(run_of(setting.peers))
 
@@ -286,7 +259,7 @@ def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ..
 
     scenario = Scenario(
         run=load_run(folder / "run.toml"),
-        machines=list(_machines(setting)),
+        machines=list(_machines(case)),
         delays_s={("lab", "lab"): setting.round_trip_s / 2},
         build=lambda run: StillEngine(setting.elements, next(seeds), 0, 0.0),
         faults=faults,
@@ -297,17 +270,17 @@ def _played(setting: Setting, folder: Path, rounds: int, faults: tuple[Fault, ..
     return lines
 
 
-def _machines(setting: Setting) -> Iterator[Machine]:
+def _machines(case: Case) -> Iterator[Machine]:
     """Yield the lab's hosts as a fleet has them: lines of their own, and one computer for all."""
-    toll, lab_s_gbit = TOLLS[setting.links], LAB_S_GBIT[setting.links]
+    toll, lab_s_gbit = TOLLS[case.links], LAB_S_GBIT[case.links]
     processor = Processor(
         cores=float(os.cpu_count() or 1),
-        links=setting.links,
+        links=case.links,
         send_s_gbit=toll.send_s_gbit + lab_s_gbit / 2,
         receive_s_gbit=toll.receive_s_gbit + lab_s_gbit / 2,
         computer="this one",
     )
-    for index, (up_mbit, down_mbit) in enumerate(setting.lines_mbit):
+    for index, (up_mbit, down_mbit) in enumerate(case.setting.lines_mbit):
         yield Machine(
             name=f"host-{index}",
             region="lab",
@@ -339,62 +312,52 @@ def _told(lines: list[journal.Line], kind: type[E]) -> Iterator[tuple[float, E]]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--only", default="*", help="settings with such names: tls-*, *-kill, ...")
     parser.add_argument("--keep", type=Path, help="keep the real side in this file, beside what is in it")
     parser.add_argument("--real", type=Path, help="take the real side from this file")
     parser.add_argument("--fit", action="store_true", help="measure the simulator's constants instead")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
-    asked = [each for each in SETTINGS if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
-    try:
+    asked = [each for each in CASES if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
+    with ending():
         known = _kept(options.real) if options.real else _measure(asked, options.keep)
+        asked = [each for each in asked if each.name in known]
         if options.fit:
-            _fit([each for each in asked if each.name in known], known)
+            _fit(asked, known)
             return 0
-        rows = []
-        for setting in asked:
-            if setting.name in known:
-                rows.append(_row(setting, known[setting.name]))
-                print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
+    rows = show((_row(each, known[each.name]) for each in asked), _text, as_json=options.json)
     return _conclude(rows, as_json=options.json)
 
 
-def _measure(settings: list[Setting], keep: Path | None) -> dict[str, Real]:
+def _measure(cases: list[Case], keep: Path | None) -> dict[str, Real]:
     """Play settings for real, all before any is simulated, so that neither disturbs the other."""
     known: dict[str, Real] = {}
-    for setting in settings:
+    for each in cases:
         with TemporaryDirectory() as name:
-            known[setting.name] = measured(setting, Path(name))
-        print(f"{setting.name}: {known[setting.name].took_s:.2f} s", file=sys.stderr, flush=True)
+            known[each.name] = measured(each, Path(name))
+        print(f"{each.name}: {known[each.name].took_s:.2f} s", file=sys.stderr, flush=True)
         if keep is not None:
             keep.write_bytes(msgspec.json.encode(_kept(keep) | known))
     return known
 
 
-def _row(setting: Setting, real: Real) -> Row:
+def _row(case: Case, real: Real) -> Row:
     with TemporaryDirectory() as name:
-        simulated_s = simulated(setting, Path(name))
-    return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=setting.fits)
+        simulated_s = simulated(case, Path(name))
+    return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=case.fits)
 
 
-def _fit(settings: list[Setting], known: dict[str, Real]) -> None:
+def _fit(cases: list[Case], known: dict[str, Real]) -> None:
     """Print the constants as they come out here and now."""
     cores = os.cpu_count() or 1
     with ProcessPoolExecutor(cores) as pool:  # on all at once: one that is alone is faster
         passes_bytes_s = statistics.mean(pool.map(passed_bytes_s, [ELEMENTS] * cores))
     print(f"a core passes over {1e-9 * passes_bytes_s:.1f} GB/s in the jobs of a round")
-    for setting in settings:
-        real = known[setting.name]
-        line = statistics.mean(filled(LinkKind(setting.links), rate_mbit) for rate_mbit in RATES_MBIT)
+    for each in cases:
+        real = known[each.name]
+        line = statistics.mean(filled(LinkKind(each.links), rate_mbit) for rate_mbit in RATES_MBIT)
         print(
-            f"{setting.links:<5} line {line:.3f}, "
+            f"{each.links:<5} line {line:.3f}, "
             f"sending and receiving {real.cpu_s_gbit - real.jobs_s_gbit:.2f} CPU-s per Gbit, "
             f"the lab {real.lab_s_gbit + max(0.0, real.else_s_gbit):.2f}",
             flush=True,
@@ -435,16 +398,14 @@ def _text(row: Row) -> str:
 
 
 def _conclude(rows: list[Row], *, as_json: bool) -> int:
-    """Print how far off the simulation is and return whether that is within bounds."""
+    """Say how far off the simulation is and return whether that is within bounds."""
     if not rows:
         print("no such setting", file=sys.stderr)
         return 2
     errors = [abs(row.error) for row in rows]
     median, worst = statistics.median(errors), max(errors)
-    if as_json:
-        print(msgspec.json.encode({"rows": rows, "median": median, "worst": worst}).decode())
-    else:
-        print(f"{len(rows)} settings: off by {100 * median:.1f} % in the median, {100 * worst:.1f} % at worst")
+    said = f"{len(rows)} settings: off by {100 * median:.1f} % in the median, {100 * worst:.1f} % at worst"
+    print(said, file=sys.stderr if as_json else sys.stdout)
     within = median <= MEDIAN_MAX and worst <= WORST_MAX and all(row.real.agreed for row in rows)
     return 0 if within else 1
 

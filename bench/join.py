@@ -10,23 +10,18 @@ death costs what of it was on the way: so many more bytes reach the joiner's car
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
 from bench.runs import run_text
-from bench.stage import leave
+from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT, Swarm
 
 from atoll import journal
-from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
 
 RATE_MBIT = 100.0
@@ -122,27 +117,18 @@ def measured(links: LinkKind, folder: Path, *, killed: bool) -> Row:
         )
 
 
-def main(words: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main() -> int:
+    parser = parser_of(__doc__)
     parser.add_argument("--links", type=LinkKind, choices=list(LinkKind), default=LinkKind.TLS)
     parser.add_argument("--keep", type=Path, help="keep the peers' folders here")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    options = parser.parse_args(words)
-    signal.signal(signal.SIGTERM, leave)
-    rows: list[Row] = []
-    try:
+    options = parser.parse_args()
+
+    def rows() -> Iterator[Row]:
         for killed in (False, True):
-            with TemporaryDirectory() as name:
-                folder = options.keep / ("killed" if killed else "undisturbed") if options.keep else Path(name)
-                rows.append(measured(options.links, folder, killed=killed))
-            print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
+            with folder_of(options.keep, "killed" if killed else "undisturbed") as folder:
+                yield measured(options.links, folder, killed=killed)
+
+    show(rows(), _text, as_json=options.json)
     return 0
 
 

@@ -11,26 +11,20 @@ than 160 s is said to never go on. Ours is killed twice: once a member that owns
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
 import statistics
 import sys
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-from bench.allreduce import ELEMENTS, run_of
+from bench.allreduce import Setting, even
 from bench.lab import Host, Lab
 from bench.rivals.play import NEVER_S, Rival
 from bench.rivals.play import kill as kill_rival
-from bench.stage import leave
-from bench.swarm import MBIT, Swarm
+from bench.show import folder_of, parser_of, show
+from bench.swarm import MBIT
 
-from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
 
 PEERS = 4
@@ -38,8 +32,7 @@ RATE_MBIT = 100.0
 CALM_ROUNDS = 4
 MEASURED_ROUNDS = 2
 LEADER, MEMBER = 0, 2
-SENT_GBIT = 8e-9 * 2 * (PEERS - 1) * 4 * ELEMENTS
-"""By all peers, in a round."""
+SETTING = Setting(LinkKind.AUTO, even(PEERS, RATE_MBIT))
 
 
 @dataclass
@@ -63,66 +56,49 @@ class Row:
 
 def ours(name: str, victim: int, folder: Path) -> Row:
     """Kill one of our peers."""
-    with (
-        Lab([Host(RATE_MBIT * MBIT, RATE_MBIT * MBIT)] * PEERS) as lab,
-        Swarm(lab, folder, run_of(PEERS), ELEMENTS, LinkKind.AUTO) as swarm,
-    ):
-        for index in range(PEERS):
-            swarm.start(index)
+    with SETTING.played(folder) as swarm:
         swarm.until_committed(CALM_ROUNDS - MEASURED_ROUNDS)
         spent_s = swarm.cpu_s()
         swarm.until_committed(CALM_ROUNDS)
-        cpu_s_per_gbit = (swarm.cpu_s() - spent_s) / (MEASURED_ROUNDS * SENT_GBIT)
+        cpu_s_per_gbit = (swarm.cpu_s() - spent_s) / (8e-9 * SETTING.sent_bytes * MEASURED_ROUNDS)
         resident_mb = swarm.resident_mb()
         calm = range(CALM_ROUNDS - MEASURED_ROUNDS + 1, CALM_ROUNDS + 1)
         undisturbed_s = statistics.median(swarm.took_s(version) for version in calm)
         disturbed = CALM_ROUNDS + 1
-        swarm.until(lambda: swarm.announced(disturbed) is not None)
-        began_s = swarm.announced(disturbed) or 0.0
-        time.sleep(max(0.0, began_s + undisturbed_s / 2 - time.time()))
-        died_s = swarm.kill(victim)
-        kept = swarm.until(lambda: all(disturbed in swarm.committed(index) for index in swarm.processes), NEVER_S)
-        ends_s = [swarm.committed(index)[disturbed][0] for index in swarm.processes] if kept else []
+        died_s = swarm.kill_in(disturbed, victim, undisturbed_s / 2)
+        kept = swarm.until_committed(disturbed, NEVER_S)
+        goes_on_s = swarm.committed_s(disturbed) - died_s if kept else None
         alike = kept and swarm.agreed(disturbed)
-        goes_on_s = max(ends_s) - died_s if kept else None
         return Row(name, undisturbed_s, goes_on_s, kept, alike, cpu_s_per_gbit, resident_mb)
 
 
 def theirs(rival: Rival, folder: Path) -> Row:
     """Kill one of a rival's."""
     with Lab([Host(RATE_MBIT * MBIT, RATE_MBIT * MBIT)] * PEERS) as lab:
-        death = kill_rival(lab, rival, 4 * ELEMENTS, folder)
+        death = kill_rival(lab, rival, SETTING.size_bytes, folder)
     alike = death.reported_s is not None and death.reported_s == death.alike_s
     times = death.undisturbed_s, death.reported_s
     return Row(str(rival), *times, death.kept, alike, death.cpu_s_per_gbit, death.resident_mb)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--only", default="*", help="rows with such names: ours*, hivemind, torchft")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
     plays: dict[str, Callable[[Path], Row]] = {
         "ours, a member": lambda folder: ours("ours, a member", MEMBER, folder),
         "ours, the leader": lambda folder: ours("ours, the leader", LEADER, folder),
         "hivemind": lambda folder: theirs(Rival.HIVEMIND, folder),
         "torchft": lambda folder: theirs(Rival.TORCHFT, folder),
     }
-    rows: list[Row] = []
-    try:
+
+    def rows() -> Iterator[Row]:
         for name, play in plays.items():
             if fnmatch(name, options.only):
-                with TemporaryDirectory() as folder:
-                    rows.append(play(Path(folder)))
-                print(_text(rows[-1]), file=sys.stderr if options.json else sys.stdout, flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
+                with folder_of(None, name) as folder:
+                    yield play(folder)
+
+    show(rows(), _text, as_json=options.json)
     return 0
 
 

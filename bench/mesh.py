@@ -22,8 +22,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
+from bench.show import ending
 
-from atoll.errors import AtollError
 from atoll.net import iroh, tls
 from atoll.net.live import LiveTransport
 from atoll.net.transport import Conn, LinkKind, PeerId, Stream, Traffic
@@ -117,13 +117,10 @@ def main() -> int:
         kind, folder, messages = options.host
         asyncio.run(be_host(LinkKind(kind), Path(folder), int(messages)))
         return 0
-    try:
+    with ending():
         for kind in (LinkKind.TLS, LinkKind.IROH):
             for rate_mbit in RATES_MBIT:
                 print(f"{kind:<5} {rate_mbit:4g} Mbit/s: {filled(kind, rate_mbit):.3f} of a line per byte", flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
     return 0
 
 

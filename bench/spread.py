@@ -9,20 +9,16 @@ checked. The bound is bytes / rate: the source must send each byte once, and the
 
 from __future__ import annotations
 
-import argparse
-import json
-import signal
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.join import FETCH_S_MAX, RATE_MBIT, begin, fetched, swarm_at_work
 from bench.lab import Host, Lab
-from bench.stage import leave
+from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT
 
-from atoll.errors import AtollError
 from atoll.net.transport import LinkKind
 
 STATE_BYTES = 200_000_000
@@ -71,29 +67,25 @@ def measured(links: LinkKind, folder: Path) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--links", type=LinkKind, choices=list(LinkKind), default=LinkKind.TLS)
     parser.add_argument("--keep", type=Path, help="keep the peers' folders here")
-    parser.add_argument("--json", action="store_true", help="print the row as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        with TemporaryDirectory() as name:
-            row = measured(options.links, options.keep or Path(name))
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    times = " ".join(f"{each:.1f}" for each in row.each_s)
-    print(
-        f"{row.name:<16} {row.took_s:6.2f} s, {row.ratio:.3f} of the bound of {row.bound_s:.2f} s  ({times})  "
-        f"{row.cpu_s_per_gbit:.2f} CPU-s per Gbit, {row.resident_mb:.0f} MB",
-        file=sys.stderr if options.json else sys.stdout,
-    )
-    if options.json:
-        print(json.dumps([asdict(row)]))
+
+    def rows() -> Iterator[Row]:
+        with folder_of(options.keep, "spread") as folder:
+            yield measured(options.links, folder)
+
+    show(rows(), _text, as_json=options.json)
     return 0
+
+
+def _text(row: Row) -> str:
+    times = " ".join(f"{each:.1f}" for each in row.each_s)
+    return (
+        f"{row.name:<16} {row.took_s:6.2f} s, {row.ratio:.3f} of the bound of {row.bound_s:.2f} s  ({times})  "
+        f"{row.cpu_s_per_gbit:.2f} CPU-s per Gbit, {row.resident_mb:.0f} MB"
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, TypeVar
 
+from bench import usage
 from bench.lab import Lab
 from bench.stage import prepare, ticket_of
 
@@ -25,7 +26,6 @@ MBIT = 1e6 / 8
 """Bytes."""
 START_S_MAX = 120.0
 LOOK_S = 0.1
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 E = TypeVar("E")
 
@@ -75,7 +75,7 @@ class Swarm:
         """End a peer without a word and return when."""
         process = self.processes.pop(index)
         if process.poll() is None:
-            self._spent_s += _cpu_s(process.pid)
+            self._spent_s += usage.cpu_s([process.pid])
         process.kill()
         died_s = time.time()
         process.wait()
@@ -110,9 +110,21 @@ class Swarm:
         """Return a peer's committed rounds by version, and when each was."""
         return {event.version: (at_s, event) for at_s, event in self.events(index, journal.RoundCommitted)}
 
-    def until_committed(self, version: int) -> None:
-        """Wait until all have committed a round."""
-        self.until(lambda: all(version in self.committed(index) for index in self.processes))
+    def until_committed(self, version: int, limit_s: float | None = None) -> bool:
+        """Wait until all have committed a round and return whether they have."""
+        return self.until(lambda: all(version in self.committed(index) for index in self.processes), limit_s)
+
+    def committed_s(self, version: int) -> float:
+        """Return when the last of them committed a round."""
+        return max(self.committed(index)[version][0] for index in self.processes)
+
+    def kill_in(self, version: int, victim: int, after_s: float) -> float:
+        """End a peer so long after a round was announced, and return when."""
+        self.until(lambda: self.announced(version) is not None)
+        began_s = self.announced(version)
+        assert began_s is not None, "that was waited for"
+        time.sleep(max(0.0, began_s + after_s - time.time()))
+        return self.kill(victim)
 
     def announced(self, version: int) -> float | None:
         """Return when a round was first announced to somebody, if it was."""
@@ -123,7 +135,7 @@ class Swarm:
         """Return the time from a round's announcement to its commit on the last member."""
         began_s = self.announced(version)
         assert began_s is not None, "what is committed was announced"
-        return max(self.committed(index)[version][0] for index in self.processes) - began_s
+        return self.committed_s(version) - began_s
 
     def agreed(self, version: int) -> bool:
         """Return whether all committed the same result."""
@@ -133,11 +145,11 @@ class Swarm:
 
     def cpu_s(self) -> float:
         """Return the CPU time that all peers have used."""
-        return self._spent_s + sum(_cpu_s(process.pid) for process in self.processes.values())
+        return self._spent_s + usage.cpu_s(process.pid for process in self.processes.values())
 
     def resident_mb(self) -> float:
         """Return the most memory that a peer has held."""
-        return max(_resident_bytes(process.pid) for process in self.processes.values()) / 1e6
+        return max(usage.peak_bytes(process.pid) for process in self.processes.values()) / 1e6
 
     def received_bytes(self, index: int) -> int:
         """Return what has reached a peer's card, headers and all."""
@@ -154,13 +166,3 @@ class Swarm:
 
     def _said(self, index: int) -> str:
         return (self.folder / "peers" / str(index) / "output.log").read_text(errors="replace")[-2000:]
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def _resident_bytes(pid: int) -> int:
-    status = Path(f"/proc/{pid}/status").read_text()
-    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

@@ -24,6 +24,7 @@ from threading import Thread
 from typing import Any
 
 import platformdirs
+from bench import usage
 
 from atoll.errors import LocalError
 from atoll.spec.fleet import Fleet, expand, link
@@ -190,8 +191,7 @@ class Lab:
     def switch_cpu_s(self) -> float:
         """Return the processor time that the switch has used."""
         assert self._switch is not None, "the lab is open"
-        words = File(f"/proc/{self._switch.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+        return usage.cpu_s([self._switch.pid])
 
     def carried_bytes(self) -> int:
         """Return what lines with a limit have carried upwards, headers of every packet and all."""

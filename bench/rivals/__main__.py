@@ -12,20 +12,16 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
 from bench.rivals.play import Death, Rival, allreduce, kill, spread
-from bench.stage import leave
-
-from atoll.errors import AtollError
+from bench.show import ending, folder_of
 
 MBIT = 1e6 / 8
 SIZE_BYTES = 100_000_000
@@ -110,19 +106,12 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="rows with such names: gloo-4-100, kill-*, ...")
     parser.add_argument("--keep", type=Path, help="keep what members said here, instead of what was kept before")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
-    try:
+    with ending():
         for row in ROWS:
             if fnmatch(row.name, options.only):
-                with TemporaryDirectory() as name:
-                    folder = options.keep / row.name if options.keep else Path(name) / row.name
+                with folder_of(options.keep, row.name) as folder:
                     shutil.rmtree(folder, ignore_errors=True)
                     print(json.dumps(played(row, folder)), flush=True)
-    except AtollError as error:
-        print(f"error: {error.what}\nhint: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 

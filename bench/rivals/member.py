@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bench.rivals import hosts
+from bench import usage
 
 if TYPE_CHECKING:
     from bench.rivals.vector import Vector
@@ -66,7 +66,7 @@ def ready() -> None:
 
 def cpu_s() -> float:
     """Return the CPU time that all processes of this host have used."""
-    return hosts.cpu_s(hosts.processes(hosts.OWN))
+    return usage.cpu_s(usage.processes(usage.OWN))
 
 
 def play(vector: Vector, exchange: Callable[[int], Exchanged]) -> None:

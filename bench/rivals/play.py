@@ -22,8 +22,9 @@ from pathlib import Path
 from threading import Condition, Event, Thread
 
 import msgspec
+from bench import usage
 from bench.lab import Lab
-from bench.rivals import environment, hosts
+from bench.rivals import environment
 
 REPOSITORY = Path(__file__).parents[2]
 START_S_MAX = 180.0
@@ -213,7 +214,7 @@ class Company:
     def kill(self, index: int) -> float:
         """End all processes of a host without a word, and return when."""
         spared = {process.pid for process in self._extra}
-        for pid in hosts.processes(self._space(index)):
+        for pid in usage.processes(self._space(index)):
             if pid not in spared:
                 os.kill(pid, signal.SIGKILL)
         return time.time()
@@ -244,7 +245,7 @@ class Company:
             for index in range(len(self._processes)):
                 if self._over.wait(SAMPLE_S):
                     return
-                self.resident_bytes = max(self.resident_bytes, hosts.held_bytes(hosts.processes(self._space(index))))
+                self.resident_bytes = max(self.resident_bytes, usage.held_bytes(usage.processes(self._space(index))))
 
     def _space(self, index: int) -> Path:
         return Path("/run/netns") / self.lab.space(index)

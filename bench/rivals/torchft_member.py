@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from bench.rivals import member
 from bench.rivals.vector import Vector
@@ -27,14 +29,42 @@ def main() -> None:
     options = parser.parse_args()
     here = member.place()
     vector = Vector(here, options.size_bytes)
+    manager = replica(
+        here,
+        options.timeout_s,
+        options.members_min,
+        load=lambda state: vector.values.copy_(state["values"]),
+        state=lambda: {"values": vector.values},
+    )
+
+    def exchange(number: int) -> member.Exchanged:
+        version = manager.current_step()
+        manager.start_quorum()
+        members = manager.num_participants()
+        manager.allreduce(vector.values).wait()
+        ok = manager.should_commit()
+        return member.Exchanged(ok=ok, members=members, group=f"step {version} of {members}")
+
+    member.play(vector, exchange)
+
+
+def replica(
+    here: member.Place,
+    timeout_s: float,
+    members_min: int,
+    *,
+    load: Callable[[Any], object],
+    state: Callable[[], dict[str, Any]],
+) -> Manager:
+    """Return what keeps this host's replica in step with the others."""
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    timeout = timedelta(seconds=options.timeout_s)
+    timeout = timedelta(seconds=timeout_s)
     store = TCPStore(here.ip, 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timeout),
-        load_state_dict=lambda state: vector.values.copy_(state["values"]),
-        state_dict=lambda: {"values": vector.values},
-        min_replica_size=options.members_min,
+        load_state_dict=load,
+        state_dict=state,
+        min_replica_size=members_min,
         use_async_quorum=False,
         timeout=timeout,
         quorum_timeout=timeout,
@@ -48,16 +78,8 @@ def main() -> None:
         hostname=here.ip,
         init_sync=False,
     )
-
-    def exchange(number: int) -> member.Exchanged:
-        version = manager.current_step()
-        manager.start_quorum()
-        members = manager.num_participants()
-        manager.allreduce(vector.values).wait()
-        ok = manager.should_commit()
-        return member.Exchanged(ok=ok, members=members, group=f"step {version} of {members}")
-
-    member.play(vector, exchange)
+    manager.kept_store = store  # it must live as long as the manager
+    return manager
 
 
 if __name__ == "__main__":

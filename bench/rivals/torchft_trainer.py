@@ -8,19 +8,16 @@ are trained on.
 from __future__ import annotations
 
 import argparse
-import os
 import time
-from datetime import timedelta
 from itertools import count
 from pathlib import Path
 
 import torch
 from bench.rivals import member
-from bench.rivals.torchft_member import LIGHTHOUSE_PORT
+from bench.rivals.torchft_member import replica
 from bench.rivals.trainee import Trainee, train
 from torch import nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torchft import Manager, ProcessGroupGloo  # type: ignore[import-not-found]
+from torchft import Manager  # type: ignore[import-not-found]
 from torchft.local_sgd import DiLoCo  # type: ignore[import-not-found]
 
 TIMEOUT_S = 120.0
@@ -35,7 +32,8 @@ def main() -> None:
     parser.add_argument("--delay", type=int, default=0, help="local steps for which a fragment is on its way")
     options = parser.parse_args()
     trainee = Trainee(options.folder, member.place())
-    manager = _manager(trainee)
+    model, here = trainee.model, trainee.here
+    manager = replica(here, TIMEOUT_S, here.count, load=model.load_state_dict, state=model.state_dict)
     fragments = _fragments(trainee, options.fragments)
     lr, momentum = options.outer_lr, options.outer_momentum
     outer = [torch.optim.SGD(f.parameters(), lr=lr, momentum=momentum, nesterov=momentum > 0) for f in fragments]
@@ -69,33 +67,6 @@ def _fragments(trainee: Trainee, count: int) -> list[nn.Module]:
     parts = [list(decoder.layers[at * each : (at + 1) * each]) for at in range(count)]
     parts[-1] += [*decoder.layers[count * each :], decoder.norm, decoder.embed_tokens]
     return [nn.ModuleList(part) for part in parts]
-
-
-def _manager(trainee: Trainee) -> Manager:
-    here: member.Place = trainee.here
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    timeout = timedelta(seconds=TIMEOUT_S)
-    store = TCPStore(here.ip, 0, is_master=True, wait_for_workers=False)
-    manager = Manager(
-        pg=ProcessGroupGloo(timeout=timeout),
-        load_state_dict=trainee.model.load_state_dict,
-        state_dict=trainee.model.state_dict,
-        min_replica_size=here.count,
-        use_async_quorum=False,
-        timeout=timeout,
-        quorum_timeout=timeout,
-        connect_timeout=timeout,
-        rank=0,
-        world_size=1,
-        store_addr=here.ip,
-        store_port=store.port,
-        lighthouse_addr=f"http://{here.ips[0]}:{LIGHTHOUSE_PORT}",
-        replica_id=f"replica_{here.index}",
-        hostname=here.ip,
-        init_sync=False,
-    )
-    manager.kept_store = store  # it must live as long as the manager
-    return manager
 
 
 if __name__ == "__main__":

@@ -10,25 +10,20 @@ CPU time is all of it, training included. The bound is of the wire: what averagi
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import signal
 import sys
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
-from bench.stage import leave
+from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT
 from bench.train import maths
 from bench.train.play import played
 from bench.train.setting import Setting, System, chosen, tried_in_lab, tried_in_maths
 from bench.train.task import Judge
-
-from atoll.errors import AtollError
 
 RATE_MBIT = 50.0
 PEERS = (4, 8)
@@ -119,48 +114,34 @@ def reached(losses: list[tuple[int, float, float]], target: float) -> tuple[floa
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--only", default="*", help="settings with such names: ours-4-*, ddp-*, ...")
     parser.add_argument("--target", type=float, default=TARGET, help="held-out loss, nats per byte")
     parser.add_argument("--rounds", type=int, help="play so many rounds instead of what the setting says")
     parser.add_argument("--trials", choices=("maths", "lab"), help="what was tried: without a wire, or in the lab")
     parser.add_argument("--device", default="cpu", help="for the maths")
     parser.add_argument("--keep", type=Path, help="keep the folders here")
-    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, leave)
-    play = _reckon if options.trials == "maths" else _measure
-    asked = {"maths": tried_in_maths, "lab": tried_in_lab, None: chosen}[options.trials]
-    rows: list[Row | Reckoned] = []
-    try:
-        for setting in [each for peers in PEERS for each in asked(peers) if fnmatch(each.name, options.only)]:
-            rows.append(play(replace(setting, rounds=options.rounds or setting.rounds), options))  # noqa: PERF401
-    except AtollError as error:
-        print(f"error: {error.what}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
-    return 1 if any(isinstance(row, Row) and row.name.startswith(System.OURS) and not row.agreed for row in rows) else 0
+
+    def asked() -> Iterator[tuple[Setting, Path]]:
+        """Yield settings, each with a folder of its own."""
+        some = {"maths": tried_in_maths, "lab": tried_in_lab, None: chosen}[options.trials]
+        for setting in (each for peers in PEERS for each in some(peers) if fnmatch(each.name, options.only)):
+            with folder_of(options.keep, setting.name) as folder:
+                yield replace(setting, rounds=options.rounds or setting.rounds), folder
+
+    if options.trials == "maths":
+        reckonings = (reckoned(setting, options.target, folder, options.device) for setting, folder in asked())
+        show(reckonings, _curve, as_json=options.json)
+        return 0
+    rows = (measured(setting, options.target, folder) for setting, folder in asked())
+    ours = [row for row in show(rows, _text, as_json=options.json) if row.name.startswith(System.OURS)]
+    return 0 if all(row.agreed for row in ours) else 1
 
 
-def _measure(setting: Setting, options: argparse.Namespace) -> Row:
-    """Play a setting and print its row."""
-    with TemporaryDirectory() as name:
-        row = measured(setting, options.target, options.keep / setting.name if options.keep else Path(name))
-    print(_text(row), file=sys.stderr if options.json else sys.stdout, flush=True)
-    return row
-
-
-def _reckon(setting: Setting, options: argparse.Namespace) -> Reckoned:
-    """Do a setting's maths and print what came of it."""
-    with TemporaryDirectory() as name:
-        row = reckoned(setting, options.target, Path(name), options.device)
+def _curve(row: Reckoned) -> str:
     when = "not reached" if row.target_round is None else f"{row.target_round:.1f} rounds"
-    curve = " ".join(f"{loss:.3f}@{number}" for number, loss in row.losses)
-    print(f"{row.name:<44} {when}\n   {curve}", file=sys.stderr if options.json else sys.stdout, flush=True)
-    return row
+    return f"{row.name:<44} {when}\n   " + " ".join(f"{loss:.3f}@{number}" for number, loss in row.losses)
 
 
 def _text(row: Row) -> str:

@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event, Thread
 
 import numpy as np
+from bench import usage
 from bench.lab import Lab
-from bench.rivals import hosts
 from bench.rivals.play import Company, MemberEnded, declared, lighthouse
 from bench.swarm import Swarm
 from bench.train.setting import Setting, System
@@ -87,9 +87,9 @@ def _gauged(lab: Lab, into: Played) -> Iterator[None]:
             for space in spaces:
                 if over.wait(SAMPLE_S):
                     return
-                into.resident_mb = max(into.resident_mb, hosts.held_bytes(hosts.processes(space)) / 1e6)
+                into.resident_mb = max(into.resident_mb, usage.held_bytes(usage.processes(space)) / 1e6)
 
-    cpu_s, sent, busy_s = _cpu_s(spaces), _sent_bytes(spaces), _busy_s()
+    cpu_s, sent, busy_s = _cpu_s(spaces), _sent_bytes(spaces), usage.busy_s()
     looking = Thread(target=look, daemon=True)
     looking.start()
     try:
@@ -98,23 +98,17 @@ def _gauged(lab: Lab, into: Played) -> Iterator[None]:
         over.set()
         looking.join()
         into.cpu_s = _cpu_s(spaces) - cpu_s
-        into.other_cpu_s = _busy_s() - busy_s - into.cpu_s
+        into.other_cpu_s = usage.busy_s() - busy_s - into.cpu_s
         into.sent_gbit = 8e-9 * (_sent_bytes(spaces) - sent)
 
 
 def _cpu_s(spaces: list[Path]) -> float:
-    return sum(hosts.cpu_s(hosts.processes(space)) for space in spaces)
-
-
-def _busy_s() -> float:
-    """Return the CPU time that this machine has been busy: all but idle and waiting for the disk."""
-    times = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
-    return (sum(times) - times[3] - times[4]) / hosts.TICKS_PER_S
+    return sum(usage.cpu_s(usage.processes(space)) for space in spaces)
 
 
 def _sent_bytes(spaces: list[Path]) -> int:
     """Return what has left the hosts' cards, headers and all."""
-    return sum(_card_bytes(pids[0]) for pids in map(hosts.processes, spaces) if pids)
+    return sum(_card_bytes(pids[0]) for pids in map(usage.processes, spaces) if pids)
 
 
 def _card_bytes(pid: int) -> int:

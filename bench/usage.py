@@ -1,7 +1,7 @@
-"""What the processes on one host of a lab cost: their CPU time and the memory they hold together.
+"""What processes take of this machine, as Linux counts it: CPU time and memory, and how busy the machine is as a whole.
 
-A rival may be several processes on a host (hivemind is four), so everything here counts all that live in the host's
-network namespace, as a machine of its own would.
+A rival may be several processes on a host of a lab (hivemind is four): those of a host are all that live in its network
+namespace.
 """
 
 from __future__ import annotations
@@ -38,6 +38,17 @@ def _ticks(pid: int) -> int:
     except OSError:
         return 0
     return int(words[11]) + int(words[12])
+
+
+def busy_s() -> float:
+    """Return the CPU time that this machine has been busy: all but idle and waiting for the disk."""
+    times = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
+    return (sum(times) - times[3] - times[4]) / TICKS_PER_S
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has held."""
+    return _kilobytes(Path(f"/proc/{pid}/status").read_text(), "VmHWM")
 
 
 def held_bytes(pids: Iterable[int]) -> int:
