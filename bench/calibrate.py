@@ -33,7 +33,6 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 from bench import usage
 from bench.allreduce import Setting, even, run_of
 from bench.mesh import RATES_MBIT, filled
@@ -372,9 +371,8 @@ def passed_bytes_s(elements: int) -> float:
     began_s = time.process_time()
     for _ in range(PASSES):
         engine.assign(anchor)
-        delta = engine.weights()
-        np.subtract(anchor, delta, out=delta)
-        chunks = [encode(codec, delta[slice(*grid.bounds(index))]) for index in range(grid.chunks)]
+        bounds = [grid.bounds(index) for index in range(grid.chunks)]
+        chunks = [encode(codec, anchor[first:end] - engine.weights(first, end)) for first, end in bounds]
         for first in range(0, grid.chunks - PARTS, PARTS):
             parts = [decode(codec, chunk, len(chunk) // 4) for chunk in chunks[first : first + PARTS]]
             blake3(encode(codec, mean([add_up(parts, [1.0] * PARTS)], PARTS))).digest()

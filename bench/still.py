@@ -40,11 +40,12 @@ class StillEngine:
         self._step_s = step_s
         self._done = 0
         self._noise = NOISE * np.random.default_rng(seed).random(elements, np.float32)
-        self._weights = np.zeros(elements, np.float32)
+        self._assigned = np.zeros(elements, np.float32)
+        self._moved = 0
 
     @property
     def size(self) -> int:
-        return self._weights.size
+        return self._noise.size
 
     @property
     def tokens_per_sample(self) -> int:
@@ -53,17 +54,18 @@ class StillEngine:
     def cost(self, samples: int) -> Cost:
         return Cost()
 
-    def weights(self) -> Vector:
-        return self._weights.copy()
+    def weights(self, first: int = 0, end: int | None = None) -> Vector:
+        return self._assigned[first:end] + np.float32(self._moved) * self._noise[first:end]
 
     def assign(self, weights: Vector) -> None:
-        self._weights[:] = weights
+        """Take the weights over without a copy: they are only read."""
+        self._assigned, self._moved = weights, 0
 
     def train(self, steps: Sequence[Step]) -> Trained:
         self._done += len(steps)
         if self._done > self._quick_steps:
             time.sleep(self._step_s * len(steps))
-        self._weights += self._noise
+        self._moved += len(steps)
         samples = sum(len(step.samples) for step in steps)
         return Trained(steps=len(steps), samples=samples, tokens=samples, loss_sum=float(len(steps)))
 

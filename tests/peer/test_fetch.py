@@ -431,7 +431,8 @@ def test_a_donor_whose_disk_is_damaged_offers_nothing_wrong() -> None:
 def test_where_the_last_checkpoint_is_far_back_a_snapshot_is_made_once() -> None:
     async def scene(office: Office) -> None:
         donor = await office.sit(0, anchor())
-        donor.member.anchor = anchor(VERSION + 10)
+        donor.member.anchor = newer = anchor(VERSION + 10)
+        donor.member.digest = newer.digest()
         office.history = replace(office.history, version=VERSION + 10)
         for place in (1, 2):
             fetched, _ = await fetch(await office.sit(place))
@@ -440,6 +441,29 @@ def test_where_the_last_checkpoint_is_far_back_a_snapshot_is_made_once() -> None
         assert await donor.member.store.checkpoints() == [VERSION], "a restart does not take it for its own"
 
     desks.play(all_fast(3), scene)
+
+
+def test_an_anchor_that_is_stepped_meanwhile_is_never_offered_half_old_half_new() -> None:
+    async def scene(office: Office) -> None:
+        donor = await office.sit(0, anchor())
+        old, new = anchor(VERSION + 10), anchor(VERSION + 11)
+        donor.member.anchor, donor.member.digest = old, old.digest()
+        office.history = replace(office.history, version=VERSION + 11)
+        half = len(old.weights) // 2
+        old.weights[:half] = new.weights[:half]  # the step is under way, in the old one's memory
+
+        async def stepped() -> None:
+            await asyncio.sleep(1.0)
+            donor.member.anchor, donor.member.digest = new, new.digest()
+            donor.member.changes.notify()
+
+        step = asyncio.ensure_future(stepped())
+        fetched, _ = await fetch(await office.sit(1))
+        await step
+        assert fetched.digest == new.digest()
+        assert await donor.disk.names("snapshot") == [f"{VERSION + 11}.safetensors"]
+
+    desks.play(all_fast(2), scene)
 
 
 def spans(grid: Grid) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from atoll.sim.disk import SimDisk
@@ -56,8 +56,12 @@ async def _sync_all(disk: SimDisk) -> None:
             await disk.sync(path)
 
 
+MADE_ANEW: list[Operation] = [("write", "x/y/a", ""), ("remove", "x", ""), ("write", "x/y/a", ""), ("sync", "x/y/", "")]
+
+
 @settings(max_examples=150, deadline=None)
 @given(operations, operations, some.integers(0, 2**16))
+@example(MADE_ANEW, [], 0)
 def test_all_that_was_synced_is_there_after_a_crash(before: list[Operation], after: list[Operation], seed: int) -> None:
     async def main() -> None:
         disk = SimDisk(Random(seed))

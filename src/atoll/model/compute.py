@@ -61,8 +61,8 @@ class Engine(Protocol):
     def cost(self, samples: int) -> Cost:
         """Return what training on that many samples costs."""
 
-    def weights(self) -> Vector:
-        """Return a copy of the trainable weights."""
+    def weights(self, first: int = 0, end: int | None = None) -> Vector:
+        """Return a copy of the trainable weights, or of some of them."""
 
     def assign(self, weights: Vector) -> None:
         """Replace the trainable weights; inner optimizer state stays."""

@@ -133,15 +133,15 @@ class TorchEngine:
     def cost(self, samples: int) -> Cost:
         return train_cost(self.shape, samples, self._adapter)
 
-    def weights(self) -> Vector:
-        vector: Vector = self._flat.to("cpu", copy=True).numpy()
+    def weights(self, first: int = 0, end: int | None = None) -> Vector:
+        vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
         return vector
 
     def assign(self, weights: Vector) -> None:
         assert weights.shape == (self.size,), "a vector of another model"
         assert weights.dtype == np.float32
         with torch.no_grad():
-            self._flat.copy_(torch.tensor(weights))
+            self._flat.copy_(torch.from_numpy(np.require(weights, requirements="W")))
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take one optimizer step per entry; the device is waited for once, at the end."""

@@ -24,7 +24,8 @@ from atoll.net.stream import LineBroken
 from atoll.net.transport import STREAMS_MAX, Traffic
 
 HEAD = struct.Struct(">II")
-FRAME_BYTES_MAX = 64 * 1024
+FRAME_BYTES_MAX = 64 * 1024 - HEAD.size
+"""With its head it fills four records of TLS, and not a fifth with a few bytes."""
 WINDOW_BYTES = 256 * 1024
 """What a new stream may send before its reader was heard of."""
 WINDOW_BYTES_MAX = 8 * 2**20

@@ -38,7 +38,8 @@ from atoll.net.stream import Crew, LineBroken
 from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, PeerId
 
 _ALPN = "atoll/1"
-_READ_BYTES = 16 * 1024  # TLS hands out one record at a time
+_RECORD_BYTES = 16 * 1024
+_READ_BYTES = 4 * _RECORD_BYTES
 _TURN_BYTES = 512 * 1024  # what is sent in one turn of the loop: others want theirs too
 _TURN_S = 0.005  # what receiving takes of a turn; not bytes are counted, for what they make one do differs
 _SLEEP_BYTES_MAX = 32 * 1024
@@ -74,6 +75,7 @@ class _Line:
         self._why: str | None = None
         self._over = asyncio.Event()
         self._writing = False
+        self._kernel_is_full = False
         self._reading_on = False
         self._asleep_for = 1
         pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,11 +139,15 @@ class _Line:
         try:
             left = self._send_some(_TURN_BYTES)
         except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            self._loop.add_writer(self._pipe, self._write)
+            if not self._kernel_is_full:
+                self._kernel_is_full = True
+                self._loop.add_writer(self._pipe, self._write)
         except OSError as error:
             self._end(_say(error))
         else:
-            self._loop.remove_writer(self._pipe)
+            if self._kernel_is_full:
+                self._kernel_is_full = False
+                self._loop.remove_writer(self._pipe)
             self._writing = left
             if left:
                 self._loop.call_soon(self._write)
@@ -171,28 +177,40 @@ class _Line:
         if self._why is not None:
             return
         try:
-            self._receive_some(self._loop.time() + _TURN_S)
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-            self._sleep_for(min(max(1, self._mux.lacks), _SLEEP_BYTES_MAX))
+            self._reading_on = self._receive_some(self._loop.time() + _TURN_S)
         except Garbled as error:
             self._end(f"it broke the rules of the line: {error}")
         except OSError as error:
             self._end(_say(error))
-        else:
-            self._reading_on = True
+        if self._reading_on:
             self._loop.call_soon(self._read_on)  # what is decrypted already wakes nobody
+        elif self._why is None:
+            self._sleep_for(min(max(1, self._mux.lacks), _SLEEP_BYTES_MAX))
 
-    def _receive_some(self, until_s: float) -> None:
-        """Take record after record for a while; raises when there is none."""
-        while self._why is None and self._loop.time() < until_s:
-            came = self._pipe.recv_into(self._buffer)
-            if came == 0:
+    def _receive_some(self, until_s: float) -> bool:
+        """Take what came for a while and return whether there may be more."""
+        while self._loop.time() < until_s:
+            filled, dry = self._fill()
+            self._came_bytes += filled
+            self._mux.feed(self._buffer[:filled])
+            if self._mux.bye is not None or not (filled or dry):
                 self._end(self._farewell())
-                return
-            self._came_bytes += came
-            self._mux.feed(self._buffer[:came])
-            if self._mux.bye is not None:
-                self._end(self._farewell())
+            if dry or self._why is not None:
+                return False
+        return True
+
+    def _fill(self) -> tuple[int, bool]:
+        """Take record after record: TLS hands out one at a time. Return how much came, and whether that is all."""
+        filled = 0
+        try:
+            while filled <= _READ_BYTES - _RECORD_BYTES and (came := self._pipe.recv_into(self._buffer[filled:])):
+                filled += came
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return filled, True
+        except OSError:
+            if not filled:
+                raise
+        return filled, False
 
     def _sleep_for(self, count: int) -> None:
         """Have the kernel wake us when so much is there, and not for every packet of it."""

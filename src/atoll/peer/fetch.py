@@ -92,8 +92,7 @@ async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
     newest = kept[-1] if kept else -1
     far = newest < 0 or (anchor.version - newest) * result_bytes(member) > state_bytes(member)
     if far and member.ready and anchor.version > newer_than:
-        await store.keep_snapshot(anchor)
-        kept.append(anchor.version)
+        kept.append(await _keep_present(member))
     found = []
     for version in kept:
         if version in kept[-LISTED_MAX:] or store.is_listed(version):
@@ -103,6 +102,17 @@ async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
     if store.partial is not None and store.partial.listing.version > newer_than:
         found.append(_entry(store.partial.listing, whole=False))
     return tuple(found[-SNAPSHOTS_MAX:])
+
+
+async def _keep_present(member: Member) -> int:
+    """Save the anchor for others to read and return its version; one that is stepped meanwhile is tried again."""
+    while not await member.store.keep_snapshot(present := member.anchor, member.digest):
+        await member.changes.until(partial_of(_is_not, member, present))
+    return present.version
+
+
+def _is_not(member: Member, anchor: Anchor) -> bool:
+    return member.anchor is not anchor
 
 
 def _entry(listing: Listing, *, whole: bool) -> Snapshot:

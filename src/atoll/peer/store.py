@@ -92,7 +92,7 @@ def read_anchor(data: bytes, where: str) -> tuple[Anchor, str]:
     try:
         header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
-        vectors = load(data)
+        vectors = {name: np.require(vector, requirements="W") for name, vector in load(data).items()}
         anchor = Anchor(about.version, vectors.pop("weights"), vectors)
     except UNREADABLE as error:
         raise _damaged(where, str(error)[:200]) from error
@@ -359,14 +359,17 @@ class Store:
         """Return the versions that others can have, oldest first."""
         return sorted(dict.fromkeys([*await self.checkpoints(), *await self._versions("snapshot")]))
 
-    async def keep_snapshot(self, anchor: Anchor) -> None:
-        """Save an anchor for others to read, unless it is there already."""
+    async def keep_snapshot(self, anchor: Anchor, digest: str) -> bool:
+        """Save an anchor for others to read, unless it is there already; return False when it is being stepped."""
         async with self._listing:
             if anchor.version not in await self.snapshots():
                 data, listing = await self._off_loop(lambda: _listed(anchor), 4 * anchor.weights.nbytes)
+                if listing.state != digest:
+                    return False
                 await disks.save(self.disk, f"snapshot/{anchor.version}.safetensors", data)
                 self._listings[anchor.version] = listing
                 self._read_s[anchor.version] = asyncio.get_running_loop().time()
+        return True
 
     async def listing(self, version: int) -> Listing | None:
         """Return what the snapshot of a version is made of; None when there is none or it is damaged."""

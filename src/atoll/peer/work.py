@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 
@@ -32,7 +32,7 @@ from atoll.peer.store import Store
 from atoll.spec.recipe import Channel, Delta, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
-from atoll.sync.codec import decode, encode
+from atoll.sync.codec import check, decoded, encode
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
 from atoll.sync.schedule import rate
@@ -47,10 +47,13 @@ FEW_STEPS = 10
 CHECKPOINT_EVERY_FEW = 50
 ENCODE_ELEMENTS = 2**22
 """So many are encoded at once."""
-STEP_ELEMENTS = 2**18
+STEP_ELEMENTS = 2**16
 """Of the anchor so much is stepped at once: what a processor keeps near."""
 EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
+
+Contribution = Callable[[int, int], Vector]
+"""Returns elements of a contribution, in memory of their own: all of it at once would be one more model."""
 
 
 async def work(member: Member) -> None:
@@ -125,39 +128,40 @@ async def _take_part(member: Member, announced: OpenRound) -> None:
 
 async def _contribute(member: Member, announced: OpenRound) -> None:
     """Make our contribution, unless the round is over before: others get the first of it while the rest is encoded."""
-    vector = await _train(member, announced)
-    if vector is None:
+    contribution = await _train(member, announced)
+    if contribution is None:
         return
-    encoded = _encoded(member, announced, vector)
-    share = min(1.0, ENCODE_ELEMENTS / member.grid.size)
-    first = await member.job(lambda: next(encoded), share)
+    encoded = _encoded(member, announced, contribution)
+    vectors = 3 * min(1.0, ENCODE_ELEMENTS / member.grid.size)
+    first = await member.job(lambda: next(encoded), vectors)
     if not announced.key.version % _checkpoint_every(member):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
     member.own = own = Own(announced.key, member.next_serial(), first)
     member.changes.notify()
     while member.own is own and len(own.chunks) < member.grid.chunks:
-        own.chunks |= await member.job(lambda: next(encoded), share)
+        own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
 
 
-def _encoded(member: Member, announced: OpenRound, vector: Vector) -> Iterator[dict[int, memoryview]]:
+def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
     """Return a contribution encoded, some chunks at a time: the first of each owner's come first."""
     codec, grid = member.channel.what.codec, member.grid
-    _check_finite(announced, grid, vector)
+
+    def encoded(index: int) -> memoryview:
+        values = contribution(*grid.bounds(index))
+        if not np.isfinite(values).all():
+            raise LocalError(
+                f"training diverged in round {announced.key.version}: some values are not finite",
+                hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+            )
+        return encode(codec, values)
+
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
     few = max(1, ENCODE_ELEMENTS // grid.chunk)
-    while some := {index: encode(codec, vector[slice(*grid.bounds(index))]) for index in islice(order, few)}:
+    while some := {index: encoded(index) for index in islice(order, few)}:
         yield some
-
-
-def _check_finite(announced: OpenRound, grid: Grid, vector: Vector) -> None:
-    if not all(np.isfinite(vector[slice(*grid.bounds(index))]).all() for index in range(grid.chunks)):
-        raise LocalError(
-            f"training diverged in round {announced.key.version}: some values are not finite",
-            hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
-        )
 
 
 async def _begin(member: Member, announced: OpenRound) -> None:
@@ -192,7 +196,7 @@ async def _take_back(member: Member, why: str) -> None:
     member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
-async def _train(member: Member, announced: OpenRound) -> Vector | None:
+async def _train(member: Member, announced: OpenRound) -> Contribution | None:
     """Return our contribution, or None when the round was over before we finished."""
     engine, loop = member.engine, asyncio.get_running_loop()
     steps = _steps(member, announced)
@@ -221,13 +225,17 @@ async def _train(member: Member, announced: OpenRound) -> Vector | None:
             )
         )
     if gradient is not None:
-        return gradient / np.float32(len(steps))
+        return partial(_mean, gradient, np.float32(len(steps)))
+    return partial(_delta, engine, member.anchor.weights)
 
-    def delta() -> Vector:
-        weights = engine.weights()  # a copy of our own: the difference needs no other
-        return np.subtract(member.anchor.weights, weights, out=weights)
 
-    return await member.job(delta, vectors=2)
+def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
+    return gradient[first:end] / steps
+
+
+def _delta(engine: Engine, anchor: Vector, first: int, end: int) -> Vector:
+    weights = engine.weights(first, end)  # a copy of our own: the difference needs no other
+    return np.subtract(anchor[first:end], weights, out=weights)
 
 
 async def _slice(member: Member, steps: Sequence[Step], before: Vector | None) -> tuple[Trained, Vector | None]:
@@ -382,20 +390,17 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
 
 def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, factor: float) -> Anchor:
-    """Return the next anchor, made some chunks at a time: so nothing else as large as the model is needed for it."""
-    vectors: dict[str, Vector] = {}
-    few = max(1, STEP_ELEMENTS // grid.chunk)
-    for at in range(0, grid.chunks, few):
-        bounds = [grid.bounds(index) for index in range(at, min(at + few, grid.chunks))]
-        pairs = zip(result.chunks[at : at + few], bounds, strict=True)
-        merged = np.concatenate([decode(channel.what.codec, chunk, end - first) for chunk, (first, end) in pairs])
-        here = slice(bounds[0][0], bounds[-1][1])
-        part = Anchor(anchor.version, anchor.weights[here], {name: v[here] for name, v in anchor.outer.items()})
-        for name, vector in advance(channel.merge.outer, part, merged, factor).vectors().items():
-            if name not in vectors:
-                vectors[name] = np.empty(grid.size, np.float32)
-            vectors[name][here] = vector
-    return Anchor(anchor.version + 1, vectors.pop("weights"), vectors)
+    """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
+    codec, outer = channel.what.codec, channel.merge.outer
+    bounds = [grid.bounds(index) for index in range(grid.chunks)]
+    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
+        check(codec, chunk, end - first)
+    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
+        merged = decoded(codec, chunk, end - first)
+        for at in range(first, end, STEP_ELEMENTS):
+            until = min(at + STEP_ELEMENTS, end)
+            advance(outer, anchor.part(at, until), merged[at - first : until - first], factor)
+    return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
 async def _settle(member: Member, committed: ClosedRound) -> None:

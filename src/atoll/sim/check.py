@@ -453,7 +453,7 @@ def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) ->
         if anchor.version >= honest_until:
             break
         merged = _merged(run, anchor, committed)
-        anchor = advance(channel.merge.outer, anchor, merged, _factor(run, anchor.version + 1))
+        anchor = advance(channel.merge.outer, anchor.copy(), merged, _factor(run, anchor.version + 1))
         by_version[anchor.version] = anchor
     return by_version
 

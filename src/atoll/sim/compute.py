@@ -237,8 +237,8 @@ class CountingEngine:
         one = self._sample_cost
         return Cost(flop=one.flop * samples, moved_bytes=one.moved_bytes * samples)
 
-    def weights(self) -> Vector:
-        return self._assigned - _rounded(self._moved)
+    def weights(self, first: int = 0, end: int | None = None) -> Vector:
+        return self._assigned[first:end] - _rounded(self._moved[first:end])
 
     def assign(self, weights: Vector) -> None:
         assert weights.shape == (self._size,), f"expected {self._size} elements, got {weights.shape}"

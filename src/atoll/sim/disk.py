@@ -81,11 +81,13 @@ Names = dict[str, _File]
 class _Change:
     """One unsynced change of names, as its effect on a view; `folder` must be synced to make it durable."""
 
-    __slots__ = ("apply", "folder")
+    __slots__ = ("apply", "folder", "removed")
 
-    def __init__(self, folder: str, apply: Callable[[Names], None]) -> None:
+    def __init__(self, folder: str, apply: Callable[[Names], None], removed: str | None = None) -> None:
         self.folder = folder
         self.apply = apply
+        self.removed = removed
+        """The folder, removed since, in which it was."""
 
 
 class SimDisk:
@@ -164,10 +166,10 @@ class SimDisk:
         parent = _parent(gone)
         # Names under a removed folder have no folder of their own left to sync: its parent's sync settles them.
         self._changes = [
-            _Change(parent, change.apply) if _within(change.folder, gone) else change for change in self._changes
+            _Change(parent, change.apply, gone) if _within(change.folder, gone) else change for change in self._changes
         ]
         for name in [name for name in self._names if _within(name, gone)]:
-            self._change(parent, lambda names, name=name: names.pop(name, None))  # type: ignore[misc]
+            self._change(parent, lambda names, name=name: names.pop(name, None), gone)  # type: ignore[misc]
         for folder in [folder for folder in self._folders if _within(folder, gone)]:
             del self._folders[folder]
         await self._take_s(0.0)
@@ -226,10 +228,10 @@ class SimDisk:
             self._change(_parent(path), lambda names: names.__setitem__(path, file))
         return self._names[path]
 
-    def _change(self, folder: str, apply: Callable[[Names], None]) -> None:
+    def _change(self, folder: str, apply: Callable[[Names], None], removed: str | None = None) -> None:
         """Change the present names, and remember how to change the durable ones."""
         apply(self._names)
-        self._changes.append(_Change(folder, apply))
+        self._changes.append(_Change(folder, apply, removed))
 
     def _move(self, moves: dict[str, tuple[str, _File]], source: str, target: str) -> None:
         """Rename in one change within a folder; between two folders each keeps its half until it is synced."""
@@ -269,6 +271,8 @@ class SimDisk:
             if folder in self._names:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
             self._folders[folder] = None
+            # It is durable at once, so what happened to the one of its name before it is too.
+            self._settle([change for change in self._changes if change.removed == folder])
             folder = _parent(folder)
 
     async def _sync_file(self, file: _File) -> None:
@@ -282,7 +286,10 @@ class SimDisk:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
         due = [change for change in self._changes if change.folder == folder]
         await self._take_s(self._drive.sync_s)
-        for change in due:
+        self._settle(due)
+
+    def _settle(self, changes: list[_Change]) -> None:
+        for change in changes:
             if change in self._changes:  # another sync of the same folder may have been faster
                 change.apply(self._durable)
                 self._changes.remove(change)

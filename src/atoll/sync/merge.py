@@ -31,6 +31,14 @@ class Anchor(Struct, frozen=True):
             hasher.update(name.encode() + b"\0").update(np.ascontiguousarray(vector).view(np.uint8).data)
         return hasher.hexdigest()
 
+    def copy(self) -> Anchor:
+        """Return the same in memory of its own."""
+        return Anchor(self.version, self.weights.copy(), {name: v.copy() for name, v in self.outer.items()})
+
+    def part(self, first: int, end: int) -> Anchor:
+        """Return some of its elements, in the same memory."""
+        return Anchor(self.version, self.weights[first:end], {name: v[first:end] for name, v in self.outer.items()})
+
     def vectors(self) -> dict[str, Vector]:
         """Return all its vectors by name, in a fixed order."""
         return {"weights": self.weights, **{name: self.outer[name] for name in sorted(self.outer)}}
@@ -76,36 +84,42 @@ def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
 
 
 def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> Anchor:
-    """Return the next version: the outer optimizer's step against the merged delta or gradient."""
-    version = anchor.version + 1
+    """Take the outer optimizer's step against the merged delta or gradient, and return the next version.
+
+    It has the memory of the anchor given, which is spent: two models side by side are more than a machine may hold,
+    and clearing memory for a new one takes longer than the step.
+    """
     match outer:
         case Assign():
-            return Anchor(version, anchor.weights - merged, {})
+            anchor.weights[:] -= merged
         case Sgd():
-            return _sgd(outer, anchor, merged, rate)
+            _sgd(outer, anchor, merged, rate)
         case AdamW():
-            return _adamw(outer, anchor, merged, rate)
+            _adamw(outer, anchor, merged, rate)
+    return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
-def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> Anchor:
-    lr = np.float32(outer.lr * rate)
-    if not outer.momentum:
-        return Anchor(anchor.version + 1, anchor.weights - merged * lr, {})
-    beta = np.float32(outer.momentum)
-    momentum = anchor.outer["momentum"] * beta + merged
-    direction = merged + momentum * beta if outer.nesterov else momentum
-    return Anchor(anchor.version + 1, anchor.weights - direction * lr, {"momentum": momentum})
+def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:
+    direction = merged
+    if outer.momentum:
+        beta = np.float32(outer.momentum)
+        momentum = anchor.outer["momentum"]
+        momentum *= beta
+        momentum += merged
+        direction = momentum * beta + merged if outer.nesterov else momentum
+    anchor.weights[:] -= direction * np.float32(outer.lr * rate)
 
 
-def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> Anchor:
+def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> None:
     version = anchor.version + 1
     beta1, beta2 = outer.betas
-    first = anchor.outer["first_moment"] * np.float32(beta1) + merged * np.float32(1 - beta1)
-    second = anchor.outer["second_moment"] * np.float32(beta2) + (merged * merged) * np.float32(1 - beta2)
+    first, second = anchor.outer["first_moment"], anchor.outer["second_moment"]
+    first *= np.float32(beta1)
+    first += merged * np.float32(1 - beta1)
+    second *= np.float32(beta2)
+    second += (merged * merged) * np.float32(1 - beta2)
     first_unbiased = first / np.float32(1 - beta1**version)
-    second_unbiased = second / np.float32(1 - beta2**version)
-    root: Vector = np.sqrt(second_unbiased).astype(np.float32)
-    direction: Vector = first_unbiased / (root + np.float32(outer.eps))
-    decayed = anchor.weights * np.float32(1 - outer.lr * rate * outer.weight_decay)
-    weights = decayed - direction * np.float32(outer.lr * rate)
-    return Anchor(version, weights, {"first_moment": first, "second_moment": second})
+    root = np.sqrt(second / np.float32(1 - beta2**version))
+    direction = first_unbiased / (root + np.float32(outer.eps))
+    anchor.weights[:] *= np.float32(1 - outer.lr * rate * outer.weight_decay)
+    anchor.weights[:] -= direction * np.float32(outer.lr * rate)
