@@ -415,11 +415,6 @@ class Mux:
 
     # their side
 
-    @property
-    def lacks(self) -> int:
-        """How much of the frame under way has not come: nothing else comes before it."""
-        return self._data_left
-
     def feed(self, data: memoryview) -> None:
         """Take what came from the pipe; raises `Garbled`."""
         while data:

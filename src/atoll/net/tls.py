@@ -42,7 +42,6 @@ _RECORD_BYTES = 16 * 1024
 _READ_BYTES = 4 * _RECORD_BYTES
 _TURN_BYTES = 512 * 1024  # what is sent in one turn of the loop: others want theirs too
 _TURN_S = 0.005  # what receiving takes of a turn; not bytes are counted, for what they make one do differs
-_SLEEP_BYTES_MAX = 32 * 1024
 _UNSENT_BYTES_MAX = 128 * 1024  # what waits in the kernel cannot be overtaken any more
 _REASON_BYTES_MAX = 200
 _GOODBYE_S = 1.0
@@ -77,7 +76,6 @@ class _Line:
         self._writing = False
         self._kernel_is_full = False
         self._reading_on = False
-        self._asleep_for = 1
         pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             pipe.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
@@ -108,7 +106,6 @@ class _Line:
             self._end(f"its machine answers, its process has been silent for {HANGS_S:.0f} s")
         else:
             self._mux.say(frame(0, Kind.KNOCK))
-            self._read()  # on a slow line there may be something, but not enough to wake us
 
     def round_trip_s(self) -> float | None:
         return _round_trip_s(self._pipe) if self._why is None else None
@@ -184,8 +181,6 @@ class _Line:
             self._end(_say(error))
         if self._reading_on:
             self._loop.call_soon(self._read_on)  # what is decrypted already wakes nobody
-        elif self._why is None:
-            self._sleep_for(min(max(1, self._mux.lacks), _SLEEP_BYTES_MAX))
 
     def _receive_some(self, until_s: float) -> bool:
         """Take what came for a while and return whether there may be more."""
@@ -211,13 +206,6 @@ class _Line:
             if not filled:
                 raise
         return filled, False
-
-    def _sleep_for(self, count: int) -> None:
-        """Have the kernel wake us when so much is there, and not for every packet of it."""
-        if count != self._asleep_for:
-            self._asleep_for = count
-            with contextlib.suppress(OSError):  # not every system can
-                self._pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def _farewell(self) -> str:
         said = self._mux.bye
