@@ -1,6 +1,7 @@
 """How much of a line do links fill? All hosts of a network lab send to all others at once, over bare links.
 
     sudo python -m bench.mesh                          TLS and iroh, four hosts at 25, 50 and 100 Mbit/s
+    sudo python -m bench.mesh --hosts 2                two hosts
 
 Nothing but links is at work: between every two hosts one connection, on it one stream each way, messages of 256 KiB,
 as in a round. Given is the line's time per byte of message: 1 would be a line that carries nothing else and never
@@ -18,11 +19,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from bench.lab import Host, Lab
-from bench.show import ending
+from bench.show import parser_of, show
 
 from atoll.net import iroh, tls
 from atoll.net.live import LiveTransport
@@ -109,19 +111,34 @@ def filled(kind: LinkKind, rate_mbit: float, hosts: int = HOSTS) -> float:
     return took_s * rate_mbit * MBIT / ((hosts - 1) * messages * MESSAGE_BYTES)
 
 
+@dataclass(frozen=True)
+class Row:
+    """What came of one rate."""
+
+    links: LinkKind
+    hosts: int
+    rate_mbit: float
+    per_byte: float
+    """Of a line's time."""
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
+    parser.add_argument("--hosts", type=int, default=HOSTS, help=f"how many, {HOSTS} if not told")
     parser.add_argument("--host", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.host:
         kind, folder, messages = options.host
         asyncio.run(be_host(LinkKind(kind), Path(folder), int(messages)))
         return 0
-    with ending():
-        for kind in (LinkKind.TLS, LinkKind.IROH):
-            for rate_mbit in RATES_MBIT:
-                print(f"{kind:<5} {rate_mbit:4g} Mbit/s: {filled(kind, rate_mbit):.3f} of a line per byte", flush=True)
+    asked = [(kind, rate_mbit) for kind in (LinkKind.TLS, LinkKind.IROH) for rate_mbit in RATES_MBIT]
+    rows = (Row(kind, options.hosts, rate_mbit, filled(kind, rate_mbit, options.hosts)) for kind, rate_mbit in asked)
+    show(rows, _text, as_json=options.json)
     return 0
+
+
+def _text(row: Row) -> str:
+    return f"{row.links:<5} {row.rate_mbit:4g} Mbit/s: {row.per_byte:.3f} of a line per byte"
 
 
 if __name__ == "__main__":

@@ -153,8 +153,7 @@ class Swarm:
 
     def received_bytes(self, index: int) -> int:
         """Return what has reached a peer's card, headers and all."""
-        lines = Path(f"/proc/{self.processes[index].pid}/net/dev").read_text().splitlines()[2:]
-        return sum(int(line.split(":")[1].split()[0]) for line in lines if not line.strip().startswith("lo:"))
+        return usage.card_bytes(self.processes[index].pid)[0]
 
     def _ticket(self) -> str:
         deadline_s = time.monotonic() + START_S_MAX

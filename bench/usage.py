@@ -1,4 +1,4 @@
-"""What processes take of this machine, as Linux counts it: CPU time and memory, and how busy the machine is as a whole.
+"""What processes take of this machine, as Linux counts it: CPU time, memory, traffic, and how busy it is as a whole.
 
 A rival may be several processes on a host of a lab (hivemind is four): those of a host are all that live in its network
 namespace.
@@ -65,6 +65,13 @@ def _share(pid: int) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return _kilobytes(rolled, "Pss_Anon") + _kilobytes(rolled, "Pss_Shmem"), _kilobytes(status, "RssFile")
+
+
+def card_bytes(pid: int) -> tuple[int, int]:
+    """Return what has reached and what has left the cards of a process's host, headers and all; loopback apart."""
+    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
+    counts = [line.split(":")[1].split() for line in lines if not line.strip().startswith("lo:")]
+    return sum(int(each[0]) for each in counts), sum(int(each[8]) for each in counts)
 
 
 def _kilobytes(text: str, name: str) -> int:

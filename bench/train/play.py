@@ -108,12 +108,7 @@ def _cpu_s(spaces: list[Path]) -> float:
 
 def _sent_bytes(spaces: list[Path]) -> int:
     """Return what has left the hosts' cards, headers and all."""
-    return sum(_card_bytes(pids[0]) for pids in map(usage.processes, spaces) if pids)
-
-
-def _card_bytes(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/net/dev").read_text().splitlines()
-    return sum(int(line.split(":")[1].split()[8]) for line in lines if line.strip().startswith("eth0:"))
+    return sum(usage.card_bytes(pids[0])[1] for pids in map(usage.processes, spaces) if pids)
 
 
 # ours

@@ -145,7 +145,10 @@ async def _contribute(member: Member, announced: OpenRound) -> None:
 
 
 def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
-    """Return a contribution encoded, some chunks at a time: the first of each owner's come first."""
+    """Return a contribution encoded, some chunks at a time: the first of each owner's come first.
+
+    A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
+    """
     codec, grid = member.channel.what.codec, member.grid
 
     def encoded(index: int) -> memoryview:
