@@ -115,6 +115,19 @@ def test_a_line_that_becomes_slow_is_found_out_within_three_rounds() -> None:
     assert first < found[0].version <= first + 4
 
 
+def test_a_line_that_becomes_fast_again_gets_its_share_back_within_three_rounds() -> None:
+    """Who owns nothing receives results only, at the pace of those who make them: that says little of its line."""
+    rate_bytes_s, healed_s = 200_000.0, 160.0
+    slowed = SlowLink(at_s=20.0, peer=2, for_s=healed_s - 20.0, factor=4.0)
+    outcome = exchanged([rate_bytes_s] * 4, rounds=9, faults=[slowed])
+    slow = name(outcome.hosts[2])
+    at_s = {line.event.version: line.at_s for line in lines(outcome, journal.RoundAnnounced, peer=0)}  # type: ignore[union-attr]
+    first = min(version for version, when_s in at_s.items() if when_s >= healed_s)
+    told = {event.version: event.shares[slow] for event in events(outcome, journal.SharesChanged)}
+    assert [share for version, share in told.items() if version < first][-1] == 0
+    assert [share for version, share in told.items() if version <= first + 3][-1] > 0.2
+
+
 def test_equal_members_keep_equal_shares() -> None:
     assert events(exchanged([FAST_BYTES_S] * 3, rounds=6), journal.SharesChanged) == []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.peer.rates import ROUNDS, Meter
+from atoll.peer.rates import ROUNDS, Line, Meter
 
 
 def carry(meter: Meter, rate_bytes_s: float, for_s: float, *, at_s: float, every_s: float = 0.1) -> None:
@@ -87,3 +87,38 @@ def test_small_differences_are_not_reported() -> None:
     carry(one, 1.004e6, 2.0, at_s=0.0)
     carry(other, 0.996e6, 2.0, at_s=0.0)
     assert one.rate_bytes_s() == other.rate_bytes_s() == 1_000_000
+
+
+# both directions
+
+
+def played(line: Line, up: float, down: float, *, owned: bool, at_s: float) -> tuple[int, int]:
+    """Move bytes both ways for a round and return what is known of the line after it."""
+    carry(line.up, up, 3.0, at_s=at_s)
+    carry(line.down, down, 3.0, at_s=at_s)
+    line.turn(owned=owned)
+    return line.rates_bytes_s()
+
+
+def test_a_line_is_what_its_owner_saw_of_it() -> None:
+    line = Line()
+    assert line.rates_bytes_s() == (0, 0)
+    for round_ in range(ROUNDS):
+        known = played(line, 8e6, 1e6, owned=True, at_s=100.0 * round_)
+    assert known == (8_000_000, 1_000_000)
+    assert played(line, 8e6, 1e6, owned=False, at_s=500.0) == known
+    assert played(line, 8e6, 8e6, owned=True, at_s=600.0) == (8_000_000, 8_000_000)
+
+
+def test_who_owns_nothing_and_shows_more_than_when_it_last_owned_is_unknown_until_it_owns_again() -> None:
+    line = Line()
+    for round_ in range(ROUNDS):
+        played(line, 2e6, 2e6, owned=True, at_s=100.0 * round_)
+    assert played(line, 8e6, 2.2e6, owned=False, at_s=500.0) == (8_000_000, 2_200_000), "as fast as it was, one way"
+    assert played(line, 8e6, 5e6, owned=False, at_s=600.0) == (0, 0)
+    assert played(line, 8e6, 5e6, owned=False, at_s=700.0) == (0, 0)
+    assert played(line, 8e6, 8e6, owned=True, at_s=800.0) == (8_000_000, 8_000_000)
+
+
+def test_a_line_that_was_never_seen_as_an_owner_is_what_was_seen_of_it() -> None:
+    assert played(Line(), 8e6, 5e6, owned=False, at_s=0.0) == (8_000_000, 5_000_000)

@@ -14,7 +14,7 @@ from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
 
 def links(rate_bytes_s: float, round_trip_s: float | None) -> Links:
     up = SimpleNamespace(rate_bytes_s=lambda: rate_bytes_s)
-    return cast("Links", SimpleNamespace(up=up, round_trip_s=lambda peer: round_trip_s))
+    return cast("Links", SimpleNamespace(line=SimpleNamespace(up=up), round_trip_s=lambda peer: round_trip_s))
 
 
 @pytest.mark.parametrize(

@@ -215,9 +215,9 @@ async def _until_told(member: Member, stream: Stream, wire: Wire[M], limit_s: fl
         if said.size_bytes < 0 or got + said.size_bytes > sent.size_bytes:
             raise PeerError("it got more than we sent")
         got += said.size_bytes
-        member.links.up.moved(said.size_bytes, member.now_s())
+        member.links.line.up.moved(said.size_bytes, member.now_s())
     if isinstance(said, Accepted):
-        member.links.up.moved(sent.size_bytes - got, member.now_s())
+        member.links.line.up.moved(sent.size_bytes - got, member.now_s())
     return said
 
 
@@ -229,7 +229,7 @@ class Sent:
     size_bytes: int = 0
 
     async def say(self, stream: Stream, message: Chunk | Returned | Summed) -> None:
-        self.member.links.up.begin(self.member.now_s())
+        self.member.links.line.up.begin(self.member.now_s())
         self.size_bytes += len(message.data)
         await within(self.member.silence_s_max, say(stream, message))
 
@@ -244,11 +244,11 @@ class _Receipts:
 
     def expect(self) -> None:
         """Note that the sender was told to begin."""
-        self._member.links.down.begin(self._member.now_s())
+        self._member.links.line.down.begin(self._member.now_s())
 
     async def took(self, size_bytes: int) -> None:
         """Note that a chunk is here."""
-        self._member.links.down.moved(size_bytes, self._member.now_s())
+        self._member.links.line.down.moved(size_bytes, self._member.now_s())
         self._owed += size_bytes
         if self._owed >= RECEIPT_BYTES:
             owed, self._owed = self._owed, 0

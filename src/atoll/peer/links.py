@@ -36,7 +36,7 @@ from atoll.net.transport import (
     Transport,
 )
 from atoll.net.wire import Wire, encode
-from atoll.peer.rates import Meter
+from atoll.peer.rates import Line
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -70,7 +70,7 @@ class Links:
     def __init__(self, transport: Transport, journal: Journal) -> None:
         self.transport = transport
         self.counts = Counts()
-        self.up, self.down = Meter(), Meter()
+        self.line = Line()
         self.met: dict[PeerId, None] = {}
         """Peers that a link to has worked in this life."""
         self.contacts: dict[PeerId, tuple[str, ...]] = {}

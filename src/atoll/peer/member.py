@@ -271,7 +271,7 @@ class Member:
         if not self.ready:
             return []
         if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
-            self._measured = (self.anchor.version, self.links.up.rate_bytes_s(), self.links.down.rate_bytes_s())
+            self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
         _, up_bytes_s, down_bytes_s = self._measured
         return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes)]
 
@@ -340,8 +340,7 @@ class Member:
 
     def _close(self, key: Key) -> None:
         """Clear the desk of a round that is over."""
-        self.links.up.turn()
-        self.links.down.turn()
+        self.links.line.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
         if self.owned is not None and self.owned.key.version <= key.version:
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}

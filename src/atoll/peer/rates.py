@@ -4,6 +4,10 @@ What counts is what the other side says it has got (up) or what we have taken (d
 over may lie in a buffer. The rate is the highest over any second or so in which something moved, since most of the
 time a line waits for somebody else's; and it is the highest of the last few rounds, so that a line that got slower
 is known for what it is within that many.
+
+That is right of a line that is full now and then. Who owns something has parts pushed at it and fills its line; who
+owns nothing sends and receives at the pace of the owners, and would look slow for good and go on owning nothing. So
+where it shows clearly more than when it last owned, its line is another one by now, and how fast is not known.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ SHORT_S = 0.2
 IDLE_S = 5.0
 """After so long without a byte the next one begins a new transfer."""
 ROUNDS = 2
+MORE = 1.3
+"""A line that moves so many times more than was known of it is no longer the same."""
 DIGITS = 2
 """Reported with so many digits: the rest is noise."""
 
@@ -62,6 +68,28 @@ class Meter:
     def rate_bytes_s(self) -> int:
         """Return the measured rate, rounded; 0: unknown."""
         return _rounded(max([self._peak_bytes_s, *self._peaks_bytes_s]))
+
+
+class Line:
+    """The rates of both directions of our line."""
+
+    def __init__(self) -> None:
+        self.up, self.down = Meter(), Meter()
+        self._known_bytes_s = 0
+        """Of the slower direction, when we last owned something; 0: we never did."""
+
+    def turn(self, *, owned: bool) -> None:
+        """Begin another round; in the one before we owned something or nothing."""
+        self.up.turn()
+        self.down.turn()
+        if owned:
+            self._known_bytes_s = min(self.up.rate_bytes_s(), self.down.rate_bytes_s())
+
+    def rates_bytes_s(self) -> tuple[int, int]:
+        """Return the rates up and down; 0: unknown."""
+        up, down = self.up.rate_bytes_s(), self.down.rate_bytes_s()
+        outgrown = 0 < MORE * self._known_bytes_s < min(up, down)
+        return (0, 0) if outgrown else (up, down)
 
 
 def _rounded(rate: float) -> int:

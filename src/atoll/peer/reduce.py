@@ -124,7 +124,7 @@ class Bench:
             for contribution in chain(*(self._layout.sets(present.settled).within if present.settled else ()))
         }
         size_bytes = sum(lacking.values()) * member.bulk.chunk_bytes
-        wire_s = 4 * size_bytes / (member.links.down.rate_bytes_s() or size_bytes or 1)
+        wire_s = 4 * size_bytes / (member.links.line.down.rate_bytes_s() or size_bytes or 1)
         try:
             async with asyncio.timeout(early_s(member) + wire_s if size_bytes else None):
                 await owned.arrived.until(lambda: owned.touched or member.plan is not present)

@@ -20,7 +20,7 @@ STRIPES_MAX = 8
 
 def stripes_to(links: Links, peer: PeerId, chunks: int) -> int:
     """Return over how many streams to send a peer so many chunks."""
-    on_way_bytes = 2 * links.up.rate_bytes_s() * (links.round_trip_s(peer) or 0.0)
+    on_way_bytes = 2 * links.line.up.rate_bytes_s() * (links.round_trip_s(peer) or 0.0)
     return max(1, min(ceil(on_way_bytes / STREAM_BYTES), chunks, STRIPES_MAX))
 
 
