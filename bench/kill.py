@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench.allreduce import Setting, even
 from bench.lab import Host, Lab
+from bench.rivals.environment import runs_here
 from bench.rivals.play import NEVER_S, Rival
 from bench.rivals.play import kill as kill_rival
 from bench.show import folder_of, parser_of, show
@@ -94,7 +95,7 @@ def main() -> int:
 
     def rows() -> Iterator[Row]:
         for name, play in plays.items():
-            if fnmatch(name, options.only):
+            if fnmatch(name, options.only) and runs_here(name):
                 with folder_of(None, name) as folder:
                     yield play(folder)
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
+from bench.rivals.environment import runs_here
 from bench.rivals.play import Death, Rival, allreduce, kill, spread
 from bench.show import ending, folder_of
 
@@ -108,7 +109,7 @@ def main() -> int:
     options = parser.parse_args()
     with ending():
         for row in ROWS:
-            if fnmatch(row.name, options.only):
+            if fnmatch(row.name, options.only) and runs_here(row.name):
                 with folder_of(options.keep, row.name) as folder:
                     shutil.rmtree(folder, ignore_errors=True)
                     print(json.dumps(played(row, folder)), flush=True)

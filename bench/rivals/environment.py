@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,14 @@ PINS = Path(__file__).with_name("requirements.txt")
 HOME = Path(os.environ.get("ATOLL_HOME") or platformdirs.user_cache_dir("atoll"))
 """Taken when this is imported: benchmarks point `ATOLL_HOME` elsewhere for the peers they start."""
 CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+
+
+def runs_here(name: str) -> bool:
+    """Return whether what a row is named after can be installed on this machine; say so where it cannot."""
+    if "torchft" not in name or platform.machine() == "x86_64":
+        return True
+    _tell(f"{name}: left out, since torchft is built for x86_64 only and this machine is {platform.machine()}")
+    return False
 
 
 def folder() -> Path:

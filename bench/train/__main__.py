@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.lab import Host, Lab
+from bench.rivals.environment import runs_here
 from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT
 from bench.train import maths
@@ -127,6 +128,8 @@ def main() -> int:
         """Yield settings, each with a folder of its own."""
         some = {"maths": tried_in_maths, "lab": tried_in_lab, None: chosen}[options.trials]
         for setting in (each for peers in PEERS for each in some(peers) if fnmatch(each.name, options.only)):
+            if not runs_here(setting.name):
+                continue
             with folder_of(options.keep, setting.name) as folder:
                 yield replace(setting, rounds=options.rounds or setting.rounds), folder
 
