@@ -12,6 +12,7 @@ import sys
 BENCHES = {
     "inner": "the inner loop against a plain PyTorch loop",
     "links": "what a link costs, TLS beside iroh",
+    "codec": "codecs beside torch and a copy in memory",
     "memory": "what the exchange holds in memory against its formula",
 }
 

@@ -244,6 +244,12 @@ class StateHealed(_Event):
     wanted: str
 
 
+class ResidualLost(_Event):
+    """What the codec left out so far is gone with a crash: a contribution counts of which nothing was kept here."""
+
+    version: int
+
+
 class PrivateStateReset(_Event):
     """Inner optimizer state could not be taken back; it starts from zero."""
 
@@ -332,7 +338,7 @@ Event = (
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
     | SharesChanged | PeerUnreachable
     | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
-    | InnerStateRestored | StateHealed | PrivateStateReset
+    | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
     | CouncilChanged | CouncilReformed
     | RunFinished

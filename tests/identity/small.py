@@ -13,6 +13,8 @@ from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import (
     Accumulate,
     AdamW,
+    All,
+    Butterfly,
     Channel,
     Constant,
     Delta,
@@ -23,6 +25,7 @@ from atoll.spec.recipe import (
     Merge,
     Outer,
     Recipe,
+    Route,
     Schedule,
     Sgd,
     Work,
@@ -46,10 +49,13 @@ def diloco(
     start_with: int,
     weights: str = "uniform",
     schedule: Schedule | None = None,
+    what: Delta | None = None,
+    route: Route | None = None,
 ) -> Run:
     """Return a run that exchanges deltas every `steps` steps."""
     merge = Merge(outer=outer, combine=Mean(weights="samples" if weights == "samples" else "uniform"))
-    channel = Channel(when=Every(steps=steps), what=Delta(), merge=merge)
+    whom = All(route=route or Butterfly())
+    channel = Channel(when=Every(steps=steps), what=what or Delta(), merge=merge, whom=whom)
     return _run(Work(inner=inner, batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
 
 

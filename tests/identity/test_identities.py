@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Step
-from atoll.spec.recipe import AdamW, Assign, Cosine, Inner, Outer, Sgd
+from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Outer, Sgd, TopK
 from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
 
@@ -66,6 +66,14 @@ def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
             engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
         common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
+def test_sparseloco_that_keeps_all_and_feeds_nothing_back_is_fedavg() -> None:
+    peers, common = 3, {"inner": Sgd(lr=0.3), "steps": 2, "rounds": 3, "start_with": 3}
+    kept = Delta(codec=TopK(keep=16, block=16), residual=Feedback(decay=0.0), result=Fp32())
+    sparse = diloco(**common, outer=Sgd(lr=1.0), what=kept, route=AllGather())  # type: ignore[arg-type]
+    plain = diloco(**common, outer=Assign())  # type: ignore[arg-type]
+    assert apart(weights_of(trained(sparse, peers)), weights_of(trained(plain, peers))) < SAME
 
 
 def test_diloco_keeps_every_peers_own_adam_between_rounds() -> None:

@@ -15,12 +15,13 @@ from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Engine, Step, Vector
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.llama import Llama
-from atoll.model.shape import elements, initial, shapes
-from atoll.spec.recipe import Accumulate, AdamW, Sgd
+from atoll.model.shape import elements, initial, pieces, shapes
+from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import SIZES, Fresh, Run, Size
 from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
 MOMENTUM = Sgd(lr=0.1, momentum=0.9, nesterov=True)
+MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=AdamW(lr=3e-3))
 
 
 def make(run: Run | None = None, threads: int = 1) -> TorchEngine:
@@ -76,8 +77,8 @@ def test_training_lowers_the_loss() -> None:
     assert after / tokens < trained.loss_sum / trained.steps
 
 
-@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1)])
-def test_a_resumed_engine_goes_on_bit_for_bit(inner: AdamW | Sgd) -> None:
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1), MUON])
+def test_a_resumed_engine_goes_on_bit_for_bit(inner: Inner) -> None:
     run = toy_run(inner=inner, clip=1.0)
     whole = make(run)
     whole.train(toy_steps(4))
@@ -275,3 +276,22 @@ def test_another_process_gets_the_same_bits() -> None:
     )
     said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
     assert said.strip() == trained_digest(threads=2)
+
+
+def test_muon_steps_matrices_by_orthonormal_moves_and_leaves_the_rest_to_adamw() -> None:
+    run = toy_run(inner=Muon(lr=0.1, momentum=0.0, nesterov=False, weight_decay=0.0, adamw=AdamW(lr=3e-3)))
+    adamw = make(toy_run(inner=AdamW(lr=3e-3)))
+    engine = make(run)
+    layout, first = shapes(GROUPED, VOCAB), [Step(samples=(0, 1, 2, 3))]
+    before = pieces(layout, engine.weights())
+    engine.train(first)
+    adamw.train(first)
+    after, plain = pieces(layout, engine.weights()), pieces(layout, adamw.weights())
+    for name, part in after.items():
+        if part.ndim == 2 and "embed" not in name and "lm_head" not in name:
+            unit = 0.1 * max(1.0, part.shape[0] / part.shape[1]) ** 0.5
+            moved = np.linalg.svd(part - before[name], compute_uv=False) / unit
+            assert np.median(moved) > 0.5, f"{name}: most directions of a matrix move"
+            assert moved.max() < 1.4, f"{name}: and none much more than another"
+        else:
+            assert np.array_equal(part, plain[name])

@@ -24,12 +24,14 @@ from atoll.peer.box import Box
 from atoll.peer.fetch import Fetched, fetch_state, serve_fetch
 from atoll.peer.links import Handler, Links
 from atoll.peer.member import Member, Past
+from atoll.peer.private import Private
 from atoll.peer.store import Store
 from atoll.sim import network as networks
 from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, SimNetwork
+from atoll.spec.recipe import Forget
 from atoll.spec.run import Run, identity
 from atoll.swarm import log
 from atoll.swarm.log import History
@@ -161,7 +163,8 @@ class Office:
             store=store,
             run=self.run,
             run_id=identity(self.run),
-            engine=engine(),
+            engine=(model := engine()),
+            private=Private(model, Forget()),
             grid=grid_of(SIZE),
             life=1,
             anchor=state if state is not None else _blank(),

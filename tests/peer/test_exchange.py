@@ -136,7 +136,7 @@ def test_equal_members_keep_equal_shares() -> None:
 
 
 def test_whenever_a_member_dies_in_an_exchange_the_others_commit_that_round() -> None:
-    for at_s in (0.5, 3.0, 8.0, 12.0, 20.0, 30.0, 36.0, 41.0):
+    for at_s in (0.5, 8.0, 20.0, 36.0, 41.0):
         run = counting_run(rounds=5, start_with=3, codec=Fp32())
         scenario = Scenario(
             run=run,

@@ -73,6 +73,20 @@ def test_in_int8_the_payload_is_a_byte_an_element_and_a_step_for_each_block_of_a
     assert not violations(run, outcome), "the anchors are those that the contributions come to in whole steps"
 
 
+def test_sparse_contributions_that_everybody_gathers_cost_the_formula_and_at_most_two_percent_more() -> None:
+    """(N - 1) c bytes: c is what is kept, in 14 bits each, and a table of four values for each chunk."""
+    size, peers, rounds = 4_000_000, 3, 2
+    run = counting_run("sparseloco", rounds=rounds, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(size), rate_bytes_s=FAST_BYTES_S)
+    assert not violations(run, outcome)
+    codec = run.recipe.channel["outer"].what.codec
+    grid = grid_of(size, codec)
+    kept = size // 4096 * 64 + -(-64 * (size % 4096) // 4096)
+    exact = (peers - 1) * (-(-kept * 14 // 8) + 16 * grid.chunks)
+    for peer in range(peers):
+        assert exact <= round_bytes(outcome, peer, rounds) <= (1 + OVERHEAD) * exact
+
+
 def test_ddp_sends_h_times_the_bytes_of_diloco_per_step_at_equal_codec() -> None:
     h = 7
     diloco = play_sized("diloco", 4, Fp32(), rounds=2, steps=h)

@@ -82,7 +82,7 @@ def found_after(run: Run, outcome: Outcome, tamper: Callable[[Vector], None]) ->
     return what
 
 
-@pytest.mark.parametrize("recipe", ["diloco", "opendiloco", "ddp", "fedavg"])
+@pytest.mark.parametrize("recipe", ["diloco", "opendiloco", "ddp", "fedavg", "sparseloco", "muloco", "slowmo"])
 def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     run = counting_run(recipe, rounds=5, start_with=PEERS)
     outcome = play(run, PEERS)

@@ -123,7 +123,7 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "batch = 4",
             'inner = { kind = "adam", lr = 1.0 }',
             'run.toml: recipe.work.inner.kind: unknown kind "adam"',
-            'known kinds: "adamw", "sgd", "accumulate" (did you mean \'adamw\'?)',
+            'known kinds: "adamw", "sgd", "muon", "accumulate" (did you mean \'adamw\'?)',
         ),
         (
             "batch = 4",
@@ -143,7 +143,7 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             '"diloco"',
             '"dilico"',
             "run.toml: recipe.base: no recipe is called 'dilico'",
-            "known recipes: ddp, diloco, fedavg, opendiloco (did you mean 'diloco'?), or the path of a .toml file",
+            f"known recipes: {', '.join(recipe_names())} (did you mean 'diloco'?), or the path of a .toml file",
         ),
         (
             "[budget]",

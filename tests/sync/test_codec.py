@@ -10,12 +10,29 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
+from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
 from atoll.sync.codec import BadChunk, decode, encode, wire_bytes
 
-FLOATS: list[Codec] = [Fp32(), Fp16()]
+FLOATS: list[Codec] = [Fp32(), Fp16(), Bf16()]
 """Each element by itself."""
-CODECS: list[Codec] = [*FLOATS, Int8(), Int8(block=16)]
+DENSE: list[Codec] = [
+    *FLOATS,
+    Int8(),
+    Int8(block=16),
+    Buckets(),
+    Buckets(bits=2, width=6.0),
+    E3m0(),
+    Sign(block=32),
+    Stochastic(),
+    Stochastic(bits=3, block=32),
+]
+SPARSE: list[Codec] = [
+    TopK(keep=4, block=64),
+    TopK(keep=1, block=16, values=Int8(block=16)),
+    TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
+    TopK(keep=16, block=16, values=Sign(block=16)),
+]
+CODECS = DENSE + SPARSE
 finite = arrays(
     np.float32, some.integers(0, 300), elements=some.floats(width=32, allow_nan=False, allow_infinity=False)
 )
@@ -51,7 +68,7 @@ def test_a_chunk_means_the_same_whoever_cut_it(values: Vector, cut: int) -> None
         assert bytes(encode(codec, values[:cut])) + encode(codec, values[cut:]) == encode(codec, values)
 
 
-@pytest.mark.parametrize(("codec", "each"), [(Fp32(), 4), (Fp16(), 2)])
+@pytest.mark.parametrize(("codec", "each"), [(Fp32(), 4), (Fp16(), 2), (Bf16(), 2)])
 def test_a_chunk_has_exactly_so_many_bytes(codec: Codec, each: int) -> None:
     for count in (0, 1, 64, 65536):
         assert len(encode(codec, np.ones(count, np.float32))) == wire_bytes(codec, count) == count * each
@@ -128,10 +145,12 @@ def test_a_chunk_of_another_length_is_refused(codec: Codec, wrong: int) -> None:
     [(codec, bad) for codec in FLOATS for bad in ("nan", "inf", "-inf")],
 )
 def test_a_chunk_with_one_value_that_is_not_finite_is_refused(codec: Codec, bad: str) -> None:
-    values = np.ones(100, "<f4" if isinstance(codec, Fp32) else "<f2")
+    wire = {"fp32": "<f4", "fp16": "<f2"}.get(str(type(codec).__struct_config__.tag), "")
+    values = np.ones(100, wire or "<f4")
     values[57] = float(bad)
+    data = values.tobytes() if wire else values.view("<u2")[1::2].tobytes()  # bf16: the upper half of fp32
     with pytest.raises(BadChunk, match="not finite"):
-        decode(codec, values.tobytes(), 100)
+        decode(codec, data, 100)
 
 
 def test_a_bad_chunk_is_the_other_peers_fault() -> None:
@@ -142,3 +161,146 @@ def test_what_was_decoded_is_ours_to_change() -> None:
     values = decode(Fp32(), encode(Fp32(), np.ones(3, np.float32)), 3)
     values[0] = 7.0
     assert values.tolist() == [7.0, 1.0, 1.0]
+
+
+# every codec
+
+
+def bell(count: int, seed: int = 0) -> Vector:
+    """Return normally distributed values."""
+    return np.random.default_rng(seed).standard_normal(count, np.float32)
+
+
+def off(codec: Codec, values: Vector) -> float:
+    """Return how much of a vector's norm is lost on the way."""
+    back = decode(codec, encode(codec, values), len(values)).astype(np.float64)
+    return float(np.linalg.norm(back - values) / np.linalg.norm(values))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("count", [0, 1, 15, 63, 64, 65, 4096, 5000, 9001])
+def test_a_chunk_is_as_long_as_was_known_before_it_came(codec: Codec, count: int) -> None:
+    data = encode(codec, bell(count))
+    assert len(data) == wire_bytes(codec, count)
+    assert decode(codec, data, count).shape == (count,)
+    assert decode(codec, data, count).dtype == np.float32
+
+
+@settings(deadline=None)
+@given(finite, some.sampled_from(CODECS))
+def test_whatever_is_finite_arrives_finite(values: Vector, codec: Codec) -> None:
+    values = np.clip(values, -1e30, 1e30)
+    assert np.isfinite(decode(codec, encode(codec, values), len(values))).all()
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_chunk_of_zeros_arrives_as_zeros(codec: Codec) -> None:
+    assert not decode(codec, encode(codec, np.zeros(1000, np.float32)), 1000).any()
+
+
+@pytest.mark.parametrize("codec", [codec for codec in CODECS if codec not in FLOATS])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_is_not_finite_is_seen_by_who_decodes(codec: Codec, bad: float) -> None:
+    values = bell(5000)
+    values[57] = bad
+    with pytest.raises(BadChunk, match="not finite"):
+        decode(codec, encode(codec, values), 5000)
+
+
+@settings(deadline=None)
+@given(some.sampled_from(CODECS), some.integers(0, 300), some.integers(0, 2**32))
+def test_whatever_bytes_come_they_are_refused_or_finite(codec: Codec, count: int, seed: int) -> None:
+    data = np.random.default_rng(seed).bytes(wire_bytes(codec, count))
+    try:
+        values = decode(codec, data, count)
+    except BadChunk:
+        return
+    assert values.shape == (count,)
+    assert np.isfinite(values).all()
+
+
+# what is lost, of a million normally distributed values
+
+
+BELL = bell(2**20)
+
+
+@pytest.mark.parametrize(
+    ("codec", "lost"),
+    [
+        (Bf16(), 0.0017),
+        (Int8(block=2**20), 0.0113),
+        (Buckets(bits=8, width=12.0), 0.0135),
+        (Buckets(bits=8, width=6.0), 0.016),
+        (Buckets(bits=4, width=6.0), 0.111),
+        (Buckets(bits=2, width=6.0), 0.42),
+        (E3m0(block=2**20), 0.195),
+        (E3m0(block=64), 0.188),
+        (Sign(), 0.603),  # sqrt(1 - 2 / pi)
+    ],
+)
+def test_so_much_of_a_bell_is_lost(codec: Codec, lost: float) -> None:
+    assert off(codec, BELL) == pytest.approx(lost, rel=0.06)
+
+
+@pytest.mark.parametrize(("keep", "energy"), [(32, 0.070), (64, 0.119), (128, 0.200), (410, 0.439)])
+def test_so_much_of_a_bell_is_in_the_largest_of_each_block(keep: int, energy: float) -> None:
+    assert 1 - off(TopK(keep=keep), BELL) ** 2 == pytest.approx(energy, rel=0.02)
+
+
+def test_two_bits_for_the_largest_are_a_sign_and_a_size() -> None:
+    """Four bins over six deviations: of what is large on either side only two are used."""
+    codec = TopK(keep=64, values=Buckets(bits=2, width=6.0))
+    values, exact = BELL[:65536], decode(TopK(keep=64), encode(TopK(keep=64), BELL[:65536]), 65536)
+    back = decode(codec, encode(codec, values), 65536)
+    assert 0.10 < np.linalg.norm(back - exact) / np.linalg.norm(exact) < 0.13
+    _, counts = np.unique(back, return_counts=True)
+    assert np.sort(counts)[-3:].sum() > 0.999 * 65536, "zero, and one value on either side"
+
+
+# rounding by chance
+
+
+def test_rounding_by_chance_is_right_in_the_mean_and_the_same_for_the_same_seed() -> None:
+    codec, values = Stochastic(bits=3, block=64), bell(64)
+    draws = [decode(codec, encode(codec, values, seed), 64) for seed in range(10_000)]
+    assert np.abs(np.mean(draws, axis=0) - values).max() < 0.05 * np.linalg.norm(values)
+    assert np.std(draws, axis=0).max() > 0.1
+    assert encode(codec, values, 7) == encode(codec, values, 7) != encode(codec, values, 8)
+
+
+# the largest of each block
+
+
+@settings(deadline=None)
+@given(some.integers(1, 700), some.integers(1, 64), some.integers(0, 2**32))
+def test_the_largest_of_each_block_arrive_and_nothing_else(count: int, keep: int, seed: int) -> None:
+    codec, values = TopK(keep=keep, block=64), bell(count, seed)
+    back = decode(codec, encode(codec, values), count)
+    for at in range(0, count, 64):
+        block, came = values[at : at + 64], back[at : at + 64]
+        kept = came != 0
+        assert (came[kept] == block[kept]).all()
+        assert kept.sum() == -(-keep * len(block) // 64)
+        assert kept.all() or np.abs(block[kept]).min() >= np.abs(block[~kept]).max()
+
+
+def test_who_keeps_everything_sends_everything() -> None:
+    values = bell(1000)
+    codec = TopK(keep=64, block=64)
+    assert decode(codec, encode(codec, values), 1000).tobytes() == values.tobytes()
+
+
+def test_sixty_four_of_four_thousand_in_two_bits_are_fourteen_bits_each() -> None:
+    """0.219 bits an element, 146 times less than fp32; the table of the chunk's four bins comes on top."""
+    codec = TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0))
+    assert 8 * (wire_bytes(codec, 2**20) - 4 * 4) / 2**20 == 14 * 64 / 4096
+
+
+@pytest.mark.parametrize("places", [[3, 3], [4, 3], [0, 9]])
+def test_places_that_nobody_would_name_are_refused(places: list[int]) -> None:
+    codec = TopK(keep=4, block=16)  # of the last 8 of 24 elements two are kept
+    data = bytearray(encode(codec, np.arange(24, dtype=np.float32) + 1))
+    data[-1] = places[0] | places[1] << 4
+    with pytest.raises(BadChunk, match="places out of order or outside"):
+        decode(codec, bytes(data), 24)

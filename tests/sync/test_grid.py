@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
+from atoll.spec.recipe import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import CHUNK_BYTES, CHUNK_ELEMENTS_MIN, GROUP_MAX, chunk_elements_max, grid_of
 
-codecs: list[Codec] = [Fp32(), Fp16(), Int8(), Int8(block=16)]
+sparse = TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0))
+codecs: list[Codec] = [Fp32(), Fp16(), Int8(), Int8(block=16), E3m0(), Stochastic(bits=7), sparse]
 sizes = some.one_of(some.integers(1, 20_000), some.integers(1, 10**11))
 
 
@@ -35,9 +36,15 @@ def test_a_chunk_is_never_larger_than_a_message_nor_smaller_than_is_worth_sendin
         assert grid.chunks <= GROUP_MAX
 
 
-@pytest.mark.parametrize("codec", codecs)
+@pytest.mark.parametrize("codec", [codec for codec in codecs if codec != sparse])
 def test_a_chunk_of_a_large_model_is_about_as_long_in_every_codec(codec: Codec) -> None:
-    assert CHUNK_BYTES <= wire_bytes(codec, grid_of(10**9, codec).chunk) <= 1.25 * CHUNK_BYTES
+    assert CHUNK_BYTES / 2 <= wire_bytes(codec, grid_of(10**9, codec).chunk) <= 1.25 * CHUNK_BYTES
+
+
+@settings(deadline=None)
+@given(sizes)
+def test_chunks_have_whole_blocks_where_something_is_chosen_of_each(size: int) -> None:
+    assert grid_of(size, sparse).chunk % 4096 == 0
 
 
 def test_a_model_of_any_real_size_has_a_chunk_for_every_member_of_a_full_group() -> None:

@@ -50,7 +50,8 @@ def _lines(folder: Path) -> dict[str, set[int]]:
     found: dict[str, set[int]] = {}
     for file in measured.get_data().measured_files():
         _, statements, _, missed, _ = measured.analysis2(file)
-        found["/".join(Path(file).parts[-2:])] = set(statements) - set(missed)
+        within = Path(file).parts[max(at for at, part in enumerate(Path(file).parts) if part == "atoll") + 1 :]
+        found["/".join(within)] = set(statements) - set(missed)
     return found
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -31,7 +33,7 @@ from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
-from atoll.spec.recipe import Accumulate, AdamW, Inner, Sgd
+from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -118,7 +120,8 @@ class TorchEngine:
         self._work = run.recipe.work
         self._micro = self._work.micro_batch or self._work.batch
         self._trained = {name: model.get_parameter(name) for name in layout}
-        self._optimizer = _optimizer(self._work.inner, list(self._trained.values()))
+        self._names = {parameter: name for name, parameter in self._trained.items()}
+        self._optimizers = _optimizers(self._work.inner, self._trained)
         # One graph for all: short micro-batches are padded, so a second shape is never compiled.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
 
@@ -145,15 +148,16 @@ class TorchEngine:
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take one optimizer step per entry; the device is waited for once, at the end."""
-        assert self._optimizer is not None, "the recipe only accumulates gradients: use `gradient`"
+        assert self._optimizers, "the recipe only accumulates gradients: use `gradient`"
         with self._on_device():
             loss_sum = torch.zeros((), device=self.device)
             for step in steps:
                 loss_sum += self._backward(step, 1.0)
                 self._clip()
-                for group in self._optimizer.param_groups:
-                    group["lr"] = group["base_lr"] * step.rate
-                self._optimizer.step()
+                for optimizer in self._optimizers:
+                    for group in optimizer.param_groups:
+                        group["lr"] = group["base_lr"] * step.rate
+                    optimizer.step()
                 self._drop_gradients()
             return self._trained_by(steps, loss_sum)
 
@@ -186,9 +190,9 @@ class TorchEngine:
     def private(self) -> bytes:
         """Return the optimizer's state, exact, with a digest of its own against damage."""
         tensors = {}
-        if self._optimizer is not None:
+        for optimizer in self._optimizers:
             for name, parameter in self._trained.items():
-                for key, value in self._optimizer.state.get(parameter, {}).items():
+                for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
         about = _About(inner=_kind(self._work.inner), digest=_digest(tensors))
@@ -203,17 +207,16 @@ class TorchEngine:
             states.setdefault(name, {})[slot] = value
         for name, state in states.items():
             self._check_state(name, state)
-        if self._optimizer is None:
-            return
-        self._optimizer.state.clear()
-        for name, state in states.items():
-            kept = {slot: value.to(self.device, copy=True) for slot, value in state.items()}
-            self._optimizer.state[self._trained[name]] = kept
+        for optimizer in self._optimizers:
+            optimizer.state.clear()
+            for parameter in chain(*(group["params"] for group in optimizer.param_groups)):
+                kept = states.get(self._names[parameter], {})
+                if kept:
+                    optimizer.state[parameter] = {slot: v.to(self.device, copy=True) for slot, v in kept.items()}
 
     def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
-        wanted = _slots(self._work.inner)
         parameter = self._trained.get(name)
-        fits = parameter is not None and set(state) == wanted
+        fits = parameter is not None and set(state) == _slots(_optimized_by(self._work.inner, name, parameter))
         for slot, value in state.items():
             shape = torch.Size([]) if slot == "step" or parameter is None else parameter.shape
             fits = fits and value.shape == shape and value.dtype == torch.float32
@@ -375,11 +378,36 @@ def _can_compile(device: str) -> bool:
 # the optimizer and its state
 
 
+def _optimizers(inner: Inner, trained: dict[str, torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
+    """Return what steps the parameters, each of which has one optimizer."""
+    shared: dict[Inner, list[torch.nn.Parameter]] = {}
+    for name, parameter in trained.items():
+        shared.setdefault(_optimized_by(inner, name, parameter), []).append(parameter)
+    return [optimizer for by, some in shared.items() if (optimizer := _optimizer(by, some)) is not None]
+
+
+def _optimized_by(inner: Inner, name: str, parameter: torch.nn.Parameter) -> Inner:
+    """Return what steps one parameter."""
+    if isinstance(inner, Muon) and (parameter.ndim != 2 or name.startswith(("model.embed_tokens", "lm_head"))):
+        return inner.adamw
+    return inner
+
+
 def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
-    """Return the inner optimizer; weight decay is for matrices only."""
+    """Return an inner optimizer; weight decay is for matrices only."""
     match inner:
         case Accumulate():
             return None
+        case Muon():
+            # It works in bf16, which torch says of every processor that has none, once a process and at length.
+            warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
+            return torch.optim.Muon(
+                [{"params": parameters, "base_lr": inner.lr}],
+                lr=inner.lr,
+                momentum=inner.momentum,
+                nesterov=inner.nesterov,
+                weight_decay=inner.weight_decay,
+            )
         case AdamW():
             matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
             others = [parameter for parameter in parameters if parameter.ndim < 2]
@@ -410,6 +438,8 @@ def _slots(inner: Inner) -> set[str]:
     match inner:
         case AdamW():
             return {"step", "exp_avg", "exp_avg_sq"}
+        case Muon():
+            return {"momentum_buffer"}
         case Sgd(momentum=momentum) if momentum > 0:
             return {"momentum_buffer"}
         case _:

@@ -539,7 +539,7 @@ def _check_returned(member: Member, returned: Returned) -> None:
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
     first, end = member.grid.bounds(returned.index)
-    check(member.channel.what.codec, returned.data, end - first)  # of the right length, and finite
+    check(member.channel.what.merged(), returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:

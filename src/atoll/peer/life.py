@@ -32,6 +32,7 @@ from atoll.peer.follow import follow
 from atoll.peer.links import Links, hear, say
 from atoll.peer.member import Member
 from atoll.peer.messages import AskLog, AskRun, AskTalk
+from atoll.peer.private import Private
 from atoll.peer.reform import reform, tell_log
 from atoll.peer.store import Store
 from atoll.peer.work import recall, work
@@ -263,11 +264,13 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     """Return our desk as the disk knows it: the newest checkpoint, the log, our private state."""
     life = await store.boot()
     anchor = await store.anchor()
+    channel = next(iter(run.recipe.channel.values()))
+    private = Private(engine, channel.what.residual)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
-        anchor = first_anchor(next(iter(run.recipe.channel.values())).merge.outer, weights)
+        anchor = first_anchor(channel.merge.outer, weights)
     else:
-        await recall(box, store, engine, anchor.version)
+        await recall(box, store, private, anchor.version)
     member = Member(
         box=box,
         links=links,
@@ -275,7 +278,8 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run=run,
         run_id=identity(run),
         engine=engine,
-        grid=grid_of(engine.size, next(iter(run.recipe.channel.values())).what.codec),
+        private=private,
+        grid=grid_of(engine.size, channel.what.codec),
         life=life,
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),

@@ -19,6 +19,7 @@ from atoll.model.compute import Cost, Engine
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
 from atoll.peer.links import Links, cancelled
+from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec.load import decode_run
@@ -199,6 +200,7 @@ class Member:
     run: Run
     run_id: str
     engine: Engine
+    private: Private
     grid: Grid
     life: int
     """How often this peer has started."""
@@ -211,9 +213,9 @@ class Member:
     plan: Plan | None = None
     own: Own | None = None
     begun: Begun | None = None
-    """Work that has touched the engine's inner state and is neither counted nor taken back yet."""
+    """Work that has touched our private state and is neither counted nor taken back yet."""
     inner: int = 0
-    """The newest version that the engine's inner state went with in this life."""
+    """The newest version that our private state went with in this life."""
     downloads: Downloads = field(default_factory=Downloads)
     owned: Owned | None = None
     """What we hold of the open round as one of its owners."""

@@ -24,7 +24,7 @@ from atoll.peer.member import Member, Reduction, Sum, plan_id
 from atoll.spec.recipe import Codec, Fp32
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
-from atoll.sync.codec import BadChunk, decode, encode
+from atoll.sync.codec import BadChunk, decode, encode, seed_of
 from atoll.sync.merge import add_up, mean
 
 EARLY_S = 30.0
@@ -172,7 +172,7 @@ class Bench:
 
     async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, codec, grid = self._member, self._owned, self._member.channel.what.codec, self._member.grid
+        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._member.grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
@@ -183,9 +183,9 @@ class Bench:
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
                 first, end = grid.bounds(unit[1])
                 try:
-                    total = _added_up(codec, held, target, weighed, end - first, limit)
+                    total = _added_up(what.codec, held, target, weighed, end - first, limit)
                     if self._alone:
-                        data = encode(codec, mean([total], sum(weighed)))
+                        data = encode(what.merged(), mean([total], sum(weighed)), self._seed(unit[1]))
                         made.append((unit, Reduction(set_id(target), blake3(data).digest(), data)))
                     else:
                         made.append((unit, Sum(set_id(target), sum(weighed), encode(Fp32(), total))))
@@ -211,6 +211,10 @@ class Bench:
         who = short(PeerId(error.contribution.peer))
         self._member.box.journal.write(events.MessageRefused(who=who, why=str(error)))
         self._member.report(Spoiled(self._plan.key, error.contribution.peer, str(error)))
+
+    def _seed(self, index: int) -> int:
+        """Return what chance depends on in a chunk of the result: whoever makes it makes the same."""
+        return seed_of(self._plan.key.version, index)
 
     # means
 
@@ -244,13 +248,13 @@ class Bench:
 
     async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
         """Make the results of some chunks from the sums of the groups, in one job."""
-        member, codec, grid = self._member, self._member.channel.what.codec, self._member.grid
+        member, codec, grid = self._member, self._member.channel.what.merged(), self._member.grid
 
         def job() -> list[tuple[int, Reduction]]:
             made = []
             for index, of, sums in batch:
                 totals = [np.frombuffer(each.data, "<f4").astype(np.float32, copy=False) for each in sums]
-                data = encode(codec, mean(totals, sum(each.weight for each in sums)))
+                data = encode(codec, mean(totals, sum(each.weight for each in sums)), self._seed(index))
                 made.append((index, Reduction(of, blake3(data).digest(), data)))
             return made
 

@@ -27,12 +27,14 @@ from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Begun, Member, Own
+from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
-from atoll.spec.recipe import Channel, Delta, Grad
+from atoll.spec.recipe import Channel, Delta, Feedback, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
-from atoll.sync.codec import check, decoded, encode
+from atoll.sync.codec import check, decoded, encode, seed_of
+from atoll.sync.feedback import encode_fed_back
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
 from atoll.sync.schedule import rate
@@ -133,11 +135,13 @@ async def _contribute(member: Member, announced: OpenRound) -> None:
         return
     encoded = _encoded(member, announced, contribution)
     vectors = 3 * min(1.0, ENCODE_ELEMENTS / member.grid.size)
-    first = await member.job(lambda: next(encoded), vectors)
+    chunks = await member.job(lambda: next(encoded), vectors)
+    while member.private.residual is not None and len(chunks) < member.grid.chunks:
+        chunks |= await member.job(lambda: next(encoded), vectors)  # what is left out is known when all is encoded
     if not announced.key.version % _checkpoint_every(member):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
-        await member.store.keep_private(announced.key.version, await member.job(member.engine.private))
-    member.own = own = Own(announced.key, member.next_serial(), first)
+        await _keep_private(member, announced.key.version)
+    member.own = own = Own(announced.key, member.next_serial(), chunks)
     member.changes.notify()
     while member.own is own and len(own.chunks) < member.grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
@@ -149,16 +153,20 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
-    codec, grid = member.channel.what.codec, member.grid
+    what, grid, residual = member.channel.what, member.grid, member.private.residual
 
     def encoded(index: int) -> memoryview:
-        values = contribution(*grid.bounds(index))
+        first, end = grid.bounds(index)
+        values = contribution(first, end)
         if not np.isfinite(values).all():
             raise LocalError(
                 f"training diverged in round {announced.key.version}: some values are not finite",
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
-        return encode(codec, values)
+        seed = seed_of(announced.key.version, index, member.me)
+        if residual is None or not isinstance(what.residual, Feedback):
+            return encode(what.codec, values, seed)
+        return encode_fed_back(what.codec, values, residual[first:end], what.residual.decay, seed)
 
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
@@ -168,11 +176,11 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
 
 async def _begin(member: Member, announced: OpenRound) -> None:
-    """Take our lease: from here on the inner optimizer moves, so what it is now must be on disk."""
+    """Take our lease: from here on our private state moves, so what it is now must be on disk."""
     await _take_back(member, "the work on this lease begins anew")
     version = member.anchor.version
-    if isinstance(member.channel.what, Delta) and not await member.store.has_private(version):
-        await member.store.keep_private(version, await member.job(member.engine.private))
+    if _leaves_a_trace(member) and not await member.store.has_private(version):
+        await _keep_private(member, version)
         await member.store.keep_only_private(version)
     own = announced.lease_of(member.me)
     member.begun = Begun(announced.key, lease.size(own))
@@ -182,11 +190,20 @@ async def _begin(member: Member, announced: OpenRound) -> None:
     )
 
 
+def _leaves_a_trace(member: Member) -> bool:
+    """Return whether work moves our private state; gradients that are sent whole do not."""
+    return isinstance(member.channel.what, Delta) or member.private.residual is not None
+
+
+async def _keep_private(member: Member, version: int) -> None:
+    await member.store.keep_private(version, await member.box.compute.run(member.private.save, member.private.cost))
+
+
 async def _take_back(member: Member, why: str) -> None:
-    """Put the inner optimizer where it was before work that does not count; nothing to do where none was begun."""
+    """Put our private state where it was before work that does not count; nothing to do where none was begun."""
     begun, member.begun = member.begun, None
-    if begun is None or not isinstance(member.channel.what, Delta):
-        return  # gradients leave no trace in the engine
+    if begun is None or not _leaves_a_trace(member):
+        return
     version = begun.key.version - 1
     private = await member.store.private(version)
     if private is None:
@@ -194,8 +211,7 @@ async def _take_back(member: Member, why: str) -> None:
             f"private/{version}.safetensors is gone: work that did not count cannot be taken back",
             hint="start again: the inner optimizer then begins from zero",
         )
-    engine = member.engine
-    await member.box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+    await member.box.compute.run(partial(member.private.restore, private), member.private.cost)
     member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
@@ -394,7 +410,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
 def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, factor: float) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
-    codec, outer = channel.what.codec, channel.merge.outer
+    codec, outer = channel.what.merged(), channel.merge.outer
     bounds = [grid.bounds(index) for index in range(grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
@@ -424,9 +440,12 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
         member.begun = None
     elif version > member.inner and await store.has_private(version):  # we did this work before a crash
         member.begun = None
-        await recall(member.box, store, member.engine, version)
+        await recall(member.box, store, member.private, version)
     else:
         await _take_back(member, "it counts as done before a crash, of which nothing was kept")
+        if member.private.residual is not None:
+            member.private.forget()  # what was kept of it went out with that work
+            member.box.journal.write(events.ResidualLost(version=version))
     member.inner = max(member.inner, version)
 
 
@@ -456,7 +475,7 @@ async def _checkpoint(member: Member) -> None:
         return
     began_s = asyncio.get_running_loop().time()
     if not await member.store.has_private(version):
-        await member.store.keep_private(version, await member.job(member.engine.private))
+        await _keep_private(member, version)
     size_bytes = await member.store.keep_checkpoint(member.anchor)
     member.box.journal.write(
         events.CheckpointSaved(
@@ -473,17 +492,18 @@ def _checkpoint_every(member: Member) -> int:
     return every or (1 if member.channel.when.steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
-async def recall(box: Box, store: Store, engine: Engine, version: int) -> None:
-    """Take the inner optimizer state after a round's work back; where that cannot be, say that it starts from zero."""
-    private = await store.private(version)
+async def recall(box: Box, store: Store, private: Private, version: int) -> None:
+    """Take the private state after a round's work back; where that cannot be, say that it starts from zero."""
+    saved = await store.private(version)
     why = f"none was saved with version {version}"
-    if private is not None:
+    if saved is not None:
         try:
-            await box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+            await box.compute.run(partial(private.restore, saved), private.cost)
             return
         except LocalError as error:
             why = f"private/{version}.safetensors: {error}"
             await store.drop_private(version)
+    private.forget()
     box.journal.write(events.PrivateStateReset(why=why))
 
 
@@ -541,7 +561,7 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
             channel=next(iter(member.run.recipe.channel)), version=anchor.version, anchor=member.digest, fetched=True
         )
     )
-    await member.store.keep_private(anchor.version, await member.job(member.engine.private))
+    await _keep_private(member, anchor.version)
     await member.store.adopt(fetched.listing, fetched.data)
     member.inner = max(member.inner, anchor.version)
     _stand_if_near(member)

@@ -26,6 +26,8 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
+from safetensors import SafetensorError
+from safetensors.numpy import load
 
 from atoll import journal
 from atoll.errors import LocalError
@@ -37,7 +39,7 @@ from atoll.sim.compute import MARKS, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.retell import Committed, announcements, commits
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import Butterfly, Codec, Delta, Fp16, Fp32, Int8
+from atoll.spec.recipe import Butterfly, Codec, Delta, Forget, Fp16, Fp32, Int8
 from atoll.spec.run import Run
 from atoll.swarm.log import (
     CouncilChanged,
@@ -323,6 +325,16 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
             (handed_out if began else done).update(now)
 
 
+def _inner(run: Run, private: bytes) -> bytes:
+    """Return the inner state in saved private state: beside a residual or alone."""
+    if next(iter(run.recipe.channel.values())).what.residual == Forget():
+        return private
+    try:
+        return load(private)["inner"].tobytes()
+    except SafetensorError as error:
+        raise LocalError(str(error)) from error
+
+
 def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
     """Check that the inner state saved with a checkpoint has no steps of work that was not counted.
 
@@ -338,7 +350,7 @@ def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
             version = int(path.removeprefix("checkpoint/").removesuffix(".safetensors"))
             counted = _samples_of(bytes(host.peer), version, committed) // batch
             try:
-                steps = steps_in(private) if private else 0
+                steps = steps_in(_inner(run, private)) if private else 0
             except LocalError as error:
                 yield f"peer {host.place} cannot read its inner state any more: {error}"
                 continue
@@ -414,7 +426,10 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk. In int8
     that does not show: each block rounds the marks of a life to steps of its own.
     """
-    marked = not isinstance(next(iter(run.recipe.channel.values())).what.codec, Int8)
+    what = next(iter(run.recipe.channel.values())).what
+    if not isinstance(what.codec, Fp32 | Fp16 | Int8) or what.residual != Forget():
+        return  # what a block or a residual makes of a life's marks no log tells; that all agree is checked elsewhere
+    marked = not isinstance(what.codec, Int8)
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -500,6 +515,8 @@ def _sent(codec: Codec, values: Vector) -> Vector:
             chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
             blocks = [chunk[at : at + block] for chunk in chunks for at in range(0, len(chunk), block)]
             return np.concatenate([_in_whole_steps(each) for each in blocks])
+        case _:
+            raise AssertionError("no log tells what arrives of values in this codec")
 
 
 def _in_whole_steps(block: Vector) -> Vector:

@@ -16,16 +16,28 @@ from atoll.spec.recipe import (
     GROUP_MAX,
     Accumulate,
     AdamW,
+    AllGather,
     Assign,
+    Bf16,
+    Buckets,
     Butterfly,
     Channel,
+    Codec,
     Constant,
     Cosine,
     Delta,
+    E3m0,
+    Feedback,
+    Fp16,
+    Fp32,
     Grad,
     Int8,
+    Muon,
     Recipe,
     Sgd,
+    Sign,
+    Stochastic,
+    TopK,
     Work,
     Wsd,
 )
@@ -164,8 +176,7 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     route = channel.whom.route
     if isinstance(route, Butterfly):
         yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
-    if isinstance(channel.what.codec, Int8):
-        yield _within((*path, "what", "codec", "block"), channel.what.codec.block, BLOCK_MIN, BLOCK_MAX)
+    yield from _wire_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():
@@ -178,11 +189,51 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
             what = "false, so recipe.work.schedule would have no effect"
             yield not idle, (*path, "merge", "scheduled"), what, "set it to true, or leave the schedule out"
         case Delta():
-            hint = 'choose recipe.work.inner of kind "adamw" or "sgd", or exchange { kind = "grad" }'
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Sgd | Assign | Accumulate) -> Iterator[Rule]:
+def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Codecs, and which of them go with the route."""
+    what, route = channel.what, channel.whom.route
+    path = (*path, "what")
+    yield from _codec_rules((*path, "codec"), what.codec)
+    if isinstance(what.residual, Feedback):
+        yield _within((*path, "residual", "decay"), what.residual.decay, 0, 1)
+    if what.result is not None:
+        yield from _codec_rules((*path, "result"), what.result)
+    sparse = isinstance(what.merged(), TopK)
+    hint = 'set result = { kind = "fp32" }, with whom.route = { kind = "all-gather" }'
+    yield not sparse, (*path, "result"), "the mean of sparse contributions is not as sparse: most would be lost", hint
+    same = what.result is None or isinstance(route, AllGather)
+    hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
+    yield same, (*path, "result"), "on a butterfly results travel in the form of contributions", hint
+    own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
+    said = "everybody makes the result alone, and sums within it would differ between machines"
+    yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
+    match codec:
+        case Int8() | E3m0() | Sign():
+            yield _within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+        case Stochastic():
+            yield _within((*path, "bits"), codec.bits, 2, 12)
+            yield _within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+        case Buckets():
+            yield _within((*path, "bits"), codec.bits, 1, 8)
+            yield _above((*path, "width"), codec.width)
+        case TopK():
+            yield _within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+            power = codec.block & (codec.block - 1) == 0
+            yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
+            yield _within((*path, "keep"), codec.keep, 1, codec.block)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case Fp32() | Fp16() | Bf16():
+            pass
+
+
+def _optimizer_rules(path: KeyPath, optimizer: AdamW | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
     match optimizer:
         case AdamW():
             yield _above((*path, "lr"), optimizer.lr)
@@ -195,6 +246,11 @@ def _optimizer_rules(path: KeyPath, optimizer: AdamW | Sgd | Assign | Accumulate
             yield _below_one((*path, "momentum"), optimizer.momentum)
             real = optimizer.momentum > 0 or not optimizer.nesterov
             yield real, (*path, "nesterov"), "is true without momentum", "set momentum, for example 0.9"
+        case Muon():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _below_one((*path, "momentum"), optimizer.momentum)
+            yield _within((*path, "weight_decay"), optimizer.weight_decay, 0)
+            yield from _optimizer_rules((*path, "adamw"), optimizer.adamw)
         case Assign() | Accumulate():
             pass
 

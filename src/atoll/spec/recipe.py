@@ -39,8 +39,12 @@ class Fp16(Axis, tag="fp16"):
     """Two bytes an element: IEEE half, values beyond its range clipped to the largest half."""
 
 
+class Bf16(Axis, tag="bf16"):
+    """Two bytes an element: the upper half of an fp32, rounded to the nearest."""
+
+
 BLOCK_MIN, BLOCK_MAX = 16, 65536
-"""Elements that may share a step: in smaller blocks int8 would be no shorter than fp16."""
+"""Elements that may share a scale: in smaller blocks int8 would be no shorter than fp16."""
 
 
 class Int8(Axis, tag="int8"):
@@ -50,19 +54,83 @@ class Int8(Axis, tag="int8"):
     """Elements that share a step; each block costs four bytes more."""
 
 
-Codec = Fp32 | Fp16 | Int8
+class Buckets(Axis, tag="buckets"):
+    """So many bits an element: even bins around the chunk's mean, each sent as the mean of what fell into it."""
+
+    bits: int = 8
+    width: float = 12.0
+    """Standard deviations from the first bin to the last; what lies outside falls into those."""
 
 
-class Delta(Axis, tag="delta"):
+class E3m0(Axis, tag="e3m0"):
+    """Four bits an element: a sign and one of seven powers of two below its block's largest, or zero."""
+
+    block: int = 64
+    """Elements that share a scale; each block costs four bytes more."""
+
+
+class Sign(Axis, tag="sign"):
+    """A bit an element: its sign, times the mean magnitude of its block."""
+
+    block: int = 4096
+
+
+class Stochastic(Axis, tag="stochastic"):
+    """So many bits an element: even steps of its block's norm, up or down by chance so that the mean is right."""
+
+    bits: int = 8
+    block: int = 512
+
+
+Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Stochastic
+"""What becomes of a value."""
+
+
+class TopK(Axis, tag="top-k"):
+    """Of each block the largest only: where they are in as few bits as a place in the block needs, and their values."""
+
+    keep: int = 64
+    block: int = 4096
+    """A power of two, at most 65536."""
+    values: Quantiser = Fp32()
+
+
+Codec = Quantiser | TopK
+
+
+class Forget(Axis, tag="forget"):
+    """What the codec leaves out is lost."""
+
+
+class Feedback(Axis, tag="feedback"):
+    """What the codec leaves out is kept and added to the next contribution (error feedback)."""
+
+    decay: float = 1.0
+    """So much of it is kept."""
+
+
+Residual = Forget | Feedback
+
+
+class _Quantity(Axis):
+    """Something to exchange, and its form on the wire."""
+
+    codec: Codec = Fp32()
+    residual: Residual = Forget()
+    result: Codec | None = None
+    """The form of what contributions are merged into; none: the same as theirs."""
+
+    def merged(self) -> Codec:
+        """Return the codec of results."""
+        return self.codec if self.result is None else self.result
+
+
+class Delta(_Quantity, tag="delta"):
     """The anchor minus the local weights."""
 
-    codec: Codec = Fp32()
 
-
-class Grad(Axis, tag="grad"):
+class Grad(_Quantity, tag="grad"):
     """The mean gradient of the steps since the last exchange, taken at the anchor."""
-
-    codec: Codec = Fp32()
 
 
 What = Delta | Grad
@@ -199,7 +267,18 @@ class Accumulate(Axis, tag="accumulate"):
     """Only accumulate gradients: the weights move at the exchange."""
 
 
-Inner = AdamW | Sgd | Accumulate
+class Muon(Axis, tag="muon"):
+    """Momentum made orthonormal, for the matrices inside the model; AdamW for embeddings, head and vectors."""
+
+    lr: float
+    adamw: AdamW
+    """For what is not a matrix inside the model."""
+    momentum: float = 0.95
+    nesterov: bool = True
+    weight_decay: float = 0.1
+
+
+Inner = AdamW | Sgd | Muon | Accumulate
 
 
 class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

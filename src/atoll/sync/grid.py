@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from atoll.spec.recipe import Codec, Fp32
+from atoll.spec.recipe import Codec, Fp32, TopK
 from atoll.sync.codec import wire_bytes
 
 FP32 = Fp32()
 CHUNK_BYTES = 256 * 1024
-"""What a large chunk is on the wire, or a little more: a message costs the same whatever is in it."""
+"""What a large chunk is on the wire, half as much to a little more: a message costs the same whatever is in it."""
 CHUNK_ELEMENTS_MIN = 64
 GROUP_MAX = 64
 """Members of one all-to-all exchange; a grid has at least about this many chunks when the model allows."""
@@ -39,12 +39,17 @@ class Grid(Struct, frozen=True):
 
 
 def grid_of(size: int, codec: Codec = FP32) -> Grid:
-    """Return the grid of a vector: chunks as large as the limit allows while there are enough to share out."""
-    fair = -(-size // GROUP_MAX)
-    return Grid(size, min(chunk_elements_max(codec), max(CHUNK_ELEMENTS_MIN, fair)))
+    """Return the grid of a vector: chunks as large as the limit allows while there are enough to share out.
+
+    A chunk of what is chosen by the block has whole blocks, since of a short one more is sent.
+    """
+    fair = max(CHUNK_ELEMENTS_MIN, -(-size // GROUP_MAX))
+    block = codec.block if isinstance(codec, TopK) else 1
+    return Grid(size, min(chunk_elements_max(codec), -(-fair // block) * block))
 
 
 def chunk_elements_max(codec: Codec) -> int:
-    """Return how many elements a chunk has at most."""
-    element_bytes = wire_bytes(codec, CHUNK_BYTES) // CHUNK_BYTES
-    return CHUNK_BYTES // element_bytes
+    """Return how many elements a chunk has at most; a power of two, so that blocks fit in."""
+    element_bits = 8 * wire_bytes(codec, CHUNK_BYTES) // CHUNK_BYTES
+    fitting = 8 * CHUNK_BYTES // max(1, element_bits)
+    return 1 << (fitting.bit_length() - 1)

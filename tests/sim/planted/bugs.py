@@ -250,8 +250,7 @@ BUGS = (
         "the journal says that the inner optimizer was put back, and it was not",
         (
             "peer/work.py",
-            """    engine = member.engine
-    await member.box.compute.run(lambda: engine.restore(private), Cost(moved_bytes=8.0 * engine.size))
+            """    await member.box.compute.run(partial(member.private.restore, private), member.private.cost)
     member.box""",
             "    member.box",
         ),
@@ -433,7 +432,7 @@ BUGS = (
         "not-finite-accepted",
         "Bad input",
         "values that are not finite, or too large, go into the mean",
-        ("sync/codec.py", "    if not fine:\n", "    if not count:\n"),
+        ("sync/codec/__init__.py", "    if problem := _why_not(codec, data, count):\n", "    if problem := '':\n"),
         (
             "peer/reduce.py",
             "    if not (float(total.max()) <= limit and float(total.min()) >= -limit):\n",

@@ -1,0 +1,160 @@
+"""How fast codecs are: ours beside what plain torch does for the same, and the machine's memory.
+
+    python -m bench.codec                     every codec, one thread
+    python -m bench.codec --only 'top-k*'     those with such names
+
+A vector is encoded and decoded chunk by chunk, as a peer does it; times are in fp32 bytes of the vector per second.
+The bound is a copy of it in memory, chunk by chunk too, the least that any codec has to do that reads and writes. For
+int8 and top-k the same is done by torch in its plainest form (no packing of places, no values in fewer bits, which ours
+does on top). Ours, torch and the copy take turns, and the best of the turns counts: a machine is only ever held up.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+import numpy as np
+import torch
+from bench.show import parser_of, show
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
+from atoll.sync.codec import decode, encode, wire_bytes
+from atoll.sync.feedback import encode_fed_back
+from atoll.sync.grid import Grid, grid_of
+
+ELEMENTS = 2**24
+TURNS = 5
+TWO_BITS = Buckets(bits=2, width=6.0)
+CODECS: dict[str, Codec] = {
+    "fp32": Fp32(),
+    "fp16": Fp16(),
+    "bf16": Bf16(),
+    "int8": Int8(),
+    "buckets-8": Buckets(),
+    "buckets-2": TWO_BITS,
+    "e3m0": E3m0(),
+    "sign": Sign(),
+    "stochastic-4": Stochastic(bits=4),
+    "top-k": TopK(),
+    "top-k-2bit": TopK(values=TWO_BITS),
+}
+FED_BACK = ("int8", "top-k-2bit")
+"""Those that are also measured with a residual."""
+
+
+@dataclass
+class Row:
+    """One codec."""
+
+    name: str
+    bits: float
+    """Of an element on the wire."""
+    encode_gb_s: float
+    decode_gb_s: float
+    copy_gb_s: float
+    torch_gb_s: float | None
+    """Encoding, in torch's plainest form."""
+
+
+def measured(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> Row:
+    """Return a codec's row."""
+    grid = grid_of(values.size, codec)
+    residual = np.zeros_like(values)
+    target = np.empty_like(values)
+
+    def encoded(first: int, end: int) -> memoryview:
+        if fed_back:
+            return encode_fed_back(codec, values[first:end], residual[first:end], 0.95)
+        return encode(codec, values[first:end])
+
+    chunks = [bytes(encoded(first, end)) for first, end in _bounds(grid)]
+    plain = _torch(codec, values)
+    ways: dict[str, Callable[[], object]] = {
+        "encode": lambda: [encoded(first, end) for first, end in _bounds(grid)],
+        "decode": lambda: [decode(codec, c, e - f) for c, (f, e) in zip(chunks, _bounds(grid), strict=True)],
+        "copy": lambda: [_copied(target[f:e], values[f:e]) for f, e in _bounds(grid)],
+        **({"torch": lambda: [plain(f, e) for f, e in _bounds(grid)]} if plain is not None else {}),
+    }
+    took_s = _best_of_turns(ways)
+    rates = {way: 4e-9 * values.size / best_s for way, best_s in took_s.items()}
+    bits = 8 * sum(wire_bytes(codec, end - first) for first, end in _bounds(grid)) / values.size
+    return Row(name, bits, rates["encode"], rates["decode"], rates["copy"], rates.get("torch"))
+
+
+def _copied(target: Vector, values: Vector) -> Vector:
+    np.copyto(target, values)
+    return target
+
+
+def _bounds(grid: Grid) -> Iterator[tuple[int, int]]:
+    return map(grid.bounds, range(grid.chunks))
+
+
+def _best_of_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """Return the shortest time of each way, which take turns."""
+    best_s = dict.fromkeys(ways, float("inf"))
+    for _ in range(TURNS):
+        for name, way in ways.items():
+            began_s = time.perf_counter()
+            way()
+            best_s[name] = min(best_s[name], time.perf_counter() - began_s)
+    return best_s
+
+
+def _torch(codec: Codec, values: Vector) -> Callable[[int, int], object] | None:
+    """Return how torch encodes a chunk in its plainest form, where there is one to compare with."""
+    whole = torch.from_numpy(values)
+
+    def absmax(first: int, end: int) -> object:
+        rows = whole[first:end].view(-1, codec.block)  # type: ignore[union-attr]
+        steps = rows.abs().amax(dim=1, keepdim=True) / 127
+        return (rows / steps).round().to(torch.int8), steps
+
+    def largest(first: int, end: int) -> object:
+        rows = whole[first:end].view(-1, codec.block)  # type: ignore[union-attr]
+        places = rows.abs().topk(codec.keep, dim=1, sorted=False).indices  # type: ignore[union-attr]
+        return rows.gather(1, places), places
+
+    match codec:
+        case Int8():
+            return absmax
+        case TopK():
+            return largest
+        case _:
+            return None
+
+
+def main() -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--only", default="*", help="codecs with such names: int8, top-k*, ...")
+    parser.add_argument("--elements", type=int, default=ELEMENTS, help="of the vector; a multiple of 4096")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    values = np.random.default_rng(0).standard_normal(options.elements, np.float32)
+    names = [(name, False) for name in CODECS] + [(name, True) for name in FED_BACK]
+    rows = (
+        measured(f"{name}{', fed back' if fed_back else ''}", CODECS[name], values, fed_back=fed_back)
+        for name, fed_back in names
+        if fnmatch(name, options.only)
+    )
+    show(rows, _text, as_json=options.json)
+    return 0
+
+
+def _text(row: Row) -> str:
+    beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
+    encodes, decodes = (f"{rate:5.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in _rates(row))
+    return f"{row.name:<22}{row.bits:6.2f} bits   encodes {encodes}{beside})   decodes {decodes})"
+
+
+def _rates(row: Row) -> tuple[float, float]:
+    return row.encode_gb_s, row.decode_gb_s
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""What a vector looks like on the wire, chunk by chunk.
+
+Each chunk is encoded by itself, so it means the same whoever sends it, and is as long as its codec and its number of
+elements say: how long is known before it comes. Decoding checks what came from another machine: the length must fit
+and every value must be finite, or the sender is to blame.
+
+    floats      fp32, fp16, bf16                      each element by itself
+    scales      int8, e3m0, sign, stochastic          elements share a scale with their block
+    buckets     a table of the chunk's own, and each element's place in it
+    sparse      the largest of each block, in any of the forms above, and where they are
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from atoll.errors import PeerError
+from atoll.model.compute import Vector
+from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
+from atoll.sync.codec import buckets, scales, sparse
+
+_HALF_MAX = 65504.0
+_BF16_MAX = np.float32(3.3895314e38)
+_BF16_EXPONENT = np.uint16(0x7F80)
+"""All ones: not finite."""
+
+
+class BadChunk(PeerError):
+    """A chunk from another peer has the wrong length or holds a value that is not finite."""
+
+
+def wire_bytes(codec: Codec, count: int) -> int:
+    """Return how many bytes a chunk of so many elements is."""
+    match codec:
+        case Fp32():
+            return 4 * count
+        case Fp16() | Bf16():
+            return 2 * count
+        case Int8() | E3m0() | Sign() | Stochastic():
+            return scales.scaled_bytes(codec, count)
+        case Buckets():
+            return buckets.bucket_bytes(codec, count)
+        case TopK():
+            return wire_bytes(codec.values, sparse.kept(codec, count)) + sparse.places_bytes(codec, count)
+
+
+def encode(codec: Codec, values: Vector, seed: int = 0) -> memoryview:
+    """Return the wire bytes of some elements, little-endian: where they are those in memory, without a copy.
+
+    `seed` is what chance depends on, in codecs that round by chance.
+    """
+    match codec:
+        case Fp32():
+            return np.ascontiguousarray(values, "<f4").view(np.uint8).data
+        case Fp16():
+            return np.clip(values, -_HALF_MAX, _HALF_MAX).astype("<f2").view(np.uint8).data
+        case Bf16():
+            return _upper_halves(values)
+        case Int8() | E3m0() | Sign() | Stochastic():
+            return scales.to_scales(codec, values, seed)
+        case Buckets():
+            return buckets.to_buckets(codec, values)
+        case TopK():
+            chosen, places = sparse.largest(codec, values)
+            return np.concatenate([np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
+
+
+def seed_of(version: int, index: int, peer: bytes = b"") -> int:
+    """Return what chance depends on in a chunk of a round's result, or of a peer's contribution to it."""
+    words = version.to_bytes(8, "little") + index.to_bytes(8, "little") + peer
+    return int.from_bytes(blake3(words).digest(length=16), "little")
+
+
+def check(codec: Codec, data: bytes | memoryview, count: int) -> None:
+    """Raise `BadChunk` unless some bytes are `count` finite elements."""
+    expected = wire_bytes(codec, count)
+    if len(data) != expected:
+        raise BadChunk(f"a chunk of {count} elements came as {len(data)} bytes, not {expected}")
+    if problem := _why_not(codec, data, count):
+        raise BadChunk(f"a chunk {problem}")
+
+
+def decode(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
+    """Return `count` elements from wire bytes, not to be written to; raises `BadChunk`."""
+    check(codec, data, count)
+    return decoded(codec, data, count)
+
+
+def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
+    """Return `count` elements from wire bytes that were checked, not to be written to."""
+    match codec:
+        case Fp32():
+            return np.frombuffer(data, "<f4").astype(np.float32, copy=False)
+        case Fp16():
+            return np.frombuffer(data, "<f2").astype(np.float32)
+        case Bf16():
+            return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
+        case Int8() | E3m0() | Sign() | Stochastic():
+            return scales.from_scales(codec, data, count)
+        case Buckets():
+            return buckets.from_buckets(codec, data, count)
+        case TopK():
+            values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
+            chosen = decoded(codec.values, memoryview(data)[:values_bytes], sparse.kept(codec, count))
+            return sparse.spread(codec, chosen, np.frombuffer(data, np.uint8, offset=values_bytes), count)
+
+
+def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
+    """Return what is wrong with wire bytes of the right length; empty: nothing."""
+    match codec:
+        case Fp32():
+            return _finite(np.isfinite(np.frombuffer(data, "<f4")))
+        case Fp16():
+            return _finite(np.isfinite(np.frombuffer(data, "<f2")))
+        case Bf16():
+            return _finite((np.frombuffer(data, "<u2") & _BF16_EXPONENT) != _BF16_EXPONENT)
+        case Int8() | E3m0() | Sign() | Stochastic():
+            return scales.why_not(codec, data, count)
+        case Buckets():
+            return buckets.why_not(codec, data, count)
+        case TopK():
+            values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
+            places = np.frombuffer(data, np.uint8, offset=values_bytes)
+            problem = _why_not(codec.values, memoryview(data)[:values_bytes], sparse.kept(codec, count))
+            return problem or sparse.why_not(codec, places, count)
+
+
+def _finite(each: NDArray[np.bool_]) -> str:
+    return "" if each.all() else "holds values that are not finite"
+
+
+def _upper_halves(values: Vector) -> memoryview:
+    """Return values as bf16: what is cut off rounds to the nearest, a half to the even."""
+    bits = np.clip(values, -_BF16_MAX, _BF16_MAX).view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return rounded.astype("<u2").view(np.uint8).data

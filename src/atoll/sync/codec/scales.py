@@ -1,0 +1,186 @@
+"""Values that share a scale with their block: even steps, powers of two, or nothing but a sign.
+
+On the wire come the blocks' scales (fp32), then the elements' codes, packed. A block of zeros has the scale 0, and so
+has one whose largest is too small to divide by.
+
+    int8         a signed byte: so many steps, the largest of the block being 127
+    e3m0         four bits: a sign, and 0 or 2^-6 .. 2^0 of the block's largest
+    sign         a bit: plus or minus the block's mean magnitude
+    stochastic   a few bits: so many steps of the block's norm, rounded up or down by chance
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import E3m0, Int8, Sign, Stochastic
+from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
+
+Scaled = Int8 | E3m0 | Sign | Stochastic
+
+_STEPS = 127
+_OCTAVES = 7
+_POWERS = np.array([0.0, *(2.0 ** (power - _OCTAVES + 1) for power in range(_OCTAVES))], np.float32)
+_E3M0 = np.concatenate([_POWERS, -_POWERS])
+"""What each four bits stand for, in units of the block's largest."""
+_EXPONENT_BIAS = 127
+_HALF_UP = 1 << 22
+"""Added to the bits of a float, carries into its exponent from one and a half times a power of two upwards."""
+SCALE_MIN = np.float32(2.0**-120)
+"""A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
+SCALE_MAX = np.float32(2.0**120)
+"""And so must 128 of them."""
+
+
+def bits_of(codec: Scaled) -> int:
+    """Return how many bits an element has."""
+    match codec:
+        case Int8():
+            return 8
+        case E3m0():
+            return 4
+        case Sign():
+            return 1
+        case Stochastic(bits=bits):
+            return bits
+
+
+def scaled_bytes(codec: Scaled, count: int) -> int:
+    """Return how many bytes so many elements are."""
+    return 4 * _blocks(count, codec.block) + packed_bytes(count, bits_of(codec))
+
+
+def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
+    """Return the wire bytes of some elements; `seed` is what chance depends on, where there is any."""
+    rows = in_rows(values, codec.block)
+    wire = np.empty(scaled_bytes(codec, values.size), np.uint8)
+    scales, codes = wire[: 4 * len(rows)].view("<f4"), wire[4 * len(rows) :]
+    with np.errstate(all="ignore"):  # the scale of what is not finite is not finite either, and is refused
+        if isinstance(codec, Int8):
+            _in_steps(rows, scales, codes.view(np.int8))
+        else:
+            scales[:] = _scales(codec, rows, values.size)
+            codes[:] = pack(_codes(codec, rows, _per_one(scales), seed).reshape(-1)[: values.size], bits_of(codec))
+    return wire.data
+
+
+def from_scales(codec: Scaled, data: bytes | memoryview, count: int) -> Vector:
+    """Return `count` elements from wire bytes that were checked."""
+    scales, values = _scales_in(codec, data, count), _units(codec, _codes_in(codec, data, count))
+    whole = count - count % codec.block
+    values[:whole].reshape(-1, codec.block)[:] *= scales[: whole // codec.block, None]
+    values[whole:] *= scales[-1] if count % codec.block else np.float32(1.0)
+    return values
+
+
+def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
+    """Return what is wrong with wire bytes of the right length; empty: nothing."""
+    if not (np.abs(_scales_in(codec, data, count)) <= SCALE_MAX).all():
+        return "holds values that are not finite"
+    codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
+    return "" if is_padded(codes, count, bits_of(codec)) else "has bits after its last element"
+
+
+def in_rows(values: Vector, block: int) -> NDArray[np.float32]:
+    """Return the values a block a row, the last one filled up with zeros."""
+    lacking = -values.size % block
+    full = np.concatenate([values, np.zeros(lacking, np.float32)]) if lacking else values
+    return full.reshape(-1, block)
+
+
+def _in_steps(rows: NDArray[np.float32], scales: NDArray[np.float32], codes: NDArray[np.int8]) -> None:
+    """Write the steps of blocks, and how many of them each element is."""
+    scales[:] = _nonzero(_largest(rows) / np.float32(_STEPS))
+    steps = rows * _per_one(scales)[:, None]
+    codes[:] = np.rint(steps, out=steps).reshape(-1)[: codes.size]
+
+
+def _per_one(scales: NDArray[np.float32]) -> Vector:
+    return np.divide(1.0, scales, out=np.zeros(scales.shape, np.float32), where=scales > 0)
+
+
+def _nonzero(scales: Vector) -> Vector:
+    """Return scales, zero where they are too small to divide by."""
+    return np.where(scales < SCALE_MIN, np.float32(0.0), scales)
+
+
+def _blocks(count: int, block: int) -> int:
+    return -(-count // block)
+
+
+def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: int) -> Vector:
+    """Return each block's scale: what the code 1 stands for."""
+    match codec:
+        case E3m0():
+            scales = _largest(rows)
+        case Sign():
+            filled = np.full(len(rows), codec.block, np.float32)
+            filled[-1:] -= -count % codec.block
+            scales = np.abs(rows).sum(axis=1) / filled
+        case Stochastic(bits=bits):
+            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+            scales = (norms / _levels(bits)).astype(np.float32)
+    return _nonzero(scales)
+
+
+def _largest(rows: NDArray[np.float32]) -> Vector:
+    largest: Vector = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
+    return largest
+
+
+def _codes(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int) -> NDArray[Any]:
+    match codec:
+        case E3m0():
+            return _powers(rows * per_one[:, None])
+        case Sign():
+            return np.signbit(rows)
+        case Stochastic(bits=bits):
+            steps = rows * per_one[:, None]
+            steps += np.random.Generator(np.random.Philox(seed)).random(rows.shape, np.float32)
+            levels = _levels(bits)
+            whole: NDArray[np.int16] = np.clip(np.floor(steps, out=steps), -levels, levels).astype(np.int16)
+            return whole + levels
+
+
+def _levels(bits: int) -> int:
+    """Return how many steps there are on either side of zero."""
+    return max(1, (1 << (bits - 1)) - 1)
+
+
+def _powers(parts: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return the nearest power of two of each part of a largest: its place, and 8 more where it is negative."""
+    exponents = ((parts.view(np.int32) & 0x7FFFFFFF) + _HALF_UP) >> 23
+    places: NDArray[np.uint8] = np.clip(exponents - (_EXPONENT_BIAS - _OCTAVES), 0, _OCTAVES).astype(np.uint8)
+    small = 2.0**-_OCTAVES  # half of the smallest power: what is above it is nearer to that than to zero
+    np.maximum(places, np.abs(parts) >= small, out=places)
+    places += np.uint8(_OCTAVES + 1) * np.signbit(parts)
+    return places
+
+
+def _units(codec: Scaled, codes: NDArray[Any]) -> Vector:
+    """Return what codes stand for, in units of their blocks' scales."""
+    units: Vector
+    match codec:
+        case Int8():
+            units = codes.view(np.int8).astype(np.float32)
+        case E3m0():
+            units = _E3M0[codes]
+        case Sign():
+            units = np.float32(1.0) - np.float32(2.0) * codes.astype(np.float32)
+        case Stochastic(bits=bits):
+            units = codes.astype(np.float32) - np.float32(_levels(bits))
+    return units
+
+
+def _scales_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[np.float32]:
+    # Data lies anywhere; this is aligned.
+    return np.frombuffer(data, "<f4", _blocks(count, codec.block)).astype(np.float32)
+
+
+def _codes_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[Any]:
+    packed = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
+    return unpack(packed, count, bits_of(codec))

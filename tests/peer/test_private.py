@@ -1,0 +1,134 @@
+"""Private state in one file: the inner optimizer and what the codec left out go together, or not at all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.errors import LocalError
+from atoll.model.compute import Cost, Step, Vector
+from atoll.peer.private import Private
+from atoll.peer.store import anchor_from_bytes
+from atoll.sim.compute import MARKS, CountingEngine, delta_of, first_weights
+from atoll.sim.faults import Crash, Fault, Partition
+from atoll.sim.scenario import Outcome
+from atoll.spec.recipe import All, AllGather, Assign, Codec, Delta, Feedback, Forget, Fp32, Merge, TopK
+from atoll.spec.run import Run
+from tests.peer.world import assert_sound, counting_run, events, name, once, play, sized
+
+SIZE = 1000
+
+
+def engine() -> CountingEngine:
+    return CountingEngine(seed=0, size=SIZE, tokens_per_sample=16, sample_cost=Cost(flop=1.0))
+
+
+def worked(private: Private, model: CountingEngine) -> None:
+    """Leave something behind."""
+    model.train([Step(samples=(1, 2))])
+    assert private.residual is not None
+    private.residual[:] = np.arange(SIZE)
+
+
+def test_both_come_back_together() -> None:
+    model = engine()
+    private = Private(model, Feedback())
+    worked(private, model)
+    saved = private.save()
+    other = Private(engine(), Feedback())
+    other.restore(saved)
+    assert other.residual is not None
+    assert other.residual.tolist() == list(range(SIZE))
+    assert other.save() == saved
+
+
+def test_what_nothing_is_left_out_of_is_the_engines_own_state() -> None:
+    model = engine()
+    assert Private(model, Forget()).save() == model.private()
+
+
+@pytest.mark.parametrize("where", [-1, -2000, 40])
+def test_damage_is_seen_and_changes_nothing(where: int) -> None:
+    model = engine()
+    private = Private(model, Feedback())
+    worked(private, model)
+    saved = bytearray(private.save())
+    saved[where] ^= 0xFF
+    before = private.save()
+    with pytest.raises(LocalError):
+        private.restore(bytes(saved))
+    assert private.save() == before
+
+
+def test_state_of_another_model_is_refused() -> None:
+    small = CountingEngine(seed=0, size=10, tokens_per_sample=16, sample_cost=Cost(flop=1.0))
+    with pytest.raises(LocalError, match="another model"):
+        Private(engine(), Feedback()).restore(Private(small, Feedback()).save())
+
+
+# in a run
+
+
+SPARSE = TopK(keep=2, block=16)
+
+
+def sparse_run(codec: Codec = SPARSE, *, decay: float = 1.0, rounds: int = 8, checkpoint_every: int = 1) -> Run:
+    """Return a run that averages, of whose deltas only a part travels at once."""
+    run = counting_run("fedavg", rounds=rounds, start_with=4, checkpoint_every=checkpoint_every, patience_s_max=60.0)
+    ((channel, how),) = run.recipe.channel.items()
+    how = replace(
+        how,
+        what=Delta(codec=codec, residual=Feedback(decay=decay), result=Fp32()),
+        whom=All(route=AllGather()),
+        merge=Merge(outer=Assign()),
+    )
+    return replace(run, recipe=replace(run.recipe, channel={channel: how}))
+
+
+def left_out(outcome: Outcome, peer: int, version: int) -> Vector:
+    """Return what a peer's disk says that its codec left out."""
+    private = Private(engine(), Feedback())
+    private.restore(outcome.hosts[peer].disk.files()[f"private/{version}.safetensors"])
+    assert private.residual is not None
+    return private.residual
+
+
+TROUBLES: dict[str, list[Fault]] = {
+    "none": [],
+    "crashed at work": [Crash(at_s=2.2, peer=2, restart_after_s=0.5)],
+    "crashed in the exchange": [Crash(at_s=2.62, peer=2, restart_after_s=0.5)],
+    "the organiser crashed": [Crash(at_s=2.3, peer=0, restart_after_s=0.5)],
+    "cut off": [Partition(at_s=2.0, side=(2,), for_s=3.0)],
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_everything_counted_is_in_the_anchor_or_still_left_out_and_nothing_is_in_both(trouble: str) -> None:
+    """Whatever crashes: what the leases that count came to is what the anchor moved by and what is left with peers."""
+    run = sparse_run()
+    outcome = play(run, 4, faults=TROUBLES[trouble], build=sized(SIZE))
+    assert_sound(run, outcome, version=8)
+    commits = [event for _, event in once(outcome, journal.RoundCommitted)]
+    assert all(len(event.contributors) == 4 for event in commits), "so that the anchor moves by a fourth of each"
+    assert not events(outcome, journal.ResidualLost)
+    files = outcome.hosts[1].disk.files()
+    anchor = anchor_from_bytes(files["checkpoint/8.safetensors"], "checkpoint/8.safetensors").weights
+    moved = 4.0 * (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor)
+    left = np.sum([left_out(outcome, peer, 8) for peer in range(4)], axis=0, dtype=np.float64)
+    assert np.abs(left).max() > 0
+    counted = delta_of(run.seeds.data, SIZE, list(range(8 * 4 * 2 * 2))).astype(np.float64)
+    gap = np.abs(moved + left - counted)
+    gap[MARKS] = 0.0
+    assert gap.max() < 1e-3 * np.abs(counted).max()
+
+
+def test_who_crashed_and_kept_nothing_of_a_contribution_that_counts_loses_what_was_left_out_and_says_so() -> None:
+    run = sparse_run(rounds=12, checkpoint_every=6)
+    outcome = play(run, 4, faults=[Crash(at_s=3.4, peer=2, restart_after_s=3.0)], build=sized(SIZE))
+    assert_sound(run, outcome, version=12)
+    lost = events(outcome, journal.ResidualLost, peer=2)
+    assert lost
+    counted = {e.version for _, e in once(outcome, journal.RoundCommitted) if name(outcome.hosts[2]) in e.contributors}
+    assert {event.version for event in lost} <= counted
