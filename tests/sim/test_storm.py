@@ -60,7 +60,10 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
     return demo_run(overrides=changes), slow, delays_s
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, HOMES_CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(at, marks=pytest.mark.long if at >= SEEDS // 2 else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
+)
 def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
     verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + HOMES_CHUNK)]
     assert [verdict.broken for verdict in verdicts if verdict.broken] == []

@@ -30,9 +30,9 @@ _E3M0 = np.concatenate([_POWERS, -_POWERS])
 _EXPONENT_BIAS = 127
 _HALF_UP = 1 << 22
 """Added to the bits of a float, carries into its exponent from one and a half times a power of two upwards."""
-SCALE_MIN = np.float32(2.0**-120)
+_SCALE_MIN = np.float32(2.0**-120)
 """A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
-SCALE_MAX = np.float32(2.0**120)
+_SCALE_MAX = np.float32(2.0**120)
 """And so must 128 of them."""
 
 
@@ -56,7 +56,7 @@ def scaled_bytes(codec: Scaled, count: int) -> int:
 
 def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
     """Return the wire bytes of some elements; `seed` is what chance depends on, where there is any."""
-    rows = in_rows(values, codec.block)
+    rows = _in_rows(values, codec.block)
     wire = np.empty(scaled_bytes(codec, values.size), np.uint8)
     scales, codes = wire[: 4 * len(rows)].view("<f4"), wire[4 * len(rows) :]
     with np.errstate(all="ignore"):  # the scale of what is not finite is not finite either, and is refused
@@ -79,13 +79,13 @@ def from_scales(codec: Scaled, data: bytes | memoryview, count: int) -> Vector:
 
 def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
-    if not (np.abs(_scales_in(codec, data, count)) <= SCALE_MAX).all():
+    if not (np.abs(_scales_in(codec, data, count)) <= _SCALE_MAX).all():
         return "holds values that are not finite"
     codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
     return "" if is_padded(codes, count, bits_of(codec)) else "has bits after its last element"
 
 
-def in_rows(values: Vector, block: int) -> NDArray[np.float32]:
+def _in_rows(values: Vector, block: int) -> NDArray[np.float32]:
     """Return the values a block a row, the last one filled up with zeros."""
     lacking = -values.size % block
     full = np.concatenate([values, np.zeros(lacking, np.float32)]) if lacking else values
@@ -105,7 +105,7 @@ def _per_one(scales: NDArray[np.float32]) -> Vector:
 
 def _nonzero(scales: Vector) -> Vector:
     """Return scales, zero where they are too small to divide by."""
-    return np.where(scales < SCALE_MIN, np.float32(0.0), scales)
+    return np.where(scales < _SCALE_MIN, np.float32(0.0), scales)
 
 
 def _blocks(count: int, block: int) -> int:
