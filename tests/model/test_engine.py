@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Engine, Step, Vector
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.llama import Llama
+from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import elements, initial, pieces, shapes
 from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import SIZES, Fresh, Run, Size
@@ -295,3 +298,22 @@ def test_muon_steps_matrices_by_orthonormal_moves_and_leaves_the_rest_to_adamw()
             assert moved.max() < 1.4, f"{name}: and none much more than another"
         else:
             assert np.array_equal(part, plain[name])
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon of its own")
+def test_muon_moves_as_torchs_own_does() -> None:
+    """Theirs works in bf16, so that a step is the same to within what that rounds off."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(24, 16), [torch.randn(24, 16) for _ in range(3)]
+    moved = []
+    rates: dict[str, Any] = {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}
+    for kind in (MuonOptimizer, torch.optim.Muon):
+        matrix = torch.nn.Parameter(start.clone())
+        optimizer = kind([{"params": [matrix]}], **rates)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a processor without bf16
+            for gradient in gradients:
+                matrix.grad = gradient.clone()
+                optimizer.step()
+        moved.append(matrix.detach() - start)
+    assert float((moved[0] - moved[1]).norm() / moved[1].norm()) < 0.02

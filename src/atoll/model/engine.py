@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -32,6 +31,7 @@ from atoll.model import folder
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
+from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
 from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -399,9 +399,7 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
         case Accumulate():
             return None
         case Muon():
-            # It works in bf16, which torch says of every processor that has none, once a process and at length.
-            warnings.filterwarnings("ignore", message="mkldnn_matmul failed")
-            return torch.optim.Muon(
+            return MuonOptimizer(
                 [{"params": parameters, "base_lr": inner.lr}],
                 lr=inner.lr,
                 momentum=inner.momentum,
