@@ -20,6 +20,7 @@ from fnmatch import fnmatch
 import numpy as np
 import torch
 from bench.show import parser_of, show
+from torch import Tensor
 
 from atoll.model.compute import Vector
 from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
@@ -109,24 +110,23 @@ def _best_of_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
 def _torch(codec: Codec, values: Vector) -> Callable[[int, int], object] | None:
     """Return how torch encodes a chunk in its plainest form, where there is one to compare with."""
     whole = torch.from_numpy(values)
-
-    def absmax(first: int, end: int) -> object:
-        rows = whole[first:end].view(-1, codec.block)  # type: ignore[union-attr]
-        steps = rows.abs().amax(dim=1, keepdim=True) / 127
-        return (rows / steps).round().to(torch.int8), steps
-
-    def largest(first: int, end: int) -> object:
-        rows = whole[first:end].view(-1, codec.block)  # type: ignore[union-attr]
-        places = rows.abs().topk(codec.keep, dim=1, sorted=False).indices  # type: ignore[union-attr]
-        return rows.gather(1, places), places
-
     match codec:
-        case Int8():
-            return absmax
-        case TopK():
-            return largest
+        case Int8(block=block):
+            return lambda first, end: _torch_absmax(whole[first:end].view(-1, block))
+        case TopK(keep=keep, block=block):
+            return lambda first, end: _torch_largest(whole[first:end].view(-1, block), keep)
         case _:
             return None
+
+
+def _torch_absmax(rows: Tensor) -> tuple[Tensor, Tensor]:
+    steps = rows.abs().amax(dim=1, keepdim=True) / 127
+    return (rows / steps).round().to(torch.int8), steps
+
+
+def _torch_largest(rows: Tensor, keep: int) -> tuple[Tensor, Tensor]:
+    places = rows.abs().topk(keep, dim=1, sorted=False).indices
+    return rows.gather(1, places), places
 
 
 def main() -> int:
@@ -148,12 +148,9 @@ def main() -> int:
 
 def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
-    encodes, decodes = (f"{rate:5.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in _rates(row))
+    both = (row.encode_gb_s, row.decode_gb_s)
+    encodes, decodes = (f"{rate:5.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
     return f"{row.name:<22}{row.bits:6.2f} bits   encodes {encodes}{beside})   decodes {decodes})"
-
-
-def _rates(row: Row) -> tuple[float, float]:
-    return row.encode_gb_s, row.decode_gb_s
 
 
 if __name__ == "__main__":

@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Step
-from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Outer, Sgd, TopK
+from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Muon, Outer, Sgd, TopK
 from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
+
+MUON = Muon(lr=0.02, adamw=AdamW(lr=3e-3))
+MUON_SAME = 10 * SAME
+"""Muon brings all singular values of a step near one, those too that are little more than rounding."""
 
 
 @pytest.mark.parametrize("peers", [2, 3])
@@ -35,15 +39,17 @@ def test_ddp_of_two_is_one_machine_with_the_batches_of_both() -> None:
 
 
 @pytest.mark.parametrize("outer", [Assign(), Sgd(lr=1.0)])
-@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), Sgd(lr=0.3, momentum=0.9)])
-def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, outer: Outer) -> None:
+@pytest.mark.parametrize(
+    ("inner", "same"), [(AdamW(lr=3e-3), SAME), (Sgd(lr=0.3, momentum=0.9), SAME), (MUON, MUON_SAME)]
+)
+def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, same: float, outer: Outer) -> None:
     run = diloco(inner=inner, outer=outer, steps=3, rounds=4, start_with=1)
     plain = engine_of(run)
     start = plain.weights()
     plain.train(steps_over(0, 12))
     weights = weights_of(trained(run, 1))
     assert apart(weights, start) > 1e-3
-    assert apart(weights, plain.weights()) < SAME
+    assert apart(weights, plain.weights()) < same
 
 
 def test_one_peer_follows_the_schedule_as_plain_training_does() -> None:
@@ -66,6 +72,22 @@ def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
             engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
         common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
+def test_slowmo_is_the_papers_slow_momentum_at_a_constant_inner_rate() -> None:
+    peers, steps, rounds, gamma, alpha, beta = 2, 2, 3, 0.3, 0.9, 0.7
+    run = diloco(inner=Sgd(lr=gamma), outer=Sgd(lr=alpha, momentum=beta), steps=steps, rounds=rounds, start_with=peers)
+    engines = [engine_of(run) for _ in range(peers)]
+    before = engines[0].weights()
+    slow = np.zeros_like(before)
+    for round_ in range(rounds):
+        for place, engine in enumerate(engines):
+            engine.assign(before)
+            engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
+        mean = np.mean([engine.weights() for engine in engines], axis=0)
+        slow = beta * slow + (before - mean) / gamma
+        before = (before - alpha * gamma * slow).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), before) < SAME
 
 
 def test_sparseloco_that_keeps_all_and_feeds_nothing_back_is_fedavg() -> None:

@@ -14,9 +14,8 @@ from atoll import journal
 pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(missing()), reason=missing())]
 
 PEERS, CHANGED = 4, 3
-FAST, SLOW = 100 * MBIT, 25 * MBIT
-ELEMENTS = 12_500_000
-"""Rounds of 6 s: in 2 s no line is full long enough to show its rate, and no other shares would save a tenth of it."""
+FAST, SLOW = 100 * MBIT, 15 * MBIT
+ELEMENTS = 5_000_000
 ROUNDS = 3
 """Within so many the shares have followed."""
 

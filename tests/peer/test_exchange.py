@@ -135,21 +135,23 @@ def test_equal_members_keep_equal_shares() -> None:
 # dead owners
 
 
-def test_whenever_a_member_dies_in_an_exchange_the_others_commit_that_round() -> None:
-    for at_s in (0.5, 8.0, 20.0, 36.0, 41.0):
-        run = counting_run(rounds=5, start_with=3, codec=Fp32())
-        scenario = Scenario(
-            run=run,
-            machines=fleet(*[SLOW_BYTES_S] * 3),
-            delays_s=DELAYS_S,
-            faults=[Crash(at_s=at_s, peer=2, restart_after_s=80.0)],
-            build=sized(SIZE),
-        )
-        outcome = simulate(scenario)
-        assert_sound(run, outcome, version=5)
-        bound_s = B_BYTES * (1 + 1 / 3) / SLOW_BYTES_S
-        undisturbed_s, again_s = 1.2 * bound_s, 1.2 * B_BYTES / SLOW_BYTES_S
-        assert rounds_s(outcome)[1] < undisturbed_s + 10 + again_s, f"died at {at_s} s"
+@pytest.mark.parametrize(
+    "at_s", [0.5, 8.0, 20.0, 36.0, 41.0, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (3.0, 12.0, 30.0))]
+)
+def test_whenever_a_member_dies_in_an_exchange_the_others_commit_that_round(at_s: float) -> None:
+    run = counting_run(rounds=5, start_with=3, codec=Fp32())
+    scenario = Scenario(
+        run=run,
+        machines=fleet(*[SLOW_BYTES_S] * 3),
+        delays_s=DELAYS_S,
+        faults=[Crash(at_s=at_s, peer=2, restart_after_s=80.0)],
+        build=sized(SIZE),
+    )
+    outcome = simulate(scenario)
+    assert_sound(run, outcome, version=5)
+    bound_s = B_BYTES * (1 + 1 / 3) / SLOW_BYTES_S
+    undisturbed_s, again_s = 1.2 * bound_s, 1.2 * B_BYTES / SLOW_BYTES_S
+    assert rounds_s(outcome)[1] < undisturbed_s + 10 + again_s
 
 
 def moved(before: Plan, after: Plan, owner: bytes) -> set[int]:

@@ -14,6 +14,7 @@ from atoll.net.ticket import parse_ticket
 from atoll.sim.faults import Crash, Leave, Partition, Pause, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome, World, start
+from atoll.spec.load import recipe_names
 from atoll.spec.run import AllowList, Budget, identity
 from atoll.swarm.log import RosterChanged
 from tests.peer.world import (
@@ -42,8 +43,8 @@ def test_a_run_ends_with_everybody_on_one_anchor_that_the_log_explains(peers: in
     )
 
 
-@pytest.mark.parametrize("recipe", ["diloco", "ddp", "fedavg", "sparseloco", "muloco", "slowmo"])
-def test_every_exact_recipe_keeps_its_promises_in_simulation(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_every_recipe_keeps_its_promises_in_simulation(recipe: str) -> None:
     run = counting_run(recipe, rounds=6, start_with=3)
     assert_sound(run, play(run, 3), version=6)
 

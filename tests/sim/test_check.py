@@ -37,6 +37,7 @@ from atoll.sim.compute import MARKS, UNIT
 from atoll.sim.faults import Crash
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.scenario import Outcome, World
+from atoll.spec.load import recipe_names
 from atoll.spec.run import Run
 from atoll.swarm.log import (
     EpochStarted,
@@ -82,7 +83,7 @@ def found_after(run: Run, outcome: Outcome, tamper: Callable[[Vector], None]) ->
     return what
 
 
-@pytest.mark.parametrize("recipe", ["diloco", "opendiloco", "ddp", "fedavg", "sparseloco", "muloco", "slowmo"])
+@pytest.mark.parametrize("recipe", recipe_names())
 def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     run = counting_run(recipe, rounds=5, start_with=PEERS)
     outcome = play(run, PEERS)

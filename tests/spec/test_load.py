@@ -199,6 +199,19 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.when.steps=0", "recipe.channel.outer.when.steps"),
         ("recipe.channel.outer.merge.outer.momentum=1", "recipe.channel.outer.merge.outer.momentum"),
         ("recipe.channel.outer.merge.outer.momentum=0", "recipe.channel.outer.merge.outer.nesterov"),
+        ("recipe.channel.outer.what.codec={kind='top-k'}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.result={kind='fp16'}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.codec={kind='top-k', block=1000}", "recipe.channel.outer.what.codec.block"),
+        ("recipe.channel.outer.what.codec={kind='top-k', keep=0}", "recipe.channel.outer.what.codec.keep"),
+        (
+            "recipe.channel.outer.what.codec={kind='top-k', values={kind='buckets', bits=9}}",
+            "recipe.channel.outer.what.codec.values.bits",
+        ),
+        ("recipe.channel.outer.what.codec={kind='stochastic', bits=1}", "recipe.channel.outer.what.codec.bits"),
+        ("recipe.channel.outer.what.codec={kind='e3m0', block=8}", "recipe.channel.outer.what.codec.block"),
+        ("recipe.channel.outer.what.residual={kind='feedback', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
+        ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
+        ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
         ("membership.who={kind='allow-list', peers=['abc']}", "membership.who.peers[0]"),
         ("seeds.data=-1", "seeds.data"),
@@ -220,6 +233,13 @@ def test_two_channels_are_refused_until_they_are_built(tmp_path: Path) -> None:
     assert said == "run.toml: recipe.channel: 2 channels are given"
 
 
+def test_a_result_that_everybody_makes_alone_must_come_out_the_same_on_every_machine(tmp_path: Path) -> None:
+    gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
+    said, advice = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.codec={kind='buckets'}")
+    assert "recipe.channel.outer.what.result: everybody makes the result alone" in said
+    assert "fp32" in advice
+
+
 def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:
     text = RUN.replace('"diloco"', '"ddp"')
     said, _ = refused(tmp_path, text, "recipe.channel.outer.merge.scheduled=false")
@@ -236,7 +256,9 @@ def test_an_error_blames_the_layer_that_said_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("override", ["recipe.work.batch", "=3", "a..b=1", "name.x=1"])
 def test_an_override_that_is_no_assignment_is_refused(tmp_path: Path, override: str) -> None:
-    refused(tmp_path, RUN, override)
+    said, advice = refused(tmp_path, RUN, override)
+    assert said.startswith("--set")
+    assert advice
 
 
 def test_a_missing_file_names_its_neighbours(tmp_path: Path) -> None:

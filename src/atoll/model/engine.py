@@ -13,7 +13,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
-from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -120,7 +119,6 @@ class TorchEngine:
         self._work = run.recipe.work
         self._micro = self._work.micro_batch or self._work.batch
         self._trained = {name: model.get_parameter(name) for name in layout}
-        self._names = {parameter: name for name, parameter in self._trained.items()}
         self._optimizers = _optimizers(self._work.inner, self._trained)
         # One graph for all: short micro-batches are padded, so a second shape is never compiled.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
@@ -209,10 +207,10 @@ class TorchEngine:
             self._check_state(name, state)
         for optimizer in self._optimizers:
             optimizer.state.clear()
-            for parameter in chain(*(group["params"] for group in optimizer.param_groups)):
-                kept = states.get(self._names[parameter], {})
-                if kept:
-                    optimizer.state[parameter] = {slot: v.to(self.device, copy=True) for slot, v in kept.items()}
+        steps = {p: optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
+        for name, state in states.items():
+            parameter = self._trained[name]
+            steps[parameter].state[parameter] = {slot: v.to(self.device, copy=True) for slot, v in state.items()}
 
     def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
         parameter = self._trained.get(name)

@@ -42,22 +42,28 @@ class Private:
         if self.residual is None:
             self._engine.restore(saved)
             return
-        try:
-            tensors = load(saved)
-            inner, residual, digest = tensors["inner"], tensors["residual"], tensors["digest"]
-        except (SafetensorError, KeyError) as error:
-            raise LocalError(f"the saved private state cannot be read: {error}") from error
-        if residual.dtype != np.float32 or residual.shape != self.residual.shape:
+        inner, residual = opened(saved)
+        if residual.shape != self.residual.shape:
             raise LocalError("the saved residual belongs to another model", hint="it is from another run; drop it")
-        if _digest(inner, residual).tobytes() != digest.tobytes():
-            raise LocalError("the saved private state is damaged", hint="it is dropped, and what was left out is lost")
-        self._engine.restore(inner.tobytes())
+        self._engine.restore(inner)
         self.residual[:] = residual
 
     def forget(self) -> None:
         """Let nothing be left out: a residual that was lost cannot be sent."""
         if self.residual is not None:
             self.residual[:] = 0.0
+
+
+def opened(saved: bytes) -> tuple[bytes, Vector]:
+    """Return the inner state and the residual of what was saved with one, proven whole."""
+    try:
+        tensors = load(saved)
+        inner, residual, digest = tensors["inner"], tensors["residual"], tensors["digest"]
+    except (SafetensorError, KeyError) as error:
+        raise LocalError(f"the saved private state cannot be read: {error}") from error
+    if residual.dtype != np.float32 or _digest(inner, residual).tobytes() != digest.tobytes():
+        raise LocalError("the saved private state is damaged", hint="it is dropped, and what was left out is lost")
+    return inner.tobytes(), residual
 
 
 def _digest(inner: NDArray[np.uint8], residual: Vector) -> NDArray[np.uint8]:

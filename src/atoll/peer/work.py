@@ -30,7 +30,7 @@ from atoll.peer.member import Begun, Member, Own
 from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
-from atoll.spec.recipe import Channel, Delta, Feedback, Grad
+from atoll.spec.recipe import Channel, Delta, Feedback, Forget, Grad
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
@@ -164,9 +164,12 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
         seed = seed_of(announced.key.version, index, member.me)
-        if residual is None or not isinstance(what.residual, Feedback):
-            return encode(what.codec, values, seed)
-        return encode_fed_back(what.codec, values, residual[first:end], what.residual.decay, seed)
+        match what.residual:
+            case Forget():
+                return encode(what.codec, values, seed)
+            case Feedback(decay=decay):
+                assert residual is not None, "who feeds back keeps what is left out"
+                return encode_fed_back(what.codec, values, residual[first:end], decay, seed)
 
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])

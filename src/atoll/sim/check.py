@@ -26,14 +26,13 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
-from safetensors import SafetensorError
-from safetensors.numpy import load
 
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
 from atoll.model.compute import Vector
 from atoll.net.identity import short
+from atoll.peer.private import opened
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
@@ -327,12 +326,8 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside a residual or alone."""
-    if next(iter(run.recipe.channel.values())).what.residual == Forget():
-        return private
-    try:
-        return load(private)["inner"].tobytes()
-    except SafetensorError as error:
-        raise LocalError(str(error)) from error
+    alone = next(iter(run.recipe.channel.values())).what.residual == Forget()
+    return private if alone else opened(private)[0]
 
 
 def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:

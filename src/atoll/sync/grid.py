@@ -17,8 +17,10 @@ from atoll.sync.codec import wire_bytes
 
 FP32 = Fp32()
 CHUNK_BYTES = 256 * 1024
-"""What a large chunk is on the wire, half as much to a little more: a message costs the same whatever is in it."""
+"""What a large chunk is about on the wire, at most a quarter more: a message costs the same whatever is in it."""
 CHUNK_ELEMENTS_MIN = 64
+CHUNK_ELEMENTS_MAX = 8 * CHUNK_BYTES
+"""What a chunk decoded may take in memory, however few bits stand for an element."""
 GROUP_MAX = 64
 """Members of one all-to-all exchange; a grid has at least about this many chunks when the model allows."""
 
@@ -50,6 +52,7 @@ def grid_of(size: int, codec: Codec = FP32) -> Grid:
 
 def chunk_elements_max(codec: Codec) -> int:
     """Return how many elements a chunk has at most; a power of two, so that blocks fit in."""
-    element_bits = 8 * wire_bytes(codec, CHUNK_BYTES) // CHUNK_BYTES
-    fitting = 8 * CHUNK_BYTES // max(1, element_bits)
-    return 1 << (fitting.bit_length() - 1)
+    count = CHUNK_ELEMENTS_MIN
+    while count < CHUNK_ELEMENTS_MAX and wire_bytes(codec, 2 * count) <= 1.25 * CHUNK_BYTES:
+        count *= 2
+    return count

@@ -102,9 +102,8 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
         case Buckets():
             return buckets.from_buckets(codec, data, count)
         case TopK():
-            values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
-            chosen = decoded(codec.values, memoryview(data)[:values_bytes], sparse.kept(codec, count))
-            return sparse.spread(codec, chosen, np.frombuffer(data, np.uint8, offset=values_bytes), count)
+            values, places = _halves(codec, data, count)
+            return sparse.spread(codec, decoded(codec.values, values, sparse.kept(codec, count)), places, count)
 
 
 def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
@@ -121,10 +120,14 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
         case Buckets():
             return buckets.why_not(codec, data, count)
         case TopK():
-            values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
-            places = np.frombuffer(data, np.uint8, offset=values_bytes)
-            problem = _why_not(codec.values, memoryview(data)[:values_bytes], sparse.kept(codec, count))
-            return problem or sparse.why_not(codec, places, count)
+            values, places = _halves(codec, data, count)
+            return _why_not(codec.values, values, sparse.kept(codec, count)) or sparse.why_not(codec, places, count)
+
+
+def _halves(codec: TopK, data: bytes | memoryview, count: int) -> tuple[memoryview, NDArray[np.uint8]]:
+    """Return the values that were kept, in their own codec, and their packed places."""
+    values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
+    return memoryview(data)[:values_bytes], np.frombuffer(data, np.uint8, offset=values_bytes)
 
 
 def _finite(each: NDArray[np.bool_]) -> str:
