@@ -92,6 +92,8 @@ class RoundAnnounced(_Event):
     """Position of the first sample of the round in the global order."""
     handed: list[tuple[int, int]] = []
     """All leases of the round as (first, count) ranges of the global order, joined where they touch."""
+    ahead: list[tuple[int, int]] = []
+    """What its members go on with while the round is exchanged, likewise: their leases in the next one."""
 
 
 class LeaseTaken(_Event):

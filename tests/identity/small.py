@@ -14,6 +14,7 @@ from atoll.spec.recipe import (
     Accumulate,
     AdamW,
     All,
+    Block,
     Butterfly,
     Channel,
     Constant,
@@ -24,6 +25,7 @@ from atoll.spec.recipe import (
     Mean,
     Merge,
     Outer,
+    Overlap,
     Recipe,
     Route,
     Schedule,
@@ -51,18 +53,27 @@ def diloco(
     schedule: Schedule | None = None,
     what: Delta | None = None,
     route: Route | None = None,
+    overlap: Overlap | None = None,
 ) -> Run:
     """Return a run that exchanges deltas every `steps` steps."""
     merge = Merge(outer=outer, combine=Mean(weights="samples" if weights == "samples" else "uniform"))
     whom = All(route=route or Butterfly())
-    channel = Channel(when=Every(steps=steps), what=what or Delta(), merge=merge, whom=whom)
+    overlap = overlap or Block()
+    channel = Channel(when=Every(steps=steps), what=what or Delta(), merge=merge, whom=whom, overlap=overlap)
     return _run(Work(inner=inner, batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
 
 
-def ddp(*, outer: Sgd | AdamW, rounds: int, start_with: int, schedule: Schedule | None = None) -> Run:
+def ddp(
+    *,
+    outer: Sgd | AdamW,
+    rounds: int,
+    start_with: int,
+    schedule: Schedule | None = None,
+    overlap: Overlap | None = None,
+) -> Run:
     """Return a run that exchanges gradients every step."""
     merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
-    channel = Channel(when=Every(steps=1), what=Grad(), merge=merge)
+    channel = Channel(when=Every(steps=1), what=Grad(), merge=merge, overlap=overlap or Block())
     return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
 
 

@@ -141,6 +141,40 @@ def test_an_honest_history_is_sound_and_every_position_has_its_place(check: Chec
     assert "none was lost and none was counted twice" in text(ledger)
 
 
+def going_on(ahead_of_second: tuple[int, int] = (28, 4)) -> tuple[Story, Story]:
+    """Return what A and B tell of rounds whose members go on meanwhile; C leaves after the first, and gives back."""
+    log: list[Event] = [
+        announced(1, (0, 12)) | {"ahead": ((12, 12),)},
+        committed(1, (0, 12), who=(A, B, C)),
+        announced(2, (12, 8), members=(A, B)) | {"ahead": ((20, 4), ahead_of_second)},
+        committed(2, (12, 8)),
+    ]
+    one = [START, log[0], lease(1, 0, 4), log[1], log[2], lease(2, 12, 4), log[3]]
+    other = [START, log[0], lease(1, 4, 4), log[1], log[2], lease(2, 16, 4), log[3]]
+    return copy.deepcopy(one), copy.deepcopy(other)
+
+
+def test_what_is_set_apart_for_the_next_round_waits_for_it(check: Check) -> None:
+    ledger = check(*going_on(ahead_of_second=(24, 4)))
+    assert not ledger.findings
+    assert summary(ledger)["positions"] == {"handed": 28, "counted": 20, "waiting": 8, "open": 0}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "kind", "said"),
+    [
+        ((28, 4), "lost", "24-27"),
+        ((4, 4), "handed", "4-7"),
+        ((16, 4), "twice", "16-19"),
+    ],
+)
+def test_what_is_set_apart_for_two_is_found_and_so_is_what_is_passed_over(
+    check: Check, ahead: tuple[int, int], kind: str, said: str
+) -> None:
+    ledger = check(*going_on(ahead_of_second=ahead))
+    assert any(found.kind == kind and said in found.what for found in ledger.findings), ledger.findings
+
+
 def test_what_went_back_and_was_not_handed_out_again_is_waiting(check: Check) -> None:
     one, other = honest()
     ledger = check(one[:7], other[:7])

@@ -31,7 +31,6 @@ from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, SimNetwork
-from atoll.spec.recipe import Forget
 from atoll.spec.run import Run, identity
 from atoll.swarm import log
 from atoll.swarm.log import History
@@ -151,6 +150,7 @@ class Office:
         box = Box(
             transport=links.transport,
             compute=SimCompute(),
+            beside=SimCompute(),
             disk=store.disk,
             journal=Journal(short(key.peer), Clock(self.loop), life.guard(lambda line: lines.append(parse(line)))),
             random=Random(f"{self.seed} {key.peer.hex()} {self.loop.time()}"),
@@ -164,7 +164,7 @@ class Office:
             run=self.run,
             run_id=identity(self.run),
             engine=(model := engine()),
-            private=Private(model, Forget()),
+            private=Private(model, next(iter(self.run.recipe.channel.values()))),
             grid=grid_of(SIZE),
             life=1,
             anchor=state if state is not None else _blank(),

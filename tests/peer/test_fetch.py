@@ -635,6 +635,7 @@ async def guest(world: World, door: SimTransport, contacts: Mapping[PeerId, tupl
     box = Box(
         transport=door,
         compute=SimCompute(),
+        beside=SimCompute(),
         disk=SimDisk(Random(0)),
         journal=Journal(short(door.id), Clock(), lambda line: written.append(parse(line).event)),
         random=Random(0),

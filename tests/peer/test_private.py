@@ -14,11 +14,26 @@ from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, CountingEngine, delta_of, first_weights
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import All, AllGather, Assign, Codec, Delta, Feedback, Forget, Fp32, Merge, TopK
+from atoll.spec.recipe import (
+    All,
+    AllGather,
+    Assign,
+    Channel,
+    Codec,
+    Delta,
+    Every,
+    Feedback,
+    Fp32,
+    Merge,
+    Sgd,
+    TopK,
+)
 from atoll.spec.run import Run
 from tests.peer.world import assert_sound, counting_run, events, name, once, play, sized
 
 SIZE = 1000
+FORGETS = Channel(when=Every(steps=2), what=Delta(), merge=Merge(outer=Sgd(lr=0.7, momentum=0.9, nesterov=True)))
+FEEDS_BACK = replace(FORGETS, what=Delta(residual=Feedback()))
 
 
 def engine() -> CountingEngine:
@@ -34,10 +49,10 @@ def worked(private: Private, model: CountingEngine) -> None:
 
 def test_both_come_back_together() -> None:
     model = engine()
-    private = Private(model, Feedback())
+    private = Private(model, FEEDS_BACK)
     worked(private, model)
     saved = private.save()
-    other = Private(engine(), Feedback())
+    other = Private(engine(), FEEDS_BACK)
     other.restore(saved)
     assert other.residual is not None
     assert other.residual.tolist() == list(range(SIZE))
@@ -46,13 +61,13 @@ def test_both_come_back_together() -> None:
 
 def test_what_nothing_is_left_out_of_is_the_engines_own_state() -> None:
     model = engine()
-    assert Private(model, Forget()).save() == model.private()
+    assert Private(model, FORGETS).save() == model.private()
 
 
 @pytest.mark.parametrize("where", [-1, -2000, 40])
 def test_damage_is_seen_and_changes_nothing(where: int) -> None:
     model = engine()
-    private = Private(model, Feedback())
+    private = Private(model, FEEDS_BACK)
     worked(private, model)
     saved = bytearray(private.save())
     saved[where] ^= 0xFF
@@ -65,7 +80,7 @@ def test_damage_is_seen_and_changes_nothing(where: int) -> None:
 def test_state_of_another_model_is_refused() -> None:
     small = CountingEngine(seed=0, size=10, tokens_per_sample=16, sample_cost=Cost(flop=1.0))
     with pytest.raises(LocalError, match="another model"):
-        Private(engine(), Feedback()).restore(Private(small, Feedback()).save())
+        Private(engine(), FEEDS_BACK).restore(Private(small, FEEDS_BACK).save())
 
 
 # in a run
@@ -89,7 +104,7 @@ def sparse_run(codec: Codec = SPARSE, *, decay: float = 1.0, rounds: int = 8, ch
 
 def left_out(outcome: Outcome, peer: int, version: int) -> Vector:
     """Return what a peer's disk says that its codec left out."""
-    private = Private(engine(), Feedback())
+    private = Private(engine(), FEEDS_BACK)
     private.restore(outcome.hosts[peer].disk.files()[f"private/{version}.safetensors"])
     assert private.residual is not None
     return private.residual

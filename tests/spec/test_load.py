@@ -210,6 +210,16 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.what.codec={kind='stochastic', bits=1}", "recipe.channel.outer.what.codec.bits"),
         ("recipe.channel.outer.what.codec={kind='e3m0', block=8}", "recipe.channel.outer.what.codec.block"),
         ("recipe.channel.outer.what.residual={kind='feedback', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
+        ("recipe.channel.outer.overlap={kind='delay', steps=0}", "recipe.channel.outer.overlap.steps"),
+        ("recipe.channel.outer.overlap={kind='delay', steps=10}", "recipe.channel.outer.overlap.steps"),
+        (
+            "recipe.channel.outer.overlap={kind='delay', steps=11, reconcile={kind='shift'}}",
+            "recipe.channel.outer.overlap.steps",
+        ),
+        (
+            "recipe.channel.outer.overlap={kind='delay', steps=1, reconcile={kind='blend', keep=1.5}}",
+            "recipe.channel.outer.overlap.reconcile.keep",
+        ),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -238,6 +248,25 @@ def test_a_result_that_everybody_makes_alone_must_come_out_the_same_on_every_mac
     said, advice = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.codec={kind='buckets'}")
     assert "recipe.channel.outer.what.result: everybody makes the result alone" in said
     assert "fp32" in advice
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overlap", "path"),
+    [
+        ("ddp", "{kind='delay', steps=1}", "overlap"),
+        ("ddp", "{kind='one-round'}", "overlap.eager"),
+        ("diloco", "{kind='one-round'}", "overlap.eager"),
+    ],
+)
+def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
+    tmp_path: Path, recipe: str, overlap: str, path: str
+) -> None:
+    channel = next(iter(load_recipe(recipe).channel))
+    adam = ["recipe.channel.outer.merge.outer={kind='adamw', lr=1e-3}"] if recipe == "diloco" else []
+    overrides = [f"recipe.channel.{channel}.overlap={overlap}", *adam]
+    said, advice = refused(tmp_path, f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n', *overrides)
+    assert f": recipe.channel.{channel}.{path}: " in said
+    assert advice
 
 
 def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:

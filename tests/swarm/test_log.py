@@ -154,6 +154,66 @@ def test_a_returned_lease_is_the_first_to_go_out_again() -> None:
     assert told(7).samples == 16
 
 
+def ahead_told(*records: Record) -> History:
+    """Return the history after a first round whose members go on meanwhile, all of whom have contributed, and more."""
+    story: list[Record] = [
+        EpochStarted(1, A),
+        RosterChanged(1, MEMBERS),
+        RoundAnnounced(Key("outer", 1), b"\x07", (4,), "base-0", 1, ahead=True),
+        *records,
+    ]
+    history = History()
+    for index, record in enumerate(story):
+        history = apply(history, Entry(index, record))
+    return history
+
+
+FIRST_DONE = RoundCommitted(Key("outer", 1), b"\x07", "result-1")
+
+
+def leases(history: History) -> list[tuple[Range, ...]]:
+    assert history.open is not None
+    return [history.open.lease_of(peer) for peer in history.open.members]
+
+
+def test_members_who_go_on_have_their_next_leases_with_the_announcement() -> None:
+    history = ahead_told()
+    assert history.open is not None
+    assert [history.open.ahead_of(peer) for peer in (A, B, C)] == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
+    assert history.fresh == 24
+    later = ahead_told(FIRST_DONE, RoundAnnounced(Key("outer", 2), b"\x07", (4,), "base-1", 1, ahead=True))
+    assert leases(later) == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
+    assert later.fresh == 36
+
+
+def test_who_is_not_in_the_next_round_gives_back_what_it_went_on_with_and_a_newcomer_gets_it() -> None:
+    joined = Member(bytes([9]) * 32, ())
+    records = (FIRST_DONE, RosterChanged(2, (joined,), (B,)))
+    history = ahead_told(*records, RoundAnnounced(Key("outer", 2), b"\x07", (4,), "base-1", 2))
+    assert leases(history) == [(Range(12, 4),), (Range(20, 4),), (Range(16, 4),)]
+    assert (history.returned, history.fresh) == ((), 24)
+
+
+def test_a_lost_contribution_gives_its_lease_back_but_not_what_its_peer_goes_on_with() -> None:
+    records = (RoundCommitted(Key("outer", 1), b"\x05", "result-1"),)
+    history = ahead_told(*records, RoundAnnounced(Key("outer", 2), b"\x07", (4,), "base-1", 1, ahead=True))
+    assert leases(history) == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
+    assert history.open is not None
+    assert history.open.ahead == (Range(4, 4), Range(24, 8)), "what came back is the first to go out again"
+
+
+def test_who_gets_another_quota_gives_back_what_it_went_on_with() -> None:
+    history = ahead_told(FIRST_DONE, RoundAnnounced(Key("outer", 2), b"\x07", (4, 6, 4), "base-1", 1))
+    assert leases(history) == [(Range(12, 4),), (Range(16, 4), Range(24, 2)), (Range(20, 4),)]
+
+
+def test_a_round_that_is_given_up_takes_with_it_what_its_members_went_on_with() -> None:
+    history = ahead_told(RoundVoided(Key("outer", 1)))
+    assert (history.returned, history.begun) == ((Range(0, 24),), None)
+    history = ahead_told(FIRST_DONE, RunFinished())
+    assert (history.returned, history.begun, history.samples) == ((Range(12, 12),), None, 12)
+
+
 def test_only_the_last_record_ends_the_run() -> None:
     end = STORY.index(RunFinished()) + 1
     assert [told(count).finished for count in range(end + 1)] == [False] * end + [True]

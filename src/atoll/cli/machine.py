@@ -149,7 +149,7 @@ async def real_box(home: Path, machine: Machine) -> Box:
         me.secret, links=machine.links, host=machine.host, port=_port(home, machine), relay=machine.relay
     )
     _keep_port(home, transport.addresses())
-    compute = WorkerThread()
+    compute, beside = WorkerThread(), WorkerThread("atoll-beside")
 
     async def build(run: Run) -> Engine:
         return await compute.run(lambda: build_torch(_verified(run, machine), machine), Cost())
@@ -157,6 +157,7 @@ async def real_box(home: Path, machine: Machine) -> Box:
     return Box(
         transport=transport,
         compute=compute,
+        beside=beside,
         disk=FileDisk(home),
         journal=Journal(identity.short(transport.id), WallClock(), _sink(home / "journal.jsonl")),
         random=Random(int.from_bytes(me.secret[:8], "little") ^ time.time_ns()),

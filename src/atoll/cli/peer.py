@@ -65,6 +65,7 @@ def command(
             raise _placed(error, home) from error
         finally:
             await box.compute.close()
+            await box.beside.close()
 
     asyncio.run(main())
 

@@ -32,6 +32,8 @@ class Announced(Struct, frozen=True, tag="round_announced", tag_field="kind"):
     members: tuple[str, ...]
     samples: Count
     handed: Ranges = ()
+    ahead: Ranges = ()
+    """Set apart for the next version."""
 
 
 class Leased(Struct, frozen=True, tag="lease_taken", tag_field="kind"):

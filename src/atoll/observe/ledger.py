@@ -5,7 +5,8 @@ done again. The two journals must tell one story, version by version; what one o
 was killed) is filled from the other and said. The story itself must add up:
 
     handed  =  counted + returned      of every version; a voided try returns all
-    a position is handed again only after it went back, and counted in one version only
+    a position is handed again only after it went back, and counted in one version only; what is set apart for the next
+    version waits to be handed out
     every position below the highest handed one is counted, waiting to be handed again, or in the open round
 
 With the data manifest positions become samples: each epoch holds every sample once.
@@ -220,12 +221,14 @@ def _say(value: object) -> str:
 
 def _hand(ledger: Ledger, sums: _Sums, announced: Announced) -> None:
     """Take in what was handed out."""
-    handed, version = from_ranges(announced.handed), announced.version
-    if again := (handed & sums.ever) - sums.waiting:
+    handed, ahead, version = from_ranges(announced.handed), from_ranges(announced.ahead), announced.version
+    if again := ((handed | ahead) & sums.ever) - sums.waiting:
         ledger.find("handed", f"round {version} was given {again} again, which had not gone back", version)
+    if both := handed & ahead:
+        ledger.find("twice", f"round {version} was given {both}, and so was the next", version)
     _check_size(ledger, f"round {version} handed out", announced.handed, announced.samples, version)
-    sums.ever |= handed
-    sums.waiting -= handed
+    sums.ever |= handed | ahead
+    sums.waiting = (sums.waiting - handed) | ahead
 
 
 def _count(ledger: Ledger, sums: _Sums, commit: Committed, announced: Announced | None) -> None:

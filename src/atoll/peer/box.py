@@ -24,6 +24,9 @@ class Box:
 
     transport: Transport
     compute: Compute
+    """Where the model is: training, and whatever reads or writes its weights."""
+    beside: Compute
+    """Where bytes are added up, hashed and saved meanwhile: an exchange need not wait for a step of training."""
     disk: Disk
     journal: Journal
     random: Random

@@ -399,7 +399,7 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
         return anchor, digest, all(np.isfinite(vector).all() for vector in anchor.vectors().values())
 
     try:
-        anchor, digest, finite = await member.job(read, vectors=4)
+        anchor, digest, finite = await member.aside(read, vectors=4)
     except LocalError as error:
         raise PeerError(error.what) from error
     if anchor.version != version or _form(anchor) != _form(member.anchor):

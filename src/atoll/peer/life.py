@@ -119,7 +119,7 @@ def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
 
 
 async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
-    store = Store(box.disk, box.compute)
+    store = Store(box.disk, box.beside)
     run = await _find_run(links, store, start)
     box.transport.limit_silence(run.upkeep.silence_s_max)
     engine = await box.build(run)
@@ -265,7 +265,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     life = await store.boot()
     anchor = await store.anchor()
     channel = next(iter(run.recipe.channel.values()))
-    private = Private(engine, channel.what.residual)
+    private = Private(engine, channel)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(channel.merge.outer, weights)

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from atoll.model.compute import Cost, Engine
+from atoll.model.compute import Cost, Engine, Step, Vector
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
 from atoll.peer.links import Links, cancelled
@@ -27,6 +27,7 @@ from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.layout import Layout, layout_of
+from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
     ClosedRound,
     CouncilReformed,
@@ -112,11 +113,21 @@ class Own:
         return self.chunks[index]
 
 
-class Begun(Struct, frozen=True):
-    """A round whose work this peer has begun, and how many samples its lease has."""
+@dataclass
+class Stint:
+    """Work on one lease: what is to be done, and how far it has come."""
 
     key: Key
-    samples: int
+    """The round that it is for."""
+    lease: Lease
+    steps: list[Step]
+    done: int = 0
+    slice: int = 1
+    """Steps that take about as long as may pass between two looks at the desk."""
+    gradient: Vector | None = None
+    """The sum so far, where gradients are exchanged."""
+    reconciled: bool = False
+    """Whether the anchor that it is to start from has been taken in."""
 
 
 @dataclass
@@ -212,8 +223,10 @@ class Member:
     past: dict[int, Past] = field(default_factory=dict)
     plan: Plan | None = None
     own: Own | None = None
-    begun: Begun | None = None
+    begun: Stint | None = None
     """Work that has touched our private state and is neither counted nor taken back yet."""
+    ahead: Stint | None = None
+    """Likewise, for the round after the open one."""
     inner: int = 0
     """The newest version that our private state went with in this life."""
     downloads: Downloads = field(default_factory=Downloads)
@@ -405,8 +418,15 @@ class Member:
         return announced if announced is not None and self.me in announced.members else None
 
     async def job(self, work: Callable[[], T], vectors: float = 1.0) -> T:
-        """Run tensor work that passes over the model `vectors` times."""
-        return await self.box.compute.run(work, Cost(moved_bytes=4.0 * self.engine.size * vectors))
+        """Run work on the model's weights that passes over them `vectors` times."""
+        return await self.box.compute.run(work, self._passes(vectors))
+
+    async def aside(self, work: Callable[[], T], vectors: float = 1.0) -> T:
+        """Run work on other bytes, which need not wait for the model: as much as `vectors` passes over its weights."""
+        return await self.box.beside.run(work, self._passes(vectors))
+
+    def _passes(self, vectors: float) -> Cost:
+        return Cost(moved_bytes=4.0 * self.engine.size * vectors)
 
 
 def plan_id(plan: Plan) -> tuple[Key, int, int]:

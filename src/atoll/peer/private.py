@@ -1,7 +1,12 @@
-"""What a peer's own work leaves with it alone: the inner optimizer's state, and what its codec left out so far.
+"""What a peer's own work leaves with it alone.
 
-Both belong to the work on a lease. Where that does not count, both go back to what they were before it, from one file
-(`private/V`); where it counts, both stay. A residual that is kept while its lease goes back would count samples twice.
+    inner     the inner optimizer's state
+    residual  what its codec left out of contributions so far
+    local     its weights when it last contributed, where it goes on from there instead of from the anchor
+    lead      how far it is ahead of the anchor, where it counts its own contribution before the others' come
+
+All of it belongs to the work on a lease. Where that does not count, all goes back to what it was before, from one file
+(`private/V`); where it counts, all stays. A residual that is kept while its lease goes back would count samples twice.
 """
 
 from __future__ import annotations
@@ -14,58 +19,91 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Feedback, Residual
+from atoll.spec.recipe import Block, Channel, Delta, Feedback, OneRound
+from atoll.sync.overlap import Lead
 
 
 class Private:
-    """The private state of one peer. Blocking; used through `Compute` only."""
+    """One peer's own state beside its engine's; used through `Compute` only, but for `local`'s being there or not."""
 
-    def __init__(self, engine: Engine, residual: Residual) -> None:
+    def __init__(self, engine: Engine, channel: Channel) -> None:
         self._engine = engine
-        self.residual: Vector | None = np.zeros(engine.size, np.float32) if isinstance(residual, Feedback) else None
+        feeds_back = isinstance(channel.what.residual, Feedback)
+        self.residual: Vector | None = np.zeros(engine.size, np.float32) if feeds_back else None
         """What the codec left out of contributions that count; none: it is forgotten."""
+        self.local: Vector | None = None
+        """Where the next steps start from; none: from the anchor."""
+        eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
+        self.lead = Lead(channel.merge.outer, engine.size) if eager else None
+        self._goes_on = not isinstance(channel.overlap, Block) and isinstance(channel.what, Delta)
 
     @property
     def cost(self) -> Cost:
         """Return what saving or restoring costs."""
-        return Cost(moved_bytes=8.0 * self._engine.size + (0 if self.residual is None else self.residual.nbytes))
+        return Cost(moved_bytes=8.0 * self._engine.size + sum(vector.nbytes for vector in self._vectors().values()))
+
+    @property
+    def moves(self) -> bool:
+        """Return whether work leaves something here besides the inner optimizer's state."""
+        return self.residual is not None or self._goes_on
 
     def save(self) -> bytes:
         """Return all of it as safetensors bytes."""
-        if self.residual is None:
+        if not self.moves:
             return self._engine.private()
         inner = np.frombuffer(self._engine.private(), np.uint8)
-        return save({"inner": inner, "residual": self.residual, "digest": _digest(inner, self.residual)})
+        vectors = self._vectors()
+        return save({"inner": inner, **vectors, "digest": _digest(inner, vectors)})
 
     def restore(self, saved: bytes) -> None:
         """Take it back; raises `LocalError` when it is damaged or does not fit this model, and then changes nothing."""
-        if self.residual is None:
+        if not self.moves:
             self._engine.restore(saved)
             return
-        inner, residual = opened(saved)
-        if residual.shape != self.residual.shape:
-            raise LocalError("the saved residual belongs to another model", hint="it is from another run; drop it")
+        inner, vectors = opened(saved)
+        mine = self._vectors() | {"local": np.empty(self._engine.size, np.float32)}
+        if {*vectors, "local"} != mine.keys() or any(v.shape != mine[name].shape for name, v in vectors.items()):
+            raise LocalError("the saved private state belongs to another model", hint="it is another run's; drop it")
         self._engine.restore(inner)
-        self.residual[:] = residual
+        self.local = vectors.pop("local", None)
+        for name, vector in vectors.items():
+            mine[name][:] = vector
 
     def forget(self) -> None:
-        """Let nothing be left out: a residual that was lost cannot be sent."""
+        """Begin with nothing left out, and from the anchor."""
         if self.residual is not None:
             self.residual[:] = 0.0
+        self.start_anew()
+
+    def start_anew(self) -> None:
+        """Begin from the anchor, with what the codec left out."""
+        self.local = None
+        if self.lead is not None:
+            self.lead.forget()
+
+    def _vectors(self) -> dict[str, Vector]:
+        """Return what is saved beside the inner state, in its own memory."""
+        vectors = {} if self.residual is None else {"residual": self.residual}
+        if self._goes_on and self.local is not None:
+            vectors["local"] = self.local
+        return vectors if self.lead is None else vectors | self.lead.vectors()
 
 
-def opened(saved: bytes) -> tuple[bytes, Vector]:
-    """Return the inner state and the residual of what was saved with one, proven whole."""
+def opened(saved: bytes) -> tuple[bytes, dict[str, Vector]]:
+    """Return the inner state and the vectors of what was saved with some, proven whole."""
     try:
         tensors = load(saved)
-        inner, residual, digest = tensors["inner"], tensors["residual"], tensors["digest"]
+        inner, digest = tensors.pop("inner"), tensors.pop("digest")
     except (SafetensorError, KeyError) as error:
         raise LocalError(f"the saved private state cannot be read: {error}") from error
-    if residual.dtype != np.float32 or _digest(inner, residual).tobytes() != digest.tobytes():
+    whole = all(vector.dtype == np.float32 for vector in tensors.values())
+    if not whole or _digest(inner, tensors).tobytes() != digest.tobytes():
         raise LocalError("the saved private state is damaged", hint="it is dropped, and what was left out is lost")
-    return inner.tobytes(), residual
+    return inner.tobytes(), tensors
 
 
-def _digest(inner: NDArray[np.uint8], residual: Vector) -> NDArray[np.uint8]:
-    digest = blake3(inner.data).update(residual.view(np.uint8).data).digest()
-    return np.frombuffer(digest, np.uint8)
+def _digest(inner: NDArray[np.uint8], vectors: dict[str, Vector]) -> NDArray[np.uint8]:
+    hasher = blake3(inner.data)
+    for name in sorted(vectors):
+        hasher.update(name.encode() + b"\0").update(vectors[name].view(np.uint8).data)
+    return np.frombuffer(hasher.digest(), np.uint8)

@@ -193,7 +193,7 @@ class Bench:
                     return made, error
             return made, None
 
-        made, blamed = await member.job(job, vectors=sum(len(held) for held in parts) / grid.chunks)
+        made, blamed = await member.aside(job, vectors=sum(len(held) for held in parts) / grid.chunks)
         if blamed is not None:
             self._blame(blamed)
         if member.plan is None or plan_id(member.plan) != plan_id(self._plan):
@@ -258,7 +258,7 @@ class Bench:
                 made.append((index, Reduction(of, blake3(data).digest(), data)))
             return made
 
-        made = await member.job(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
+        made = await member.aside(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
         if member.plan is not None and plan_id(member.plan) == plan_id(self._plan):
             for index, reduction in made:
                 keep_result(member, self._plan, self._announced, index, reduction)

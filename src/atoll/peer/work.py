@@ -1,8 +1,7 @@
-"""The main line of a peer: be on the newest anchor, work on the lease, contribute, apply, keep, again.
+"""The main line of a peer: be on the newest anchor, work on the lease (`train`), contribute, apply, keep, again.
 
-Training comes in slices of about a second, so that the peer can stop between them and everything else on
-the machine keeps breathing. Where the peer is behind, it catches up: from its own disk, then from
-other peers' results or by downloading a snapshot of the state, whichever is fewer bytes.
+Where the peer is behind, it catches up: from its own disk, then from other peers' results or by downloading a snapshot
+of the state, whichever is fewer bytes. Where the recipe lets it, it goes on with the next round's lease while it waits.
 
 Work and lease are one: where a round is given up or committed without us, the lease goes back, and with it
 everything our work left. The inner optimizer is put back to what it was before. That state is read from disk,
@@ -14,23 +13,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
 
 import numpy as np
+from msgspec.structs import replace
 
 from atoll import journal as events
 from atoll.errors import LocalError, PeerError, PeerLost, PeerRefused
-from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.model.compute import Cost, Vector
 from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
-from atoll.peer.member import Begun, Member, Own
+from atoll.peer.member import Member, Own, Stint
 from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
-from atoll.spec.recipe import Channel, Delta, Feedback, Forget, Grad
+from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
+from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, OneRound
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
@@ -39,8 +40,6 @@ from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
 from atoll.sync.schedule import rate
 
-SLICE_S = 1.0
-"""Work between two looks at the desk takes about this long."""
 RETRY_S = 2.0
 NEAR = 2
 """Versions behind the newest with which a joiner stands: it is counted in, and gets the rest before it works."""
@@ -54,9 +53,6 @@ STEP_ELEMENTS = 2**16
 EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
 
-Contribution = Callable[[int, int], Vector]
-"""Returns elements of a contribution, in memory of their own: all of it at once would be one more model."""
-
 
 async def work(member: Member) -> None:
     """Take part in rounds until the run is finished and its last anchor is ours; the broker looks at the model too."""
@@ -66,7 +62,7 @@ async def work(member: Member) -> None:
     if _is_broker(member) and member.run.upkeep.evaluate_every and member.anchor.version == 0:
         await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
-        await member.changes.until(lambda: _something_to_do(member))
+        await _meanwhile(member, lambda: _something_to_do(member))
         if member.anchor.version < member.history.version:
             await catch_up(member)
         elif (announced := _to_do(member)) is not None:
@@ -120,25 +116,34 @@ async def _take_part(member: Member, announced: OpenRound) -> None:
     if announced.base != member.digest:
         await _heal(member, announced)
         return
-    await _begin(member, announced)
-    await _contribute(member, announced)
+    stint = await _begin(member, announced)
+    await _contribute(member, announced, stint)
     # A round that is given up may be announced again in the same words: then only our contribution is gone.
-    await member.changes.until(lambda: member.history.open != announced or member.own is None)
+    await _meanwhile(member, lambda: member.history.open != announced or member.own is None)
     if member.history.version < announced.key.version:
         await _take_back(member, "the round was given up")
 
 
-async def _contribute(member: Member, announced: OpenRound) -> None:
+async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
+    """Wait until something is true; go on with what is ours of the next round, as far as that goes without it."""
+    if member.ahead is not None:
+        await train(member, member.ahead, free_steps(member, member.ahead), lambda: not claim())
+    await member.changes.until(claim)
+
+
+async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> None:
     """Make our contribution, unless the round is over before: others get the first of it while the rest is encoded."""
-    contribution = await _train(member, announced)
+    contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
     encoded = _encoded(member, announced, contribution)
     vectors = 3 * min(1.0, ENCODE_ELEMENTS / member.grid.size)
     chunks = await member.job(lambda: next(encoded), vectors)
-    while member.private.residual is not None and len(chunks) < member.grid.chunks:
-        chunks |= await member.job(lambda: next(encoded), vectors)  # what is left out is known when all is encoded
-    if not announced.key.version % _checkpoint_every(member):
+    while member.private.moves and len(chunks) < member.grid.chunks:
+        chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
+    if not isinstance(member.channel.overlap, Block):
+        await _part_ways(member, announced, chunks)
+    if (announced.ahead and _leaves_a_trace(member)) or not announced.key.version % _checkpoint_every(member):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await _keep_private(member, announced.key.version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
@@ -146,6 +151,9 @@ async def _contribute(member: Member, announced: OpenRound) -> None:
     while member.own is own and len(own.chunks) < member.grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
+    if announced.ahead and member.own is own:
+        key = replace(announced.key, version=announced.key.version + 1)
+        member.ahead = stint_of(member, key, announced.ahead_of(member.me))
 
 
 def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
@@ -178,24 +186,60 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
         yield some
 
 
-async def _begin(member: Member, announced: OpenRound) -> None:
+async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
+    """Fix where our next steps start from, now that our contribution is made: we do not wait for what becomes of it."""
+    private, channel, grid, engine = member.private, member.channel, member.grid, member.engine
+    share, share_before = 1 / len(announced.members), _share_of_last(member)
+
+    def led() -> Vector:
+        local, lead = member.anchor.weights.copy(), private.lead
+        if lead is None:
+            return local
+        for index, chunk in chunks.items():
+            first, end = grid.bounds(index)
+            fresh = decoded(channel.what.codec, chunk, end - first)
+            local[first:end] += lead.step(first, end, fresh, share, share_before)
+        return local
+
+    match channel.overlap:
+        case Delay():
+            private.local = await member.job(engine.weights)
+        case OneRound():
+            private.local = await member.job(led, vectors=1 if private.lead is None else 8)
+        case Block():
+            raise AssertionError("who waits goes on from the anchor")
+
+
+def _share_of_last(member: Member) -> float:
+    """Return which part of the newest mean our own contribution is."""
+    past = member.past.get(member.anchor.version)
+    closed = past.committed if past is not None else None
+    return 1 / len(closed.contributors) if closed is not None and member.me in closed.contributors else 0.0
+
+
+async def _begin(member: Member, announced: OpenRound) -> Stint:
     """Take our lease: from here on our private state moves, so what it is now must be on disk."""
-    await _take_back(member, "the work on this lease begins anew")
-    version = member.anchor.version
-    if _leaves_a_trace(member) and not await member.store.has_private(version):
-        await _keep_private(member, version)
-        await member.store.keep_only_private(version)
     own = announced.lease_of(member.me)
-    member.begun = Begun(announced.key, lease.size(own))
+    ahead = member.ahead
+    if ahead is None or (ahead.key, ahead.lease) != (announced.key, own) or member.begun is not None:
+        await _take_back(member, "the work on this lease begins anew")
+        ahead = stint_of(member, announced.key, own)
+        if _leaves_a_trace(member) and not await member.store.has_private(member.anchor.version):
+            await _keep_private(member, member.anchor.version)
+            await member.store.keep_only_private(member.anchor.version)
+    elif _leaves_a_trace(member):
+        await member.store.keep_only_private(member.anchor.version)
+    member.begun, member.ahead = ahead, None
     ranges = [(r.first, r.count) for r in own]
     member.box.journal.write(
         events.LeaseTaken(channel=announced.key.channel, version=announced.key.version, ranges=ranges)
     )
+    return member.begun
 
 
 def _leaves_a_trace(member: Member) -> bool:
     """Return whether work moves our private state; gradients that are sent whole do not."""
-    return isinstance(member.channel.what, Delta) or member.private.residual is not None
+    return isinstance(member.channel.what, Delta) or member.private.moves
 
 
 async def _keep_private(member: Member, version: int) -> None:
@@ -204,8 +248,12 @@ async def _keep_private(member: Member, version: int) -> None:
 
 async def _take_back(member: Member, why: str) -> None:
     """Put our private state where it was before work that does not count; nothing to do where none was begun."""
-    begun, member.begun = member.begun, None
-    if begun is None or not _leaves_a_trace(member):
+    begun = member.begun if member.begun is not None else member.ahead
+    member.begun = member.ahead = None
+    if begun is None:
+        return
+    if not _leaves_a_trace(member):
+        member.private.start_anew()
         return
     version = begun.key.version - 1
     private = await member.store.private(version)
@@ -218,104 +266,19 @@ async def _take_back(member: Member, why: str) -> None:
     member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
-async def _train(member: Member, announced: OpenRound) -> Contribution | None:
+async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contribution | None:
     """Return our contribution, or None when the round was over before we finished."""
-    engine, loop = member.engine, asyncio.get_running_loop()
-    steps = _steps(member, announced)
-    await member.job(lambda: engine.assign(member.anchor.weights))
-    gradient: Vector | None = None
-    done, slice_steps, tokens = 0, 1, 0
-    while done < len(steps):
-        if member.history.open != announced:
-            return None
-        part = steps[done : done + slice_steps]
-        began_s = loop.time()
-        trained, gradient = await _slice(member, part, gradient)
-        took_s = loop.time() - began_s
-        done += len(part)
-        tokens += trained.tokens
-        slice_steps = max(1, min(2 * slice_steps, round(slice_steps * SLICE_S / max(took_s, 1e-3))))
-        member.box.journal.write(
-            events.WorkProgressed(
-                channel=announced.key.channel,
-                version=announced.key.version,
-                steps=done,
-                steps_of=len(steps),
-                loss=trained.loss_sum / trained.steps,
-                tokens=trained.tokens,
-                took_s=took_s,
-            )
-        )
-    if gradient is not None:
-        return partial(_mean, gradient, np.float32(len(steps)))
-    return partial(_delta, engine, member.anchor.weights)
 
+    def wanted() -> bool:
+        return member.history.open == announced
 
-def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
-    return gradient[first:end] / steps
-
-
-def _delta(engine: Engine, anchor: Vector, first: int, end: int) -> Vector:
-    weights = engine.weights(first, end)  # a copy of our own: the difference needs no other
-    return np.subtract(anchor[first:end], weights, out=weights)
-
-
-async def _slice(member: Member, steps: Sequence[Step], before: Vector | None) -> tuple[Trained, Vector | None]:
-    """Work through some steps; gradients add up one by one, so that the sum does not depend on how work was sliced."""
-    engine = member.engine
-    cost = engine.cost(sum(len(step.samples) for step in steps))
-    match member.channel.what:
-        case Delta():
-            return await member.box.compute.run(lambda: engine.train(steps), cost), None
-        case Grad():
-            return await member.box.compute.run(lambda: _add_gradients(engine, steps, before), cost)
-
-
-def _add_gradients(engine: Engine, steps: Sequence[Step], total: Vector | None) -> tuple[Trained, Vector | None]:
-    parts = []
-    for step in steps:
-        trained, gradient = engine.gradient([step])
-        total = gradient if total is None else total + gradient
-        parts.append(trained)
-    return Trained(
-        steps=len(parts),
-        samples=sum(t.samples for t in parts),
-        tokens=sum(t.tokens for t in parts),
-        loss_sum=sum(t.loss_sum for t in parts),
-    ), total
-
-
-def _steps(member: Member, announced: OpenRound) -> list[Step]:
-    """Return the local steps of our lease, with the learning-rate factor of each."""
-    own = announced.lease_of(member.me)
-    samples = list(lease.positions(own))
-    batch = member.run.recipe.work.batch
-    count = len(samples) // batch
-    schedule = member.run.recipe.work.schedule
-    version = announced.key.version
-    first = (version - 1) * member.channel.when.steps
-    begun, ended = spent(member, version), spent(member, version + 1)
-    return [
-        Step(
-            samples=tuple(samples[i * batch : (i + 1) * batch]),
-            rate=rate(schedule, first + i, begun + (ended - begun) * i / count),
-        )
-        for i in range(count)
-    ]
-
-
-def spent(member: Member, version: int) -> float:
-    """Return the share of the budget that is used when round `version` begins."""
-    budget = member.run.budget
-    if budget.rounds:
-        return (version - 1) / budget.rounds
-    past = member.past.get(version)
-    if past is not None:
-        samples = past.samples_before
-    else:
-        before = member.past[version - 1]
-        samples = before.samples_before + before.round_samples
-    return samples * member.engine.tokens_per_sample / budget.tokens
+    if not await train(member, stint, free_steps(member, stint), wanted):
+        return None
+    if not stint.reconciled:
+        await reconcile(member, stint)
+    if not await train(member, stint, len(stint.steps), wanted):
+        return None
+    return contribution_of(member, stint)
 
 
 # applying results
@@ -397,7 +360,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
         stepped = _stepped(channel, grid, anchor, result, factor)
         return stepped, stepped.digest()
 
-    member.anchor, member.digest = await member.job(job, vectors=4)
+    member.anchor, member.digest = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
     key = committed.key
@@ -428,15 +391,16 @@ def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, facto
 async def _settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
-    begun = member.begun if member.begun is not None and member.begun.key == committed.key else None
+    begun = next((s for s in (member.begun, member.ahead) if s is not None and s.key == committed.key), None)
     finished = member.own is not None and member.own.key == committed.key
     member.own = None
     if member.me not in committed.contributors:
         if begun is not None:
             member.box.journal.write(
-                events.ContributionDropped(channel=begun.key.channel, version=version, samples=begun.samples)
+                events.ContributionDropped(channel=begun.key.channel, version=version, samples=lease.size(begun.lease))
             )
             await _take_back(member, "the round was committed without it")
+            member.private.start_anew()
         if version > member.inner:
             await store.drop_private(version)  # what the work that does not count would have left
     elif begun is not None and finished:
@@ -446,8 +410,8 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
         await recall(member.box, store, member.private, version)
     else:
         await _take_back(member, "it counts as done before a crash, of which nothing was kept")
+        member.private.forget()  # what was kept of it went out with that work
         if member.private.residual is not None:
-            member.private.forget()  # what was kept of it went out with that work
             member.box.journal.write(events.ResidualLost(version=version))
     member.inner = max(member.inner, version)
 
@@ -458,6 +422,7 @@ async def _settle_begun(member: Member) -> None:
     if past is not None and past.committed is not None:
         await _settle(member, past.committed)
     await _take_back(member, "the state was downloaded instead")
+    member.private.start_anew()
 
 
 def _count_traffic(member: Member) -> None:
@@ -583,6 +548,8 @@ async def evaluate(member: Member, samples: int) -> None:
     """Journal the anchor's held-out loss."""
     engine = member.engine
     samples = min(samples, engine.held_out())
+    under_way = member.ahead is not None and member.ahead.done > 0
+    weights = await member.job(engine.weights) if under_way else None
     await member.job(lambda: engine.assign(member.anchor.weights))
     loss, tokens = 0.0, 0
     for first in range(0, samples, EVALUATE_SAMPLES):
@@ -590,5 +557,7 @@ async def evaluate(member: Member, samples: int) -> None:
         look = partial(engine.evaluate, first, count)
         part, counted = await member.box.compute.run(look, Cost(flop=engine.cost(count).flop / 3))
         loss, tokens = loss + part, tokens + counted
+    if weights is not None:
+        await member.job(lambda: engine.assign(weights))
     if tokens:
         member.box.journal.write(events.Evaluated(version=member.anchor.version, loss=loss / tokens, tokens=tokens))

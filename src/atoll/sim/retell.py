@@ -8,7 +8,6 @@ position by position, without the code that peers do it with.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
@@ -23,6 +22,8 @@ class Announced(NamedTuple):
     """The positions that each member is to work on."""
     base: str
     """Digest of the anchor that it starts from."""
+    ahead: dict[bytes, list[int]]
+    """The positions that each member goes on with while the round is exchanged."""
 
 
 class Committed(NamedTuple):
@@ -56,32 +57,51 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
     announced: list[Announced] = []
     committed: list[Committed] = []
     roster: set[bytes] = set()
-    waiting: list[int] = []
-    fresh = 0
+    pool = _Pool()
+    begun: dict[bytes, list[int]] = {}
     for entry in entries:
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base):
+            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead):
                 members = _marked(who, sorted(roster))
-                each = list(quotas) * len(members) if len(quotas) == 1 else list(quotas)
-                lacking = max(0, sum(each) - len(waiting))
-                pool, fresh = iter([*waiting, *range(fresh, fresh + lacking)]), fresh + lacking
-                leases = {peer: list(islice(pool, quota)) for peer, quota in zip(members, each, strict=True)}
-                waiting = list(pool)
-                announced.append(Announced(key.version, members, leases, base))
+                each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
+                kept = {peer: lease for peer, lease in begun.items() if each.get(peer) == len(lease)}
+                pool.put_back(p for peer, lease in begun.items() if peer not in kept for p in lease)
+                leases = {peer: kept[peer] if peer in kept else pool.take(quota) for peer, quota in each.items()}
+                more = {peer: pool.take(quota) for peer, quota in each.items()} if ahead else {}
+                begun = {}
+                announced.append(Announced(key.version, members, leases, base, more))
             case RoundCommitted(who=who, result=result):
                 last = announced[-1]
                 committed.append(Committed(last, _marked(who, last.members), result))
-                unused = [
-                    p for peer, lease in last.leases.items() if peer not in committed[-1].contributors for p in lease
-                ]
-                waiting = sorted([*waiting, *unused])
+                contributors = committed[-1].contributors
+                pool.put_back(p for peer, lease in last.leases.items() if peer not in contributors for p in lease)
+                begun = last.ahead
             case RoundVoided():
-                waiting = sorted([*waiting, *_all(announced[-1], announced[-1].members)])
+                pool.put_back(_all(announced[-1], announced[-1].members))
+                pool.put_back(p for lease in announced[-1].ahead.values() for p in lease)
             case _:
                 pass
     return announced, committed
+
+
+class _Pool:
+    """Positions to hand out: what came back, lowest first, then fresh ones."""
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._fresh = 0
+
+    def put_back(self, positions: Iterable[int]) -> None:
+        self._waiting = sorted([*self._waiting, *positions])
+
+    def take(self, count: int) -> list[int]:
+        lacking = max(0, count - len(self._waiting))
+        taken = [*self._waiting[:count], *range(self._fresh, self._fresh + lacking)]
+        del self._waiting[:count]
+        self._fresh += lacking
+        return taken
 
 
 def _all(announced: Announced, peers: Iterable[bytes]) -> list[int]:

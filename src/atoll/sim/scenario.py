@@ -114,6 +114,7 @@ class Host:
     key: Identity
     disk: SimDisk
     compute: SimCompute
+    beside: SimCompute
     skew_s: float = 0.0
     life: Incarnation | None = None
     stop: Stop | None = None
@@ -320,9 +321,12 @@ def _make_host(scenario: Scenario, place: int, key: Identity, network: SimNetwor
     if machine.processor is not None:
         device = replace(device, memory_bytes_s=machine.processor.pass_bytes_s / scenario.scale)
     disk = SimDisk(stream(scenario.seed, f"disk/{place}"), name=f"peer {place}")
-    rng = stream(scenario.seed, f"compute/{place}")
-    compute = SimCompute(device, hesitates=scenario.hesitates, rng=rng, cores=network.cores(key.peer))
-    return Host(place, machine, key, disk, compute)
+    cores, hesitates = network.cores(key.peer), scenario.hesitates
+    compute, beside = (
+        SimCompute(device, hesitates=hesitates, rng=stream(scenario.seed, f"{name}/{place}"), cores=cores)
+        for name in ("compute", "beside")
+    )
+    return Host(place, machine, key, disk, compute, beside)
 
 
 # processes
@@ -334,7 +338,7 @@ def start(world: World, host: Host) -> None:
     life.watch(crash=lambda: _lose(world, host))
     host.life, host.stop, host.failed = life, Stop(), None
     host.lives += 1
-    host.compute = host.compute.again()
+    host.compute, host.beside = host.compute.again(), host.beside.again()
     host.task = life.start(_process(world, host, life))
 
 
@@ -342,6 +346,7 @@ def _lose(world: World, host: Host) -> None:
     """Let a crash take what was not synced, and remember what it left."""
     host.disk.crash()
     host.compute.stop()
+    host.beside.stop()
     logs = [other.disk.durable("log") for other in world.hosts]
     world.remains.append(Remains(host.place, len(world.lines), logs))
 
@@ -360,6 +365,7 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
     box = Box(
         transport=world.network.transport(host.peer, life),
         compute=host.compute,
+        beside=host.beside,
         disk=host.disk,
         journal=journal_,
         random=Random(f"{scenario.seed}/peer/{host.place}/{world.now_s()}"),
@@ -663,7 +669,11 @@ async def _hamper(
         case kinds.LossyLink(loss=loss):
             await _set_for(fault.for_s, lambda value: network.lose(host.peer, value), loss, 0.0)
         case kinds.SlowCompute(factor=factor):
-            await _set_for(fault.for_s, lambda value: setattr(host.compute, "slow", value), factor, 1.0)
+            await _set_for(fault.for_s, lambda value: _slow_down(host, value), factor, 1.0)
+
+
+def _slow_down(host: Host, factor: float) -> None:
+    host.compute.slow = host.beside.slow = factor
 
 
 async def _fill(world: World, host: Host, for_s: float) -> None:

@@ -47,7 +47,7 @@ from atoll.sim.faults import (
 from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AllGather, Every, Recipe
+from atoll.spec.recipe import AllGather, Blend, Delay, Every, Grad, OneRound, Overlap, Recipe, Shift
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
 
@@ -73,6 +73,15 @@ AFTER_S = 6.0
 """A storm lasts at least so much longer than the last loss."""
 GATHERS = 0.2
 """Part of the runs in which everybody gets all contributions and reduces them for itself."""
+OVERLAPPED = 0.4
+"""Part of the runs in which peers go on while a round is exchanged."""
+OVERLAPS: tuple[Overlap, ...] = (
+    Delay(steps=2),
+    Delay(steps=1, reconcile=Blend(keep=0.5)),
+    Delay(steps=STEPS, reconcile=Shift()),
+    OneRound(eager=False),
+    OneRound(),
+)
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -91,14 +100,16 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str, *, gathers: bool = False) -> Recipe:
-    """Return a shipped recipe cut down to a few samples a round, perhaps with everybody reducing everything."""
+def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None) -> Recipe:
+    """Return a shipped recipe cut down to a few samples a round, perhaps by another route or with another overlap."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
     if channel.when.steps > 1:
         channel = replace(channel, when=Every(steps=STEPS))
     if gathers:
         channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
+    if overlap is not None:
+        channel = replace(channel, overlap=OneRound(eager=False) if isinstance(channel.what, Grad) else overlap)
     batch = BATCH if channel.when.steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
@@ -106,13 +117,14 @@ def _recipe(name: str, *, gathers: bool = False) -> Recipe:
 def run_of(
     rng: Random, start_with: int, *, contributors_min: int = 1, who: Sequence[bytes] = (), recipe: str = ""
 ) -> Run:
-    """Return an endless run of a recipe, by default of any, most often DiLoCo, and by either route."""
+    """Return an endless run of a recipe, by default of any, most often DiLoCo; by either route, waiting or not."""
     admitted = AllowList(peers=tuple(peer.hex() for peer in who)) if who else Membership().who
-    drawn = rng.choice(("diloco", "diloco", "diloco", "opendiloco", "fedavg", "ddp"))
+    drawn = rng.choice(("diloco", "diloco", "diloco", "opendiloco", "fedavg", "ddp", "sparseloco"))
     gathers = not recipe and rng.random() < GATHERS
+    overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers),
+        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

@@ -19,12 +19,15 @@ from atoll.spec.recipe import (
     AllGather,
     Assign,
     Bf16,
+    Blend,
+    Block,
     Buckets,
     Butterfly,
     Channel,
     Codec,
     Constant,
     Cosine,
+    Delay,
     Delta,
     E3m0,
     Feedback,
@@ -33,8 +36,10 @@ from atoll.spec.recipe import (
     Grad,
     Int8,
     Muon,
+    OneRound,
     Recipe,
     Sgd,
+    Shift,
     Sign,
     Stochastic,
     TopK,
@@ -177,6 +182,7 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     if isinstance(route, Butterfly):
         yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
     yield from _wire_rules(path, channel)
+    yield from _overlap_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():
@@ -191,6 +197,29 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         case Delta():
             hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+
+
+def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    overlap, steps, merge = channel.overlap, channel.when.steps, channel.merge
+    gradients = isinstance(channel.what, Grad)
+    path = (*path, "overlap")
+    match overlap:
+        case Block():
+            pass
+        case Delay(reconcile=reconcile):
+            said = "gradients are taken at an anchor: there is no step to go on with"
+            yield not gradients, path, said, 'choose { kind = "one-round", eager = false }, or exchange deltas'
+            most = steps if isinstance(reconcile, Shift) else steps - 1
+            yield _within((*path, "steps"), overlap.steps, 1, most)
+            if isinstance(reconcile, Blend):
+                yield _within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
+        case OneRound(eager=eager):
+            said = "a gradient of our own would be applied twice"
+            yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
+            linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
+            said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
+            hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'
+            yield linear or not eager, (*path, "eager"), said, hint
 
 
 def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:

@@ -215,6 +215,35 @@ class Block(Axis, tag="block"):
     """Wait for the result before going on."""
 
 
+class Blend(Axis, tag="blend"):
+    """Move from the local weights to the new anchor."""
+
+    keep: float = 0.0
+    """So much of the local weights stays."""
+
+
+class Shift(Axis, tag="shift"):
+    """Put the new anchor in the place of what was contributed; steps since then stay as they are."""
+
+
+class Delay(Axis, tag="delay"):
+    """Go on for some steps of the next round while a result is on its way, then take it in."""
+
+    steps: int
+    """A result that is not there by then is waited for."""
+    reconcile: Blend | Shift = Blend()
+
+
+class OneRound(Axis, tag="one-round"):
+    """Go on with the whole next round while a result is on its way; it is where the round after that starts from."""
+
+    eager: bool = True
+    """Start with our own share of the newest contributions too, before those of the others come."""
+
+
+Overlap = Block | Delay | OneRound
+
+
 class Discard(Axis, tag="discard"):
     """A contribution that missed its round is dropped and its lease goes back."""
 
@@ -230,7 +259,7 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     what: What
     merge: Merge
     whom: Whom = All()
-    overlap: Block = Block()
+    overlap: Overlap = Block()
     late: Discard = Discard()
     home: Replicated = Replicated()
     consistency: Literal["common"] = "common"

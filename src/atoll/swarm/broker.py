@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
+from atoll.spec.recipe import Block
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.log import (
     CouncilChanged,
@@ -380,7 +381,14 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
     key = Key(broker.channel, history.version + 1)
-    return _write(broker, announcement(history, key, ready, samples_per_round(broker.run), base))
+    samples = samples_per_round(broker.run)
+    ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=samples * len(ready))
+    return _write(broker, announcement(history, key, ready, samples, base, ahead=ahead))
+
+
+def overlaps(run: Run) -> bool:
+    """Return whether members go on working while a round is exchanged."""
+    return not isinstance(next(iter(run.recipe.channel.values())).overlap, Block)
 
 
 def samples_per_round(run: Run) -> int:
@@ -431,11 +439,12 @@ def _reunion(broker: Broker, now_s: float) -> bool:
     return any(here[p].standing is None if p in here else expected(broker, p, now_s) for p in broker.history.members)
 
 
-def _budget_spent(broker: Broker) -> bool:
+def _budget_spent(broker: Broker, *, rounds: int = 0, samples: int = 0) -> bool:
+    """Return whether nothing is left of the budget, after so many more rounds and samples."""
     budget = broker.run.budget
     if budget.rounds:
-        return broker.history.version >= budget.rounds
-    return broker.history.samples * broker.tokens_per_sample >= budget.tokens
+        return broker.history.version + rounds >= budget.rounds
+    return (broker.history.samples + samples) * broker.tokens_per_sample >= budget.tokens
 
 
 def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:

@@ -57,6 +57,7 @@ def _announced(opened: OpenRound) -> journal.RoundAnnounced:
         samples=sum(count for _, count in handed),
         first=handed[0][0],
         handed=handed,
+        ahead=_pairs(lease.give_back((), [opened.ahead])),
     )
 
 

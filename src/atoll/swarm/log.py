@@ -91,6 +91,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     base: str
     """Digest of the anchor that the round starts from."""
     roster: int
+    ahead: bool = False
+    """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -145,11 +147,25 @@ class OpenRound(Struct, frozen=True):
     """What they work on together: each takes its quota of it, in order."""
     base: str
     roster: int
+    ahead: Lease = ()
+    """What they go on with while the round is exchanged, shared out likewise; may be none."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
+        return self._part(self.ranges, peer)
+
+    def ahead_of(self, peer: bytes) -> Lease:
+        """Return what a member goes on with."""
+        return self._part(self.ahead, peer)
+
+    def shares_ahead(self) -> dict[bytes, Lease]:
+        """Return what each member goes on with."""
+        starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
+        return {peer: lease.part(self.ahead, skip, quota) for peer, quota, skip in starts}
+
+    def _part(self, ranges: Lease, peer: bytes) -> Lease:
         place = self.members.index(peer)
-        return lease.part(self.ranges, sum(self.quotas[:place]), self.quotas[place])
+        return lease.part(ranges, sum(self.quotas[:place]), self.quotas[place])
 
     def unused(self, contributors: Container[bytes]) -> Lease:
         """Return the leases of all others, sorted and joined."""
@@ -187,6 +203,9 @@ class History(Struct, frozen=True, kw_only=True):
     fresh: int = 0
     """Next position of the global order that nobody has leased."""
     returned: Lease = ()
+    """What came back and waits to be handed out again."""
+    begun: OpenRound | None = None
+    """The last round, while what its members went on with is theirs."""
     samples: int = 0
     """Samples in committed contributions."""
     finished: bool = False
@@ -225,7 +244,9 @@ def apply(history: History, entry: Entry) -> History:
         case RoundVoided(key=key):
             return _void(history, key)
         case RunFinished():
-            return replace(history, finished=True)
+            ahead = history.begun.ahead if history.begun is not None else ()
+            returned = lease.give_back(history.returned, [ahead])
+            return replace(history, finished=True, begun=None, returned=returned)
 
 
 def _change_council(history: History, members: tuple[bytes, ...]) -> History:
@@ -245,9 +266,12 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     return replace(history, roster=change.version, members=members)
 
 
-def announcement(history: History, key: Key, members: Iterable[bytes], quota: int, base: str) -> RoundAnnounced:
+def announcement(
+    history: History, key: Key, members: Iterable[bytes], quota: int, base: str, *, ahead: bool = False
+) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, all with the same quota."""
-    return RoundAnnounced(key, _marked(frozenset(members), sorted(history.members)), (quota,), base, history.roster)
+    who = _marked(frozenset(members), sorted(history.members))
+    return RoundAnnounced(key, who, (quota,), base, history.roster, ahead)
 
 
 def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:
@@ -262,9 +286,36 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     members = _named(announced.who, sorted(history.members))
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
-    ranges, returned, fresh = lease.take(sum(quotas), history.returned, history.fresh)
-    open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster)
-    return replace(history, open=open_, returned=returned, fresh=fresh)
+    ranges, returned, fresh = _hand_out(history, members, quotas)
+    ahead: Lease = ()
+    if announced.ahead:
+        ahead, returned, fresh = lease.take(sum(quotas), returned, fresh)
+    open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster, ahead)
+    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None)
+
+
+def _hand_out(history: History, members: Sequence[bytes], quotas: Sequence[int]) -> tuple[Lease, Lease, int]:
+    """Return the members' leases one after the other, what is left of the returned ranges, and what is fresh then.
+
+    Who went on with something in the last round has that; the others get what came back first.
+    """
+    begun = history.begun.shares_ahead() if history.begun is not None else {}
+    wanted = list(zip(members, quotas, strict=True))
+    kept = {peer: begun[peer] for peer, quota in wanted if peer in begun and lease.size(begun[peer]) == quota}
+    returned = lease.give_back(history.returned, [share for peer, share in begun.items() if peer not in kept])
+    lacking = sum(quota for peer, quota in wanted if peer not in kept)
+    taken, returned, fresh = lease.take(lacking, returned, history.fresh)
+    if not kept:
+        return taken, returned, fresh
+    ranges: list[lease.Range] = []
+    skip = 0
+    for peer, quota in wanted:
+        if peer in kept:
+            ranges += kept[peer]
+        else:
+            ranges += lease.part(taken, skip, quota)
+            skip += quota
+    return tuple(ranges), returned, fresh
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:
@@ -275,6 +326,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         history,
         version=committed.key.version,
         open=None,
+        begun=open_ if open_.ahead else None,
         last=ClosedRound(committed.key, contributors, committed.result, unused),
         returned=lease.give_back(history.returned, [unused]),
         samples=history.samples + sum(open_.quotas) - lease.size(unused),
@@ -282,8 +334,8 @@ def _commit(history: History, committed: RoundCommitted) -> History:
 
 
 def _void(history: History, key: Key) -> History:
-    ranges = _open(history, key).ranges
-    return replace(history, open=None, returned=lease.give_back(history.returned, [ranges]))
+    open_ = _open(history, key)
+    return replace(history, open=None, returned=lease.give_back(history.returned, [open_.ranges, open_.ahead]))
 
 
 def _open(history: History, key: Key) -> OpenRound:

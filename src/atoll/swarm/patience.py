@@ -42,7 +42,7 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     half = 2 * len(took) >= len(round_.announced.members)
     if not half and not broker.pace.work_s:
         return ceiling_s, f"fewer than half have contributed {limit_s:.0f} s after the first"
-    usual_s = median(took) if half else max(broker.pace.work_s)
+    usual_s = (median(took) if half else max(broker.pace.work_s)) + broker.pace.lead_s
     missing = [p for p in round_.announced.members if p not in round_.serials]
     wire_s, wire = _wire(broker, round_, missing)
     spare_s = FEW_S if not half else BUSY_S if set(broker.pace.seen).issuperset(missing) else LINKS_S
@@ -59,7 +59,7 @@ def patience_s_min(broker: Broker, round_: Round) -> float:
     first_s = next(iter(round_.took_s.values()), None)  # they are in the order in which they came
     known_s = [s for s in (first_s, max(broker.pace.work_s, default=None)) if s is not None]
     ceiling_s = broker.run.upkeep.patience_s_max + (first_s or 0.0)
-    return min(ceiling_s, MEDIANS * min(known_s) + BUSY_S) if known_s else ceiling_s
+    return min(ceiling_s, MEDIANS * (min(known_s) + broker.pace.lead_s) + BUSY_S) if known_s else ceiling_s
 
 
 def stall(broker: Broker, round_: Round) -> tuple[float, str]:
@@ -112,5 +112,6 @@ def remember(broker: Broker, round_: Round, held_s: float) -> Broker:
         work_s=(*broker.pace.work_s, median(round_.took_s.values()))[-ROUNDS:] if round_.took_s else broker.pace.work_s,
         return_s=(*broker.pace.return_s, held_s - round_.settled_s)[-ROUNDS:],
         seen=tuple(c.peer for c in round_.settled or ()),
+        lead_s=held_s - round_.began_s if round_.announced.ahead else 0.0,
     )
     return replace(broker, pace=pace)

@@ -114,6 +114,8 @@ class Pace(Struct, frozen=True):
     return_s: tuple[float, ...] = ()
     seen: tuple[bytes, ...] = ()
     """Who contributed to the last of them."""
+    lead_s: float = 0.0
+    """How long before its announcement the work on the next one could begin: who joins only then needs that too."""
 
 
 class Round(Struct, frozen=True, kw_only=True):

@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=open_, returned=returned, fresh=fresh)\n",
-            "    return replace(history, open=open_, fresh=fresh)\n",
+            "    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None)\n",
+            "    return replace(history, open=open_, fresh=fresh, begun=None)\n",
         ),
     ),
     _bug(
@@ -217,8 +217,8 @@ BUGS = (
         "the leases of a round that is given up never go back",
         (
             "swarm/log.py",
-            """    ranges = _open(history, key).ranges
-    return replace(history, open=None, returned=lease.give_back(history.returned, [ranges]))
+            """    open_ = _open(history, key)
+    return replace(history, open=None, returned=lease.give_back(history.returned, [open_.ranges, open_.ahead]))
 """,
             "    return replace(history, open=None)\n",
         ),

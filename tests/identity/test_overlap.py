@@ -1,0 +1,122 @@
+"""Recipes that do not wait for results, held against plain loops that do the same by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atoll.sim.faults import Crash, Pause
+from atoll.spec.recipe import AdamW, Assign, Blend, Delay, Inner, OneRound, Outer, Overlap, Sgd, Shift
+from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
+
+NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
+ADAM, SGD = AdamW(lr=3e-3), Sgd(lr=0.3)
+STEPS, ROUNDS = 3, 4
+
+
+@pytest.mark.parametrize("outer", [NESTEROV, Assign()])
+def test_one_eager_peer_is_diloco(outer: Outer) -> None:
+    eager = diloco(inner=ADAM, outer=outer, steps=STEPS, rounds=ROUNDS, start_with=1, overlap=OneRound())
+    plain = diloco(inner=ADAM, outer=outer, steps=STEPS, rounds=ROUNDS, start_with=1)
+    assert apart(weights_of(trained(eager, 1)), weights_of(trained(plain, 1))) < SAME
+
+
+@pytest.mark.parametrize("overlap", [Delay(steps=STEPS, reconcile=Shift()), Delay(steps=2, reconcile=Blend(keep=1.0))])
+@pytest.mark.parametrize("inner", [ADAM, SGD])
+def test_one_peer_that_assigns_its_own_mean_is_plain_training(overlap: Overlap, inner: Inner) -> None:
+    run = diloco(inner=inner, outer=Assign(), steps=STEPS, rounds=ROUNDS, start_with=1, overlap=overlap)
+    plain = engine_of(run)
+    plain.train(steps_over(0, STEPS * ROUNDS))
+    assert apart(weights_of(trained(run, 1)), plain.weights()) < SAME
+
+
+def test_delayed_averaging_is_the_mean_in_place_of_ones_own_so_many_steps_later() -> None:
+    peers, late = 2, 2
+    overlap = Delay(steps=late, reconcile=Shift())
+    run = diloco(inner=SGD, outer=Assign(), steps=STEPS, rounds=ROUNDS, start_with=peers, overlap=overlap)
+    engines = [engine_of(run) for _ in range(peers)]
+    anchor = engines[0].weights()
+    sums = [np.zeros_like(anchor) for _ in range(peers)]
+    for round_ in range(ROUNDS):
+        mean = np.mean(sums, axis=0)
+        for place, engine in enumerate(engines):
+            samples = steps_over((round_ * peers + place) * STEPS * BATCH, STEPS)
+            start = engine.weights()
+            engine.train(samples[:late])
+            engine.assign((engine.weights() - (mean - sums[place])).astype(np.float32))
+            engine.train(samples[late:])
+            sums[place] = start - (mean - sums[place]) - engine.weights()
+        anchor = anchor - np.mean(sums, axis=0)
+    assert apart(weights_of(trained(run, peers)), anchor.astype(np.float32)) < SAME
+
+
+def test_a_blend_starts_the_outer_step_from_the_old_anchor_and_keeps_some_of_the_newer_steps() -> None:
+    peers, late, keep = 2, 1, 0.5
+    overlap = Delay(steps=late, reconcile=Blend(keep=keep))
+    run = diloco(inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=peers, overlap=overlap)
+    engines = [engine_of(run) for _ in range(peers)]
+    anchor = engines[0].weights()
+    momentum = np.zeros_like(anchor)
+    for round_ in range(ROUNDS):
+        deltas = []
+        for place, engine in enumerate(engines):
+            samples = steps_over((round_ * peers + place) * STEPS * BATCH, STEPS)
+            engine.train(samples[:late])
+            engine.assign(np.float32(keep) * engine.weights() + np.float32(1 - keep) * anchor)
+            engine.train(samples[late:])
+            deltas.append(anchor - engine.weights())
+        mean = np.mean(deltas, axis=0)
+        momentum = 0.9 * momentum + mean
+        anchor = (anchor - 0.7 * (mean + 0.9 * momentum)).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), anchor) < SAME
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_round_late_everybody_starts_from_the_mean_of_the_round_before(eager: bool) -> None:
+    peers = 2
+    run = diloco(
+        inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=peers, overlap=OneRound(eager=eager)
+    )
+    engines = [engine_of(run) for _ in range(peers)]
+    anchor = engines[0].weights()
+    starts, momenta = [anchor.copy() for _ in engines], [np.zeros_like(anchor) for _ in engines]
+    stale, before = np.zeros_like(anchor), [np.zeros_like(anchor) for _ in engines]
+    momentum = np.zeros_like(anchor)
+    for round_ in range(ROUNDS):
+        deltas = []
+        for place, engine in enumerate(engines):
+            engine.assign(starts[place])
+            engine.train(steps_over((round_ * peers + place) * STEPS * BATCH, STEPS))
+            deltas.append(starts[place] - engine.weights())
+        for place, fresh in enumerate(deltas):
+            step = stale + (fresh - before[place]) / peers if eager else stale
+            momenta[place] = 0.9 * momenta[place] + step
+            starts[place] = (starts[place] - 0.7 * (step + 0.9 * momenta[place])).astype(np.float32)
+        stale, before = np.mean(deltas, axis=0), deltas
+        momentum = 0.9 * momentum + stale
+        anchor = (anchor - 0.7 * (stale + 0.9 * momentum)).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), anchor) < SAME
+
+
+def test_gradients_one_round_late_are_those_of_the_anchor_before_the_last() -> None:
+    peers, rounds, lr = 2, 5, 0.3
+    run = ddp(outer=Sgd(lr=lr), rounds=rounds, start_with=peers, overlap=OneRound(eager=False))
+    engine = engine_of(run)
+    anchors = [engine.weights(), engine.weights()]
+    for round_ in range(rounds):
+        engine.assign(anchors[-2])
+        both = 2 * BATCH
+        _, gradient = engine.gradient([steps_over(round_ * both, 1)[0], steps_over(round_ * both + BATCH, 1)[0]])
+        anchors.append(anchors[-1] - np.float32(lr) * gradient)
+    assert apart(weights_of(trained(run, peers)), anchors[-1]) < SAME
+
+
+@pytest.mark.parametrize("overlap", [OneRound(), Delay(steps=2, reconcile=Shift()), Delay(steps=1)])
+def test_a_peer_that_crashes_while_it_goes_on_comes_to_the_same_model(overlap: Overlap) -> None:
+    """Its lease, its weights and its optimizer are those of its last contribution: the steps since are taken again."""
+    run = diloco(inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=2, overlap=overlap)
+    calm = trained(run, 2)
+    crashed = trained(run, 2, faults=[Crash(at_s=calm.took_s * 0.6, peer=1, restart_after_s=1.0)])
+    paused = trained(run, 2, faults=[Pause(at_s=calm.took_s * 0.4, peer=1, for_s=1.5)])
+    assert digest_of(paused) == digest_of(calm)
+    assert digest_of(crashed) == digest_of(calm)

@@ -1,0 +1,93 @@
+"""Peers that go on while a round is exchanged: what it saves, and that nothing is lost or counted twice by it."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.sim.faults import Crash, Pause, SlowCompute
+from atoll.sim.scenario import Entrance, Outcome
+from atoll.spec.recipe import Block, Delay, OneRound, Overlap, Shift
+from atoll.spec.run import Run
+from tests.peer.world import assert_sound, counting_run, events, name, play, sized
+
+STEPS, BATCH, SAMPLE_S = 8, 2, 0.05
+WORK_S = STEPS * BATCH * SAMPLE_S
+SIZE, SMALL = 100_000, 5_000
+OVERLAPS = [Delay(steps=2), Delay(steps=STEPS, reconcile=Shift()), OneRound(eager=False), OneRound()]
+
+
+def overlapped(overlap: Overlap, recipe: str = "diloco", *, rounds: int = 8, start_with: int = 3) -> Run:
+    run = counting_run(recipe, steps=STEPS, rounds=rounds, start_with=start_with, patience_s_max=60.0)
+    ((channel, how),) = run.recipe.channel.items()
+    return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, overlap=overlap)}))
+
+
+def took_s(outcome: Outcome) -> float:
+    """Return the time of a round in the middle of a play."""
+    at_s = {e.version: line.at_s for line in outcome.lines if isinstance(e := line.event, journal.RoundCommitted)}
+    return (at_s[7] - at_s[3]) / 4
+
+
+@pytest.mark.parametrize("part", [0.2, 0.8])
+def test_an_exchange_as_long_as_the_work_costs_no_time_where_peers_go_on_meanwhile(part: float) -> None:
+    """Of the time in which a round's steps are taken, so much is what its bytes need on the wire."""
+    rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / (part * WORK_S)
+    waits, goes_on = (
+        took_s(play(overlapped(overlap), 3, build=sized(SIZE), rate_bytes_s=rate_bytes_s))
+        for overlap in (Block(), OneRound())
+    )
+    assert waits > (1 + part) * WORK_S
+    assert goes_on < 1.12 * WORK_S
+
+
+def test_some_steps_hide_an_exchange_that_is_as_short() -> None:
+    part = 0.25
+    rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / (part * WORK_S)
+    waits, goes_on = (
+        took_s(play(overlapped(overlap), 3, build=sized(SIZE), rate_bytes_s=rate_bytes_s))
+        for overlap in (Block(), Delay(steps=STEPS // 2, reconcile=Shift()))
+    )
+    assert waits > (1 + part) * WORK_S
+    assert goes_on < 1.12 * WORK_S
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize("at_s", [1.0, 2.3, 3.1])
+def test_whenever_a_peer_crashes_nothing_is_lost_or_counted_twice(overlap: Overlap, at_s: float) -> None:
+    run = overlapped(overlap)
+    faults = [Crash(at_s=at_s, peer=1, restart_after_s=0.7), Crash(at_s=at_s + 0.4, peer=2, restart_after_s=0.3)]
+    assert_sound(run, play(run, 3, faults=faults, build=sized(SMALL), rate_bytes_s=2e5), version=8)
+
+
+@pytest.mark.parametrize("overlap", OVERLAPS)
+def test_who_misses_a_round_takes_its_work_back_and_is_in_a_later_one(overlap: Overlap) -> None:
+    run = overlapped(overlap, rounds=60)
+    outcome = play(run, 3, faults=[Pause(at_s=2.5, peer=2, for_s=30.0)])
+    assert_sound(run, outcome, version=60)
+    late = name(outcome.hosts[2])
+    committed = {e.version: e.contributors for e in events(outcome, journal.RoundCommitted, peer=0)}
+    missed = [version for version, who in committed.items() if late not in who]
+    assert missed, "it was away for longer than a round waits"
+    assert late in committed[60]
+
+
+@pytest.mark.parametrize("overlap", [OneRound(), Delay(steps=STEPS, reconcile=Shift())])
+def test_who_joins_is_waited_for_though_the_others_were_done_when_the_round_was_announced(overlap: Overlap) -> None:
+    run = overlapped(overlap, rounds=14, start_with=3)
+    outcome = play(run, 4, entrances=[Entrance(3, 3)], faults=[SlowCompute(at_s=0.0, peer=3, for_s=1e6, factor=2.5)])
+    assert_sound(run, outcome, version=14)
+    who = name(outcome.hosts[3])
+    counted = [e.version for e in events(outcome, journal.RoundCommitted, peer=0) if who in e.contributors]
+    assert len(counted) > 5, "twice as slow as the others, it is within their patience"
+
+
+def test_a_peer_that_goes_on_tells_of_the_work_and_takes_the_lease_when_its_round_comes() -> None:
+    outcome = play(overlapped(OneRound()), 3)
+    for place in range(3):
+        lines = [line.event for line in outcome.lines if line.peer == name(outcome.hosts[place])]
+        taken = {e.version: at for at, e in enumerate(lines) if isinstance(e, journal.LeaseTaken)}
+        worked = {e.version: at for at, e in reversed(list(enumerate(lines))) if isinstance(e, journal.WorkProgressed)}
+        assert taken.keys() == worked.keys() == set(range(1, 9))
+        assert any(worked[version] < taken[version] for version in range(2, 9))
