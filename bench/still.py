@@ -57,8 +57,13 @@ class StillEngine:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] + np.float32(self._moved) * self._noise[first:end]
 
-    def assign(self, weights: Vector) -> None:
+    @property
+    def layout(self) -> dict[str, int]:
+        return {"weight": self.size}
+
+    def assign(self, weights: Vector, first: int = 0) -> None:
         """Take the weights over without a copy: they are only read."""
+        assert (first, weights.size) == (0, self.size), "it has no parts"
         self._assigned, self._moved = weights, 0
 
     def train(self, steps: Sequence[Step]) -> Trained:
@@ -101,6 +106,7 @@ async def run_peer(home: Path, machine: Machine, start: Start, still: Callable[[
         await live(box, start, stop)
     finally:
         await box.compute.close()
+        await box.beside.close()
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from atoll.spec.recipe import (
     Constant,
     Delta,
     Every,
+    Fragments,
     Grad,
     Inner,
     Mean,
@@ -54,12 +55,14 @@ def diloco(
     what: Delta | None = None,
     route: Route | None = None,
     overlap: Overlap | None = None,
+    fragments: int = 0,
 ) -> Run:
-    """Return a run that exchanges deltas every `steps` steps."""
+    """Return a run that exchanges deltas every `steps` steps, perhaps in so many parts."""
     merge = Merge(outer=outer, combine=Mean(weights="samples" if weights == "samples" else "uniform"))
     whom = All(route=route or Butterfly())
     overlap = overlap or Block()
-    channel = Channel(when=Every(steps=steps), what=what or Delta(), merge=merge, whom=whom, overlap=overlap)
+    when = Fragments(steps=steps, count=fragments) if fragments else Every(steps=steps)
+    channel = Channel(when=when, what=what or Delta(), merge=merge, whom=whom, overlap=overlap)
     return _run(Work(inner=inner, batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 
@@ -62,7 +64,8 @@ def test_a_blend_starts_the_outer_step_from_the_old_anchor_and_keeps_some_of_the
         for place, engine in enumerate(engines):
             samples = steps_over((round_ * peers + place) * STEPS * BATCH, STEPS)
             engine.train(samples[:late])
-            engine.assign(np.float32(keep) * engine.weights() + np.float32(1 - keep) * anchor)
+            if round_:
+                engine.assign(np.float32(keep) * engine.weights() + np.float32(1 - keep) * anchor)
             engine.train(samples[late:])
             deltas.append(anchor - engine.weights())
         mean = np.mean(deltas, axis=0)
@@ -120,3 +123,55 @@ def test_a_peer_that_crashes_while_it_goes_on_comes_to_the_same_model(overlap: O
     paused = trained(run, 2, faults=[Pause(at_s=calm.took_s * 0.4, peer=1, for_s=1.5)])
     assert digest_of(paused) == digest_of(calm)
     assert digest_of(crashed) == digest_of(calm)
+
+
+# fragments
+
+
+def test_one_fragment_without_delay_is_diloco_to_the_bit() -> None:
+    one = diloco(inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=2, fragments=1)
+    plain = diloco(inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=2)
+    assert digest_of(trained(one, 2)) == digest_of(trained(plain, 2))
+
+
+@pytest.mark.parametrize(("late", "keep"), [(0, 0.0), (1, 0.5), (2, 0.0)])
+def test_fragments_in_turn_start_their_outer_step_from_their_own_last_one(late: int, keep: float) -> None:
+    """Streaming DiLoCo by hand: fragment p goes out every H steps, and comes back `late` steps later."""
+    peers, fragments, spacing, rounds = 2, 2, 2, 7
+    overlap = Delay(steps=late, reconcile=Blend(keep=keep)) if late else None
+    run = diloco(
+        inner=ADAM,
+        outer=NESTEROV,
+        steps=fragments * spacing,
+        rounds=rounds,
+        start_with=peers,
+        overlap=overlap,
+        fragments=fragments,
+    )
+    engines = [engine_of(run) for _ in range(peers)]
+    anchor = engines[0].weights()
+    momentum = np.zeros_like(anchor)
+    owner = _fragment_of_each_element(engines[0].layout)
+    back: np.ndarray | None = None
+    for round_ in range(rounds):
+        deltas = []
+        for place, engine in enumerate(engines):
+            samples = steps_over((round_ * peers + place) * spacing * BATCH, spacing)
+            engine.train(samples[:late])
+            if back is not None:
+                mixed = np.float32(keep) * engine.weights() + np.float32(1 - keep) * anchor
+                engine.assign(np.where(back, mixed, engine.weights()))
+            engine.train(samples[late:])
+            deltas.append(anchor - engine.weights())
+        back = owner == round_ % fragments
+        mean = np.mean(deltas, axis=0)
+        momentum = np.where(back, 0.9 * momentum + mean, momentum)
+        anchor = np.where(back, anchor - 0.7 * (mean + 0.9 * momentum), anchor).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), anchor) < SAME
+
+
+def _fragment_of_each_element(layout: Mapping[str, int]) -> np.ndarray:
+    """Return which of two fragments each element is in: layers in turn, and with them what is before and after."""
+    homes = {"embed": 0, "layers.0": 0, "layers.1": 1, "model.norm": 1, "lm_head": 1}
+    found = {name: next(home for part, home in homes.items() if part in name) for name in layout}
+    return np.concatenate([np.full(size, found[name]) for name, size in layout.items()])

@@ -31,11 +31,12 @@ from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, SimNetwork
+from atoll.spec.recipe import Fp32
 from atoll.spec.run import Run, identity
 from atoll.swarm import log
 from atoll.swarm.log import History
-from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor
+from atoll.sync.units import whole
 from tests.peer.world import counting_run
 
 MIB = 2**20
@@ -165,7 +166,7 @@ class Office:
             run_id=identity(self.run),
             engine=(model := engine()),
             private=Private(model, next(iter(self.run.recipe.channel.values()))),
-            grid=grid_of(SIZE),
+            units=(whole(SIZE, Fp32()),),
             life=1,
             anchor=state if state is not None else _blank(),
             digest="",

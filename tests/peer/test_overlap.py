@@ -8,20 +8,28 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.sim.faults import Crash, Pause, SlowCompute
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.recipe import Block, Delay, OneRound, Overlap, Shift
+from atoll.spec.recipe import Block, Delay, Fragments, OneRound, Overlap, Shift
 from atoll.spec.run import Run
 from tests.peer.world import assert_sound, counting_run, events, name, play, sized
 
 STEPS, BATCH, SAMPLE_S = 8, 2, 0.05
 WORK_S = STEPS * BATCH * SAMPLE_S
 SIZE, SMALL = 100_000, 5_000
-OVERLAPS = [Delay(steps=2), Delay(steps=STEPS, reconcile=Shift()), OneRound(eager=False), OneRound()]
+DELAYS = [Delay(steps=2), Delay(steps=STEPS, reconcile=Shift())]
+OVERLAPS = [*DELAYS, OneRound(eager=False), OneRound()]
 
 
 def overlapped(overlap: Overlap, recipe: str = "diloco", *, rounds: int = 8, start_with: int = 3) -> Run:
     run = counting_run(recipe, steps=STEPS, rounds=rounds, start_with=start_with, patience_s_max=60.0)
     ((channel, how),) = run.recipe.channel.items()
     return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, overlap=overlap)}))
+
+
+def in_fragments(run: Run, count: int) -> Run:
+    """Return a run whose model travels in so many parts, one in each round."""
+    ((channel, how),) = run.recipe.channel.items()
+    when = Fragments(steps=STEPS * count, count=count)
+    return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, when=when)}))
 
 
 def took_s(outcome: Outcome) -> float:
@@ -49,6 +57,25 @@ def test_some_steps_hide_an_exchange_that_is_as_short() -> None:
         took_s(play(overlapped(overlap), 3, build=sized(SIZE), rate_bytes_s=rate_bytes_s))
         for overlap in (Block(), Delay(steps=STEPS // 2, reconcile=Shift()))
     )
+    assert waits > (1 + part) * WORK_S
+    assert goes_on < 1.12 * WORK_S
+
+
+def test_of_fragments_only_one_is_on_the_line_at_a_time_and_together_they_are_the_model() -> None:
+    """At most 1/4 of the bytes at any time, and the same in all: what four fragments are for."""
+    whole, parts = (
+        [e.sent_bytes for e in events(play(run, 3, build=sized(SIZE)), journal.ContributionSent, peer=0)]
+        for run in (overlapped(Block(), rounds=2), in_fragments(overlapped(Delay(steps=2), rounds=8), 4))
+    )
+    assert max(parts) <= 1.1 * whole[0] / 4
+    assert abs(sum(parts[:4]) - whole[0]) <= 0.02 * whole[0]
+
+
+def test_a_fragment_that_takes_as_long_as_the_delay_costs_no_time() -> None:
+    part, count = 0.25, 4
+    rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / count / (part * WORK_S)
+    runs = (in_fragments(overlapped(overlap), count) for overlap in (Block(), Delay(steps=STEPS // 2)))
+    waits, goes_on = (took_s(play(run, 3, build=sized(SIZE), rate_bytes_s=rate_bytes_s)) for run in runs)
     assert waits > (1 + part) * WORK_S
     assert goes_on < 1.12 * WORK_S
 
@@ -81,6 +108,17 @@ def test_who_joins_is_waited_for_though_the_others_were_done_when_the_round_was_
     who = name(outcome.hosts[3])
     counted = [e.version for e in events(outcome, journal.RoundCommitted, peer=0) if who in e.contributors]
     assert len(counted) > 5, "twice as slow as the others, it is within their patience"
+
+
+@pytest.mark.parametrize(("overlap", "fragments"), [(each, 0) for each in OVERLAPS] + [(each, 4) for each in DELAYS])
+def test_in_calm_no_step_is_taken_twice(overlap: Overlap, fragments: int) -> None:
+    run = overlapped(overlap, rounds=12)
+    run = in_fragments(run, fragments) if fragments else run
+    outcome = play(run, 3)
+    assert_sound(run, outcome, version=12)
+    assert not events(outcome, journal.InnerStateRestored)
+    steps = sum(e.tokens for e in events(outcome, journal.WorkProgressed)) / run.data.context / BATCH
+    assert steps == 3 * 12 * STEPS
 
 
 def test_a_peer_that_goes_on_tells_of_the_work_and_takes_the_lease_when_its_round_comes() -> None:

@@ -22,7 +22,7 @@ from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Codec, Every
+from atoll.spec.recipe import Codec, Delay, Every, Fragments
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.log import Entry, from_bytes
 from atoll.sync.merge import Anchor
@@ -52,8 +52,12 @@ def counting_run(
     shipped = load_recipe(recipe)
     ((name, channel),) = shipped.channel.items()
     what = channel.what if codec is None else replace(channel.what, codec=codec)
-    if channel.when.steps > 1:
+    if isinstance(channel.when, Fragments):
+        channel = replace(channel, when=replace(channel.when, steps=steps * channel.when.count))
+    elif channel.when.steps > 1:
         channel = replace(channel, when=Every(steps=steps))
+    if isinstance(channel.overlap, Delay):
+        channel = replace(channel, overlap=replace(channel.overlap, steps=min(steps, channel.overlap.steps)))
     return Run(
         name="counting",
         recipe=replace(shipped, work=replace(shipped.work, batch=2), channel={name: replace(channel, what=what)}),

@@ -70,7 +70,7 @@ def _alone(run: Run) -> float:
 
     engine = build_torch(run, Machine(device="cpu", threads=1))
     channel = next(iter(run.recipe.channel.values()))
-    total, batch = run.budget.rounds * channel.when.steps, run.recipe.work.batch
+    total, batch = run.budget.rounds * channel.when.round_steps, run.recipe.work.batch
     steps = [
         Step(
             samples=tuple(range(i * batch, (i + 1) * batch)),
@@ -121,7 +121,7 @@ def _outcome(
     """Return everything the demo shows, as data."""
     channel = next(iter(run.recipe.channel.values()))
     sent = [peer["round_sent_bytes"] for peer in summary["peers"]]
-    steps = run.budget.rounds * channel.when.steps
+    steps = run.budget.rounds * channel.when.round_steps
     return {
         "schema": "atoll.demo/1",
         "parameters": size,

@@ -12,7 +12,7 @@ peer derives from the spec alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -56,6 +56,10 @@ class Engine(Protocol):
         """Return how many elements a vector has."""
 
     @property
+    def layout(self) -> Mapping[str, int]:
+        """Return the tensors of a vector in order: their names, and how many elements each has."""
+
+    @property
     def tokens_per_sample(self) -> int: ...
 
     def cost(self, samples: int) -> Cost:
@@ -64,8 +68,8 @@ class Engine(Protocol):
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""
 
-    def assign(self, weights: Vector) -> None:
-        """Replace the trainable weights; inner optimizer state stays."""
+    def assign(self, weights: Vector, first: int = 0) -> None:
+        """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays."""
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take optimizer steps on the local weights."""

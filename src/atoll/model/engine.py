@@ -128,6 +128,10 @@ class TorchEngine:
         return self._flat.numel()
 
     @property
+    def layout(self) -> dict[str, int]:
+        return {name: parameter.numel() for name, parameter in self._trained.items()}
+
+    @property
     def tokens_per_sample(self) -> int:
         return self.shape.context
 
@@ -138,11 +142,10 @@ class TorchEngine:
         vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
         return vector
 
-    def assign(self, weights: Vector) -> None:
-        assert weights.shape == (self.size,), "a vector of another model"
+    def assign(self, weights: Vector, first: int = 0) -> None:
         assert weights.dtype == np.float32
         with torch.no_grad():
-            self._flat.copy_(torch.from_numpy(np.require(weights, requirements="W")))
+            self._flat[first : first + weights.size].copy_(torch.from_numpy(np.require(weights, requirements="W")))
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take one optimizer step per entry; the device is waited for once, at the end."""

@@ -299,7 +299,7 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     receipts.expect()
     for index in missing:
         chunk = await hear(stream, PartTalk)
-        if not isinstance(chunk, Chunk) or chunk.index != index or len(chunk.data) != _chunk_bytes(member, index):
+        if not isinstance(chunk, Chunk) or chunk.index != index or len(chunk.data) != _chunk_bytes(member, plan, index):
             raise PeerError(f"chunk {index} was announced, something else came")
         if contribution not in owned.parts:
             raise PeerError("a contribution was forgotten for newer ones of the same peer")
@@ -333,8 +333,8 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
     return owned.parts.setdefault(contribution, {})
 
 
-def _chunk_bytes(member: Member, index: int) -> int:
-    first, end = member.grid.bounds(index)
+def _chunk_bytes(member: Member, plan: Plan, index: int) -> int:
+    first, end = member.grid_of(plan.key).bounds(index)
     return wire_bytes(member.channel.what.codec, end - first)
 
 
@@ -479,7 +479,7 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
     while not isinstance(summed := await hear(stream, PartTalk), Done):
         if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
             raise PeerError("a sum of its own group was to come, something else did")
-        first, end = member.grid.bounds(summed.index)
+        first, end = member.grid_of(plan.key).bounds(summed.index)
         check(Fp32(), summed.data, end - first)  # of the right length, and finite
         if not 0 < summed.weight < inf:
             raise PeerError("a sum of an impossible weight")
@@ -512,7 +512,7 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
     while not isinstance(returned := await hear(stream, ResultTalk), Done):
         if not isinstance(returned, Returned) or returned.index not in theirs:
             raise PeerError("a reduced chunk of its own was to come, something else did")
-        _check_returned(member, returned)
+        _check_returned(member, plan, returned)
         if not _current(member, plan):
             await say(stream, Superseded())
             return
@@ -534,11 +534,11 @@ def _kept(member: Member, plan: Plan) -> list[tuple[int, Reduction]]:
     return sorted((passed | member.incoming).items())
 
 
-def _check_returned(member: Member, returned: Returned) -> None:
+def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
     """Refuse a chunk that is not what it claims to be, or that nobody could apply."""
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
-    first, end = member.grid.bounds(returned.index)
+    first, end = member.grid_of(plan.key).bounds(returned.index)
     check(member.channel.what.merged(), returned.data, end - first)  # of the right length, and finite
 
 
@@ -565,17 +565,18 @@ async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
     """Write chunks as they come, many at a time, until all are of the settled set; return what they are then."""
     down: dict[int, Reduction] = {}
     member.fresh = dict.fromkeys(member.incoming)  # what was written for an earlier plan is written again
-    few = max(1, WRITE_BYTES // member.bulk.chunk_bytes)
+    bulk = member.bulk_of(plan.key)
+    few = max(1, WRITE_BYTES // bulk.chunk_bytes)
 
     def whole() -> bool:
         present = member.plan
-        if present is None or present.settled is None or len(down) < member.grid.chunks or member.fresh:
+        if present is None or present.settled is None or len(down) < bulk.chunks or member.fresh:
             return False
         of = member.layout(plan).set_of(present.settled)
         return all(each.of == of for each in down.values())
 
     def due() -> bool:
-        return len(member.fresh) >= few or (len(member.incoming) == member.grid.chunks and bool(member.fresh))
+        return len(member.fresh) >= few or (len(member.incoming) == bulk.chunks and bool(member.fresh))
 
     while not whole():
         await member.came.until(lambda: due() or whole())
@@ -584,5 +585,5 @@ async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
             del member.fresh[index]
         down |= batch
         await draft.add({index: each.data for index, each in batch.items()})
-    kept = [down[index] for index in range(member.grid.chunks)]
+    kept = [down[index] for index in range(bulk.chunks)]
     return Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))

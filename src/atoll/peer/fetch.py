@@ -40,7 +40,7 @@ from atoll.peer.messages import (
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
-from atoll.swarm.log import ClosedRound, result_root
+from atoll.swarm.log import ClosedRound, Key, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import wire_bytes
 from atoll.sync.merge import Anchor
@@ -207,12 +207,12 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
     donors = _donors(member, committed.contributors)
     await _gather(errand, lambda: donors)
     result = Result(kept[0].digests, tuple(chunks[index] for index in range(len(chunks))))
-    return _fitting(member, result)
+    return _fitting(member, committed.key, result)
 
 
-def _fitting(member: Member, result: Result) -> Result:
-    """Return the result if its chunks are those of our grid."""
-    grid, codec = member.grid, member.channel.what.merged()
+def _fitting(member: Member, key: Key, result: Result) -> Result:
+    """Return the result if its chunks are those of its round's grid."""
+    grid, codec = member.grid_of(key), member.channel.what.merged()
     spans = [grid.bounds(i) for i in range(grid.chunks)]
     if [len(c) for c in result.chunks] != [wire_bytes(codec, end - first) for first, end in spans]:
         raise PeerError("the committed result does not fit this model")
@@ -435,7 +435,7 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
-    return wire_bytes(member.channel.what.merged(), member.engine.size)
+    return wire_bytes(member.channel.what.merged(), member.engine.size) // len(member.units)
 
 
 def state_bytes(member: Member) -> int:

@@ -42,8 +42,8 @@ from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChang
 from atoll.swarm.messages import Refused, Settings, Welcome
 from atoll.swarm.raft import recall as recall_raft
 from atoll.swarm.state import admits
-from atoll.sync.grid import grid_of
 from atoll.sync.merge import first_anchor
+from atoll.sync.units import units_of
 
 ASK_S_MAX = 20.0
 """How long one peer may take to tell us the run."""
@@ -279,7 +279,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run_id=identity(run),
         engine=engine,
         private=private,
-        grid=grid_of(engine.size, channel.what.codec),
+        units=units_of(channel.when, engine.layout, channel.what.codec),
         life=life,
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),

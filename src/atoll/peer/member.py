@@ -47,6 +47,7 @@ from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
+from atoll.sync.units import Unit
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
@@ -121,6 +122,8 @@ class Stint:
     """The round that it is for."""
     lease: Lease
     steps: list[Step]
+    started: bool = False
+    """Whether the model is where the work starts from, or beyond."""
     done: int = 0
     slice: int = 1
     """Steps that take about as long as may pass between two looks at the desk."""
@@ -212,7 +215,8 @@ class Member:
     run_id: str
     engine: Engine
     private: Private
-    grid: Grid
+    units: tuple[Unit, ...]
+    """What rounds are about, in turn."""
     life: int
     """How often this peer has started."""
     anchor: Anchor
@@ -394,10 +398,25 @@ class Member:
             self.reports.append(message)
             self.changes.notify()
 
+    def unit_of(self, version: int) -> Unit:
+        """Return what a round is about."""
+        return self.units[(version - 1) % len(self.units)]
+
+    def grid_of(self, key: Key) -> Grid:
+        """Return the chunks that a round is exchanged in."""
+        return self.unit_of(key.version).grid
+
+    def bulk_of(self, key: Key) -> Bulk:
+        """Return what one contribution to a round is on the wire."""
+        return self._bulk(self.unit_of(key.version))
+
     @property
-    def bulk(self) -> Bulk:
-        """Return what one contribution is on the wire."""
-        return Bulk(self.grid.chunks, wire_bytes(self.channel.what.codec, self.grid.chunk))
+    def bulks(self) -> tuple[Bulk, ...]:
+        """Return what one contribution is on the wire, for all units in turn."""
+        return tuple(self._bulk(unit) for unit in self.units)
+
+    def _bulk(self, unit: Unit) -> Bulk:
+        return Bulk(unit.grid.chunks, wire_bytes(self.channel.what.codec, unit.grid.chunk))
 
     def layout(self, plan: Plan) -> Layout:
         """Return who sends what to whom under a plan of the open round."""

@@ -79,7 +79,7 @@ class Office:
             member.history,
             now_s,
             cold=not member.followed,
-            bulk=member.bulk,
+            bulks=member.bulks,
             plan=member.plan,
         )
 

@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Block, Channel, Delta, Feedback, OneRound
+from atoll.spec.recipe import Block, Channel, Delta, Feedback, Fragments, OneRound
 from atoll.sync.overlap import Lead
 
 
@@ -35,7 +35,9 @@ class Private:
         """Where the next steps start from; none: from the anchor."""
         eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
-        self._goes_on = not isinstance(channel.overlap, Block) and isinstance(channel.what, Delta)
+        self.goes_on = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+        """Whether the next steps start from weights of our own."""
+        self._saves_local = self.goes_on and isinstance(channel.what, Delta)
 
     @property
     def cost(self) -> Cost:
@@ -45,7 +47,7 @@ class Private:
     @property
     def moves(self) -> bool:
         """Return whether work leaves something here besides the inner optimizer's state."""
-        return self.residual is not None or self._goes_on
+        return self.residual is not None or self._saves_local
 
     def save(self) -> bytes:
         """Return all of it as safetensors bytes."""
@@ -84,7 +86,7 @@ class Private:
     def _vectors(self) -> dict[str, Vector]:
         """Return what is saved beside the inner state, in its own memory."""
         vectors = {} if self.residual is None else {"residual": self.residual}
-        if self._goes_on and self.local is not None:
+        if self._saves_local and self.local is not None:
             vectors["local"] = self.local
         return vectors if self.lead is None else vectors | self.lead.vectors()
 

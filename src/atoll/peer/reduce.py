@@ -61,6 +61,7 @@ class Bench:
         self._mine = list(dict.fromkeys(index for _, index in self._units))
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = len(self._layout.groups) == 1
+        self._grid = member.grid_of(plan.key)
         self._bad: list[Contribution] = []
 
     async def run(self) -> None:
@@ -82,7 +83,7 @@ class Bench:
         """Make what is due among some chunks, a batch at a time; leave in `look` what has to be looked at again."""
         member = self._member
         parts = max(len(group) for group in self._layout.groups)
-        batch_max = max(1, BATCH_BYTES // (parts * member.bulk.chunk_bytes))
+        batch_max = max(1, BATCH_BYTES // (parts * member.bulk_of(self._plan.key).chunk_bytes))
         sums = self._due_sums(present, look)
         means = [] if sums or self._alone else self._due_means(present, look)
         look.clear()
@@ -123,7 +124,7 @@ class Bench:
             )
             for contribution in chain(*(self._layout.sets(present.settled).within if present.settled else ()))
         }
-        size_bytes = sum(lacking.values()) * member.bulk.chunk_bytes
+        size_bytes = sum(lacking.values()) * member.bulk_of(self._plan.key).chunk_bytes
         wire_s = 4 * size_bytes / (member.links.line.down.rate_bytes_s() or size_bytes or 1)
         try:
             async with asyncio.timeout(early_s(member) + wire_s if size_bytes else None):
@@ -172,7 +173,7 @@ class Bench:
 
     async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._member.grid
+        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
@@ -248,7 +249,7 @@ class Bench:
 
     async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
         """Make the results of some chunks from the sums of the groups, in one job."""
-        member, codec, grid = self._member, self._member.channel.what.merged(), self._member.grid
+        member, codec, grid = self._member, self._member.channel.what.merged(), self._grid
 
         def job() -> list[tuple[int, Reduction]]:
             made = []

@@ -16,18 +16,19 @@ import numpy as np
 from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
-from atoll.spec.recipe import Blend, Block, Delay, Delta, Grad, OneRound, Shift
+from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
 from atoll.sync.overlap import blend, shift
 from atoll.sync.schedule import rate
+from atoll.sync.units import Unit
 
 SLICE_S = 1.0
 """Work between two looks at the desk takes about this long."""
 
 Contribution = Callable[[int, int], Vector]
-"""Returns elements of a contribution, in memory of their own: all of it at once would be one more model."""
+"""Returns elements of what a round is about, in memory of their own: all at once would be one more model."""
 
 
 def stint_of(member: Member, key: Key, own: Lease) -> Stint:
@@ -36,7 +37,7 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
     batch = member.run.recipe.work.batch
     count = len(samples) // batch
     schedule = member.run.recipe.work.schedule
-    first = (key.version - 1) * member.channel.when.steps
+    first = (key.version - 1) * member.channel.when.round_steps
     begun, ended = spent(member, key.version), spent(member, key.version + 1)
     steps = [
         Step(
@@ -80,8 +81,7 @@ async def train(member: Member, stint: Stint, end: int, wanted: Callable[[], boo
     while stint.done < end:
         if not wanted():
             return False
-        if not stint.done:
-            await _start(member)
+        await _start(member, stint)
         part = stint.steps[stint.done : min(stint.done + stint.slice, end)]
         began_s = loop.time()
         trained = await _slice(member, stint, part)
@@ -102,13 +102,16 @@ async def train(member: Member, stint: Stint, end: int, wanted: Callable[[], boo
     return True
 
 
-async def _start(member: Member) -> None:
-    """Put the model where the work starts from."""
+async def _start(member: Member, stint: Stint) -> None:
+    """Put the model where the work starts from, if it has not begun."""
+    if stint.started:
+        return
     private = member.private
-    if private.local is None and not isinstance(member.channel.overlap, Block):
+    if private.local is None and private.goes_on:
         private.local = await member.job(member.anchor.weights.copy)
     start = member.anchor.weights if private.local is None else private.local
     await member.job(lambda: member.engine.assign(start))
+    stint.started = True
 
 
 async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained:
@@ -140,17 +143,38 @@ def _add_gradients(engine: Engine, steps: Sequence[Step], total: Vector | None) 
 
 
 async def reconcile(member: Member, stint: Stint) -> None:
-    """Take the anchor in that a stint is to start from: it is there now, and so are some of its steps."""
+    """Take in what changed in the anchor that a stint is to start from: that is there now, and some steps are taken."""
+    await _start(member, stint)
     stint.reconciled = True
-    overlap, engine, anchor, local = member.channel.overlap, member.engine, member.anchor.weights, member.private.local
-    if not isinstance(overlap, Delay):
+    how = _reconciles(member.channel)
+    if how is None or stint.key.version == 1:
         return
-    assert local is not None, "there have been steps from somewhere"
-    match overlap.reconcile:
-        case Blend(keep=keep):
-            await member.job(lambda: engine.assign(blend(engine.weights(), anchor, keep)), vectors=3)
-        case Shift():
-            await member.job(lambda: engine.assign(shift(engine.weights(), anchor, local)), vectors=4)
+    unit = member.unit_of(stint.key.version - 1)
+    anchor, local, engine = member.anchor.weights, member.private.local, member.engine
+    assert local is not None, "there is somewhere that it starts from"
+
+    def take_in() -> None:
+        for _, run in unit.runs(0, unit.grid.size):
+            weights = engine.weights(run.start, run.stop)
+            match how:
+                case Blend(keep=keep):
+                    blend(weights, anchor[run], keep)
+                case Shift():
+                    shift(weights, anchor[run], local[run])
+            engine.assign(weights, run.start)
+
+    await member.job(take_in, vectors=4 / len(member.units))
+
+
+def _reconciles(channel: Channel) -> Blend | Shift | None:
+    """Return how a result is taken in by weights that are a peer's own; None: nothing is, or a whole round later."""
+    match channel.overlap:
+        case Delay(reconcile=reconcile):
+            return reconcile
+        case Block():
+            return Blend() if isinstance(channel.when, Fragments) else None
+        case OneRound():
+            return None
 
 
 def contribution_of(member: Member, stint: Stint) -> Contribution:
@@ -159,13 +183,16 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
     assert start is not None, "there have been steps from somewhere"
-    return partial(_delta, member.engine, start)
+    return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
 
 
 def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
     return gradient[first:end] / steps
 
 
-def _delta(engine: Engine, start: Vector, first: int, end: int) -> Vector:
-    weights = engine.weights(first, end)  # a copy of our own: the difference needs no other
-    return np.subtract(start[first:end], weights, out=weights)
+def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:
+    delta = np.empty(end - first, np.float32)
+    for at, run in unit.runs(first, end):
+        weights = engine.weights(run.start, run.stop)
+        np.subtract(start[run], weights, out=delta[at : at + weights.size])
+    return delta

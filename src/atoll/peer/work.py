@@ -36,9 +36,9 @@ from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
-from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor, advance
 from atoll.sync.schedule import rate
+from atoll.sync.units import Unit
 
 RETRY_S = 2.0
 NEAR = 2
@@ -137,22 +137,24 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     if contribution is None:
         return
     encoded = _encoded(member, announced, contribution)
-    vectors = 3 * min(1.0, ENCODE_ELEMENTS / member.grid.size)
+    grid = member.grid_of(announced.key)
+    vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
-    while member.private.moves and len(chunks) < member.grid.chunks:
+    while member.private.moves and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    if not isinstance(member.channel.overlap, Block):
+    if member.private.goes_on:
         await _part_ways(member, announced, chunks)
     if (announced.ahead and _leaves_a_trace(member)) or not announced.key.version % _checkpoint_every(member):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await _keep_private(member, announced.key.version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
     member.changes.notify()
-    while member.own is own and len(own.chunks) < member.grid.chunks:
+    while member.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        key = replace(announced.key, version=announced.key.version + 1)
+        version = announced.key.version + 1
+        key = replace(announced.key, version=version, unit=member.channel.when.unit(version))
         member.ahead = stint_of(member, key, announced.ahead_of(member.me))
 
 
@@ -161,7 +163,8 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
-    what, grid, residual = member.channel.what, member.grid, member.private.residual
+    what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
+    grid = unit.grid
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
@@ -177,7 +180,10 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
                 return encode(what.codec, values, seed)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
-                return encode_fed_back(what.codec, values, residual[first:end], decay, seed)
+                left_out = unit.take(residual, first, end)
+                data = encode_fed_back(what.codec, values, left_out, decay, seed)
+                unit.put(residual, left_out, first)
+                return data
 
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
@@ -188,7 +194,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
     """Fix where our next steps start from, now that our contribution is made: we do not wait for what becomes of it."""
-    private, channel, grid, engine = member.private, member.channel, member.grid, member.engine
+    private, channel, grid, engine = member.private, member.channel, member.grid_of(announced.key), member.engine
     share, share_before = 1 / len(announced.members), _share_of_last(member)
 
     def led() -> Vector:
@@ -202,12 +208,10 @@ async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, mem
         return local
 
     match channel.overlap:
-        case Delay():
+        case Block() | Delay():
             private.local = await member.job(engine.weights)
         case OneRound():
             private.local = await member.job(led, vectors=1 if private.lead is None else 8)
-        case Block():
-            raise AssertionError("who waits goes on from the anchor")
 
 
 def _share_of_last(member: Member) -> float:
@@ -336,8 +340,8 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
     """Return the committed result if we hold it, in memory or on disk."""
     if member.held is not None and member.held.root() == committed.result:
         return member.held
-    if len(member.spare) == member.grid.chunks:  # the last chunk came, and the commit before it was all on disk
-        spare = [member.spare[index] for index in range(member.grid.chunks)]
+    if len(member.spare) == member.grid_of(committed.key).chunks:  # the last came, and the commit before all was down
+        spare = [member.spare[index] for index in sorted(member.spare)]
         whole = Result(tuple([each.digest for each in spare]), tuple([each.data for each in spare]))
         if whole.root() == committed.result:
             await member.store.keep_result(committed.key.version, whole)
@@ -348,16 +352,16 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does."""
-    channel, grid, anchor = member.channel, member.grid, member.anchor
-    assert len(result.chunks) == grid.chunks, "a result is checked before it is applied"
     version = committed.key.version
+    channel, unit, anchor = member.channel, member.unit_of(version), member.anchor
+    assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = 1.0
     if channel.merge.scheduled:
         schedule = member.run.recipe.work.schedule
-        factor = rate(schedule, (version - 1) * channel.when.steps, spent(member, version))
+        factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
 
     def job() -> tuple[Anchor, str]:
-        stepped = _stepped(channel, grid, anchor, result, factor)
+        stepped = _stepped(channel, unit, anchor, result, factor)
         return stepped, stepped.digest()
 
     member.anchor, member.digest = await member.aside(job, vectors=4)
@@ -374,17 +378,19 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _stand_if_near(member)
 
 
-def _stepped(channel: Channel, grid: Grid, anchor: Anchor, result: Result, factor: float) -> Anchor:
+def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
     codec, outer = channel.what.merged(), channel.merge.outer
-    bounds = [grid.bounds(index) for index in range(grid.chunks)]
+    bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         merged = decoded(codec, chunk, end - first)
-        for at in range(first, end, STEP_ELEMENTS):
-            until = min(at + STEP_ELEMENTS, end)
-            advance(outer, anchor.part(at, until), merged[at - first : until - first], factor)
+        for at, run in unit.runs(first, end):
+            for start in range(run.start, run.stop, STEP_ELEMENTS):
+                stop = min(start + STEP_ELEMENTS, run.stop)
+                part = merged[at + start - run.start : at + stop - run.start]
+                advance(outer, anchor.part(start, stop), part, factor)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
@@ -400,7 +406,7 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
                 events.ContributionDropped(channel=begun.key.channel, version=version, samples=lease.size(begun.lease))
             )
             await _take_back(member, "the round was committed without it")
-            member.private.start_anew()
+        member.private.start_anew()  # what our weights came from is not where the others are now
         if version > member.inner:
             await store.drop_private(version)  # what the work that does not count would have left
     elif begun is not None and finished:
@@ -457,7 +463,7 @@ async def _checkpoint(member: Member) -> None:
 
 def _checkpoint_every(member: Member) -> int:
     every = member.run.upkeep.checkpoint_every
-    return every or (1 if member.channel.when.steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+    return every or (1 if member.channel.when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
 async def recall(box: Box, store: Store, private: Private, version: int) -> None:

@@ -112,7 +112,7 @@ def calm_s_max(case: Case) -> float:
 def _work_s(case: Case) -> float:
     """Return how long the slowest machine takes for the work of a round."""
     channel = next(iter(case.run.recipe.channel.values()))
-    flop = channel.when.steps * case.run.recipe.work.batch * SAMPLE_FLOP
+    flop = channel.when.round_steps * case.run.recipe.work.batch * SAMPLE_FLOP
     return max(flop / (machine.device.flop_s * machine.device.efficiency) for machine in case.machines)
 
 

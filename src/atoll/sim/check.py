@@ -49,6 +49,7 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
+    Fragments,
     Int8,
     Overlap,
     Shift,
@@ -343,7 +344,8 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
     channel = next(iter(run.recipe.channel.values()))
-    goes_on = not isinstance(channel.overlap, Block) and isinstance(channel.what, Delta)
+    own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    goes_on = own and isinstance(channel.what, Delta)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
 
 
@@ -466,6 +468,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
+    if isinstance(channel.when, Fragments):
+        return False  # a part has moved with the samples of several rounds
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
     if isinstance(what.codec, Int8):
@@ -520,7 +524,7 @@ def _contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
     channel = next(iter(run.recipe.channel.values()))
     seed, size, batch = run.seeds.data, len(anchor.weights), run.recipe.work.batch
     if isinstance(channel.what, Delta):
-        lost = _lost_steps(channel.overlap) * batch
+        lost = _lost_steps(channel.overlap) * batch if anchor.version else 0
         return anchor.weights - (anchor.weights - delta_of(seed, size, positions[lost:]))
     total = np.zeros_like(anchor.weights)
     for first in range(0, len(positions), batch):
@@ -566,7 +570,7 @@ def _factor(run: Run, version: int) -> float:
     channel = next(iter(run.recipe.channel.values()))
     if not channel.merge.scheduled:
         return 1.0
-    return rate(run.recipe.work.schedule, (version - 1) * channel.when.steps, (version - 1) / run.budget.rounds)
+    return rate(run.recipe.work.schedule, (version - 1) * channel.when.round_steps, (version - 1) / run.budget.rounds)
 
 
 def settled(outcome: Outcome) -> list[str]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from random import Random
 from typing import TypeVar
 
@@ -40,6 +41,7 @@ _FINE_BITS = 24
 """A count has 2^24 fractions: sums of those do not fit fp32."""
 MARKS = slice(63, None, 64)
 """Elements, of every chunk at least one, that move by as many counts as their contributor has had lives."""
+LAYERS = 8
 LOSS_FIRST = 7.0
 LOSS_LAST = 2.5
 LOSS_HALF_SAMPLES = 4096
@@ -230,6 +232,12 @@ class CountingEngine:
         return self._size
 
     @property
+    def layout(self) -> dict[str, int]:
+        """Return layers of about the same size: no more is known of what this stands for."""
+        ends = [self._size * (layer + 1) // LAYERS for layer in range(LAYERS)]
+        return {f"layers.{layer}.weight": b - a for layer, (a, b) in enumerate(pairwise([0, *ends]))}
+
+    @property
     def tokens_per_sample(self) -> int:
         return self._tokens
 
@@ -240,10 +248,10 @@ class CountingEngine:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] - _rounded(self._moved[first:end])
 
-    def assign(self, weights: Vector) -> None:
-        assert weights.shape == (self._size,), f"expected {self._size} elements, got {weights.shape}"
-        self._assigned = np.array(weights, np.float32)
-        self._moved = np.zeros(self._size, np.int64)
+    def assign(self, weights: Vector, first: int = 0) -> None:
+        assert first + weights.size <= self._size, f"expected at most {self._size} elements, got {weights.shape}"
+        self._assigned[first : first + weights.size] = weights
+        self._moved[first : first + weights.size] = 0
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Lower the weights by the delta of all samples; the learning-rate factor is not modelled.

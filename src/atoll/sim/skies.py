@@ -47,7 +47,19 @@ from atoll.sim.faults import (
 from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AllGather, Blend, Delay, Every, Grad, OneRound, Overlap, Recipe, Shift
+from atoll.spec.recipe import (
+    AllGather,
+    Blend,
+    Delay,
+    Delta,
+    Every,
+    Fragments,
+    Grad,
+    OneRound,
+    Overlap,
+    Recipe,
+    Shift,
+)
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
 
@@ -82,6 +94,8 @@ OVERLAPS: tuple[Overlap, ...] = (
     OneRound(eager=False),
     OneRound(),
 )
+IN_FRAGMENTS = 0.2
+"""Part of the runs that exchange their model in parts."""
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -100,8 +114,8 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None) -> Recipe:
-    """Return a shipped recipe cut down to a few samples a round, perhaps by another route or with another overlap."""
+def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None, fragments: int = 0) -> Recipe:
+    """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
     if channel.when.steps > 1:
@@ -110,6 +124,9 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None)
         channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
     if overlap is not None:
         channel = replace(channel, overlap=OneRound(eager=False) if isinstance(channel.what, Grad) else overlap)
+    if fragments and isinstance(channel.what, Delta):
+        channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
+        channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     batch = BATCH if channel.when.steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
@@ -122,9 +139,10 @@ def run_of(
     drawn = rng.choice(("diloco", "diloco", "diloco", "opendiloco", "fedavg", "ddp", "sparseloco"))
     gathers = not recipe and rng.random() < GATHERS
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
+    fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap),
+        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

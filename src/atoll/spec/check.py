@@ -30,16 +30,17 @@ from atoll.spec.recipe import (
     Delay,
     Delta,
     E3m0,
+    Every,
     Feedback,
     Fp16,
     Fp32,
+    Fragments,
     Grad,
     Int8,
     Muon,
     OneRound,
     Recipe,
     Sgd,
-    Shift,
     Sign,
     Stochastic,
     TopK,
@@ -58,6 +59,7 @@ _PEER = re.compile(r"^[0-9a-f]{64}$")
 _BPE = re.compile(r"^bpe-([1-9][0-9]{2,6})$")
 _VOCABULARY_MIN = 260
 _SEED_MAX = 2**63 - 1
+FRAGMENTS_MAX = 1024
 _COUNT_MAX = 2**53  # beyond it a float, and so another program, could not tell two counts apart
 
 
@@ -176,7 +178,7 @@ def _work_rules(work: Work) -> Iterator[Rule]:
 
 
 def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
-    yield _within((*path, "when", "steps"), channel.when.steps, 1)
+    yield from _when_rules(path, channel)
     yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
     route = channel.whom.route
     if isinstance(route, Butterfly):
@@ -199,8 +201,23 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
 
 
+def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    when, path = channel.when, (*path, "when")
+    yield _within((*path, "steps"), when.steps, 1)
+    if not isinstance(when, Fragments):
+        return
+    yield _within((*path, "count"), when.count, 1, FRAGMENTS_MAX)
+    said = f"{when.steps} is not a multiple of {when.count} fragments"
+    yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
+    whole = isinstance(channel.what, Grad)
+    yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
+    linear = isinstance(channel.merge.outer, Assign | Sgd)
+    said = "counts its steps, of which every part has had another number"
+    yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
+
+
 def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
-    overlap, steps, merge = channel.overlap, channel.when.steps, channel.merge
+    overlap, steps, merge = channel.overlap, channel.when.round_steps, channel.merge
     gradients = isinstance(channel.what, Grad)
     path = (*path, "overlap")
     match overlap:
@@ -209,11 +226,14 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         case Delay(reconcile=reconcile):
             said = "gradients are taken at an anchor: there is no step to go on with"
             yield not gradients, path, said, 'choose { kind = "one-round", eager = false }, or exchange deltas'
-            most = steps if isinstance(reconcile, Shift) else steps - 1
+            whole = isinstance(channel.when, Every)
+            most = steps - 1 if whole and isinstance(reconcile, Blend) else steps
             yield _within((*path, "steps"), overlap.steps, 1, most)
             if isinstance(reconcile, Blend):
                 yield _within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
         case OneRound(eager=eager):
+            said = "what one part is ahead by would be late for the others"
+            yield isinstance(channel.when, Every), path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
             linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled

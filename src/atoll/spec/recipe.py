@@ -24,8 +24,36 @@ class Every(Axis, tag="every"):
 
     steps: int
 
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps a round has."""
+        return self.steps
 
-When = Every
+    def unit(self, version: int) -> str:
+        """Return what a round is about."""
+        return "model"
+
+
+class Fragments(Axis, tag="fragments"):
+    """Exchange the model in parts, in turn: each a fixed number of local steps after its last turn."""
+
+    steps: int
+    """Between two exchanges of the same part; a multiple of `count`."""
+    count: int
+    pattern: Literal["strided", "sequential", "packed"] = "strided"
+    """Layers in turn, layers in runs (with them what is before the first and after the last), or tensors by size."""
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps a round has: in each one part is exchanged."""
+        return self.steps // self.count
+
+    def unit(self, version: int) -> str:
+        """Return what a round is about."""
+        return f"fragment {(version - 1) % self.count}"
+
+
+When = Every | Fragments
 
 
 # what: which quantity, in which form on the wire

@@ -97,7 +97,7 @@ def take_office(
     now_s: float,
     *,
     cold: bool = True,
-    bulk: Bulk = WHOLE,
+    bulks: tuple[Bulk, ...] = (WHOLE,),
     plan: Plan | None = None,
 ) -> tuple[Broker, list[Action]]:
     """Return a broker that starts in a new term from what is committed of the log, and its first act.
@@ -115,7 +115,7 @@ def take_office(
         started_s=now_s,
         cold=cold,
         tokens_per_sample=tokens_per_sample,
-        bulk=bulk,
+        bulks=bulks,
         plan=plan,
         history=history,
         away_s=away_s,
@@ -380,7 +380,8 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     base = _base(broker, ready)
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
-    key = Key(broker.channel, history.version + 1)
+    version = history.version + 1
+    key = Key(broker.channel, version, unit=broker.run.recipe.channel[broker.channel].when.unit(version))
     samples = samples_per_round(broker.run)
     ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=samples * len(ready))
     return _write(broker, announcement(history, key, ready, samples, base, ahead=ahead))
@@ -394,7 +395,7 @@ def overlaps(run: Run) -> bool:
 def samples_per_round(run: Run) -> int:
     """Return how many samples one peer works through in a round."""
     channel = next(iter(run.recipe.channel.values()))
-    return channel.when.steps * run.recipe.work.batch
+    return channel.when.round_steps * run.recipe.work.batch
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:

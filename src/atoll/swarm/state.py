@@ -175,8 +175,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     cold: bool = False
     """This peer itself has just started: perhaps everybody has."""
     tokens_per_sample: int
-    bulk: Bulk = Bulk()
-    """What one contribution is on the wire."""
+    bulks: tuple[Bulk, ...] = (Bulk(),)
+    """What one contribution is on the wire, for all units in turn."""
     history: History = History()
     epoch: int = 0
     """Our own epoch; 0 until the log says that it began."""
@@ -206,6 +206,11 @@ class Broker(Struct, frozen=True, kw_only=True):
     @property
     def channel(self) -> str:
         return next(iter(self.run.recipe.channel))
+
+    @property
+    def bulk(self) -> Bulk:
+        """Return what one contribution to the open round is, or to the next where none is open."""
+        return self.bulks[self.history.version % len(self.bulks)]
 
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:

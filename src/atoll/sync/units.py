@@ -1,0 +1,116 @@
+"""Units: the parts of a model that travel on their own, each with a chunk grid of its own.
+
+Mostly that is the whole vector. Where a recipe exchanges fragments, a round is about one of them, in turn: version v
+about fragment v - 1 modulo their number. A fragment is whole tensors; where these lie in the vector are its spans,
+which, one after the other, are the unit's own vector.
+
+    vector   | embed | layer 0 | layer 1 | layer 2 | layer 3 | norm |
+    strided  |   0   |    0    |    1    |    0    |    1    |  1   |
+
+Everybody derives the same units from the spec and the names and sizes of the tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+
+import numpy as np
+from msgspec import Struct
+
+from atoll.errors import SpecError
+from atoll.model.compute import Vector
+from atoll.spec.recipe import Codec, Every, Fragments, When
+from atoll.sync.grid import Grid, grid_of
+
+_LAYER = re.compile(r"\blayers\.(\d+)\.")
+
+Span = tuple[int, int]
+"""The first element of a run of the whole vector, and the one after its last."""
+
+
+class Unit(Struct, frozen=True):
+    """What one round is about."""
+
+    spans: tuple[Span, ...]
+    """In order, none touching the next."""
+    grid: Grid
+
+    def runs(self, first: int, end: int) -> Iterator[tuple[int, slice]]:
+        """Yield where elements [first, end) of the unit are: at which of these each run begins, and the run."""
+        at = 0
+        for start, stop in self.spans:
+            low, high = max(first, at), min(end, at + stop - start)
+            if low < high:
+                yield low - first, slice(start + low - at, start + high - at)
+            at += stop - start
+
+    def take(self, vector: Vector, first: int = 0, end: int | None = None) -> Vector:
+        """Return elements of the unit; in the memory of the whole vector where they lie together."""
+        runs = [vector[run] for _, run in self.runs(first, self.grid.size if end is None else end)]
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+    def put(self, vector: Vector, values: Vector, first: int = 0) -> None:
+        """Write elements of the unit, from `first` on, into the whole vector."""
+        for at, run in self.runs(first, first + values.size):
+            vector[run] = values[at : at + run.stop - run.start]
+
+
+def whole(size: int, codec: Codec) -> Unit:
+    """Return the unit that is all of a vector."""
+    return Unit(((0, size),), grid_of(size, codec))
+
+
+def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
+    """Return the units of a model, in the order of their turns; raises `SpecError` where there are too many."""
+    match when:
+        case Every():
+            return (whole(sum(layout.values()), codec),)
+        case Fragments(count=count):
+            homes = _homes(when, layout)
+            if empty := sorted(set(range(count)) - set(homes.values())):
+                raise SpecError(
+                    f"recipe: when.count: of {count} fragments {len(empty)} would be empty in this model",
+                    hint='choose fewer, or pattern = "packed", which takes tensors instead of layers',
+                )
+            return tuple(_unit(layout, homes, number, codec) for number in range(count))
+
+
+def _unit(layout: Mapping[str, int], homes: Mapping[str, int], number: int, codec: Codec) -> Unit:
+    """Return one fragment: its tensors' places in the vector, joined where they touch."""
+    spans: list[Span] = []
+    for (name, size), end in zip(layout.items(), accumulate(layout.values()), strict=True):
+        if homes[name] != number:
+            continue
+        if spans and spans[-1][1] == end - size:
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((end - size, end))
+    return Unit(tuple(spans), grid_of(sum(end - first for first, end in spans), codec))
+
+
+def _homes(when: Fragments, layout: Mapping[str, int]) -> dict[str, int]:
+    """Return the fragment of each tensor."""
+    if when.pattern == "packed":
+        return _packed(layout, when.count)
+    layers = 1 + max((int(found[1]) for name in layout if (found := _LAYER.search(name))), default=0)
+
+    def home(name: str) -> int:
+        found = _LAYER.search(name)
+        if found is None:
+            return 0 if "embed" in name else when.count - 1
+        layer = int(found[1])
+        return layer % when.count if when.pattern == "strided" else layer * when.count // layers
+
+    return {name: home(name) for name in layout}
+
+
+def _packed(layout: Mapping[str, int], count: int) -> dict[str, int]:
+    """Return fragments of about the same size: the largest tensor first, each into the smallest so far."""
+    sizes = [0] * count
+    homes: dict[str, int] = {}
+    for name in sorted(layout, key=lambda name: (-layout[name], name)):
+        homes[name] = sizes.index(min(sizes))
+        sizes[homes[name]] += layout[name]
+    return homes

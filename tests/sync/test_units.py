@@ -1,0 +1,74 @@
+"""Units: every element is in exactly one of them, and comes and goes through it unharmed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from atoll.errors import SpecError
+from atoll.spec.recipe import Every, Fp32, Fragments
+from atoll.sync.units import Unit, units_of, whole
+
+LAYOUT = {
+    "lm_head.weight": 30,
+    "model.embed_tokens.weight": 40,
+    **{f"model.layers.{layer}.{part}.weight": 5 for layer in range(4) for part in ("mlp", "norm")},
+    "model.norm.weight": 3,
+}
+SIZE = sum(LAYOUT.values())
+patterns = some.sampled_from(["strided", "sequential", "packed"])
+
+
+@given(some.integers(1, 4), patterns)
+def test_every_element_is_in_exactly_one_fragment(count: int, pattern: str) -> None:
+    units = units_of(Fragments(steps=4 * count, count=count, pattern=pattern), LAYOUT, Fp32())  # type: ignore[arg-type]
+    covered = sorted(place for unit in units for first, end in unit.spans for place in range(first, end))
+    assert covered == list(range(SIZE))
+    assert all(unit.grid.size == sum(end - first for first, end in unit.spans) for unit in units)
+
+
+def test_layers_go_in_turn_or_in_runs_and_ends_with_their_neighbours() -> None:
+    strided, runs = (
+        units_of(Fragments(steps=4, count=2, pattern=pattern), LAYOUT, Fp32()) for pattern in ("strided", "sequential")
+    )
+    assert strided[0].spans == ((30, 80), (90, 100)), "the embedding, layers 0 and 2"
+    assert runs[0].spans == ((30, 90),), "the embedding, layers 0 and 1"
+    assert runs[1].spans == ((0, 30), (90, 113)), "the head, layers 2 and 3, the last norm"
+
+
+def test_packed_fragments_are_about_as_large_as_each_other() -> None:
+    sizes = [u.grid.size for u in units_of(Fragments(steps=3, count=3, pattern="packed"), LAYOUT, Fp32())]
+    assert max(sizes) <= max(40, SIZE / 3 + 5)
+
+
+def test_all_at_once_is_one_unit() -> None:
+    assert units_of(Every(steps=7), LAYOUT, Fp32()) == (whole(SIZE, Fp32()),)
+
+
+def test_more_fragments_than_layers_are_refused_with_a_way_out() -> None:
+    with pytest.raises(SpecError, match="would be empty") as refused:
+        units_of(Fragments(steps=8, count=8), LAYOUT, Fp32())
+    assert "packed" in refused.value.hint
+    assert len(units_of(Fragments(steps=8, count=8, pattern="packed"), LAYOUT, Fp32())) == 8
+
+
+def test_versions_take_turns() -> None:
+    when = Fragments(steps=30, count=3)
+    assert [when.unit(version) for version in (1, 2, 3, 4)] == ["fragment 0", "fragment 1", "fragment 2", "fragment 0"]
+    assert (when.round_steps, Every(steps=30).round_steps, Every(steps=30).unit(9)) == (10, 30, "model")
+
+
+@given(some.data())
+def test_what_is_put_into_a_unit_is_what_is_taken_from_it(data: some.DataObject) -> None:
+    unit: Unit = units_of(Fragments(steps=4, count=2), LAYOUT, Fp32())[data.draw(some.integers(0, 1))]
+    first = data.draw(some.integers(0, unit.grid.size - 1))
+    end = data.draw(some.integers(first + 1, unit.grid.size))
+    vector = np.arange(SIZE, dtype=np.float32)
+    values = -1 - unit.take(vector, first, end)
+    unit.put(vector, values, first)
+    assert unit.take(vector, first, end).tolist() == values.tolist()
+    assert (vector < 0).sum() == end - first
+    places = np.concatenate([np.arange(a, b) for a, b in unit.spans])[first:end]
+    assert (-1 - vector[places]).tolist() == places.tolist()
