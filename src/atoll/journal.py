@@ -143,6 +143,14 @@ class SharesChanged(_Event):
     why: str
 
 
+class QuotasChanged(_Event):
+    """Members work on other numbers of samples than before, by the speeds that they measured."""
+
+    channel: str
+    version: int
+    quotas: dict[str, int]
+
+
 class PeerUnreachable(_Event):
     """Of two peers that are connected to the broker one cannot reach the other."""
 
@@ -338,7 +346,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | PeerUnreachable
+    | SharesChanged | QuotasChanged | PeerUnreachable
     | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown

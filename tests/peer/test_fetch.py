@@ -41,11 +41,13 @@ from atoll.peer.messages import (
 from atoll.peer.pieces import WINDOW_MAX, Listing, piece_bytes
 from atoll.peer.results import Result
 from atoll.peer.store import Store, anchor_from_bytes, anchor_to_bytes
+from atoll.sim.check import violations
 from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
-from atoll.sim.faults import Leave
+from atoll.sim.faults import Crash, Leave
 from atoll.sim.network import Link, SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, World, simulate, start
+from atoll.spec.recipe import Fp16
 from atoll.spec.run import PROTOCOL, Run, identity
 from atoll.swarm.log import ClosedRound, Key
 from atoll.swarm.messages import Hello, Redirect, Welcome
@@ -576,6 +578,21 @@ def test_a_joiner_that_cannot_catch_up_is_told_so_with_the_arithmetic() -> None:
     assert "The state has 65.5 kB" in told[0].why
     assert "finish a round every 5 s, and each adds a result of 32.8 kB" in told[0].why
     assert told[0].why.endswith("a second are needed")
+
+
+def test_results_that_nobody_keeps_any_more_are_not_waited_for_though_somebody_who_had_them_is_gone() -> None:
+    """Results of fragments are small: all that a joiner lacks are fewer bytes than the state. The first are gone."""
+    run = counting_run("streaming", rounds=10**6, start_with=3, codec=Fp16(), checkpoint_every=3)
+    outcome = play(
+        run,
+        4,
+        faults=[Crash(at_s=2.0, peer=1, restart_after_s=None)],
+        entrances=[Entrance(3, 14)],
+        enough=lambda world: world.hosts[3].version > 15 or world.now_s() > 150.0,
+        limit_s=200.0,
+    )
+    assert events(outcome, journal.StateFetched, peer=3)
+    assert not violations(run, outcome)
 
 
 # a peer whose state is not the run's

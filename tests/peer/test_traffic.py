@@ -106,7 +106,7 @@ def test_ddp_sends_h_times_the_bytes_of_diloco_per_step_at_equal_codec() -> None
 def test_ddp_exchanges_gradients_and_diloco_deltas() -> None:
     ddp, diloco = counting_run("ddp"), counting_run("diloco")
     assert isinstance(ddp.recipe.channel["outer"].what, Grad)
-    assert ddp.recipe.channel["outer"].when.steps == 1
+    assert ddp.recipe.channel["outer"].when.round_steps == 1
     assert not isinstance(diloco.recipe.channel["outer"].what, Grad)
 
 

@@ -54,7 +54,7 @@ def counting_run(
     what = channel.what if codec is None else replace(channel.what, codec=codec)
     if isinstance(channel.when, Fragments):
         channel = replace(channel, when=replace(channel.when, steps=steps * channel.when.count))
-    elif channel.when.steps > 1:
+    elif isinstance(channel.when, Every) and channel.when.steps > 1:
         channel = replace(channel, when=Every(steps=steps))
     if isinstance(channel.overlap, Delay):
         channel = replace(channel, overlap=replace(channel.overlap, steps=min(steps, channel.overlap.steps)))

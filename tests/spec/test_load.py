@@ -117,7 +117,7 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "steps = 10",
             'kind = "evry"\nsteps = 10',
             'run.toml: recipe.channel.outer.when.kind: unknown kind "evry"',
-            'known kinds: "every", "fragments" (did you mean \'every\'?)',
+            'known kinds: "every", "fragments", "target-batch" (did you mean \'every\'?)',
         ),
         (
             "batch = 4",
@@ -212,6 +212,8 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.what.residual={kind='feedback', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=3}", "recipe.channel.outer.when.steps"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=0}", "recipe.channel.outer.when.count"),
+        ("recipe.channel.outer.when={kind='target-batch', samples=64}", "recipe.channel.outer.when"),
+        ("recipe.work.quota={kind='by-speed', least=0}", "recipe.work.quota.least"),
         ("recipe.channel.outer.overlap={kind='delay', steps=0}", "recipe.channel.outer.overlap.steps"),
         ("recipe.channel.outer.overlap={kind='delay', steps=10}", "recipe.channel.outer.overlap.steps"),
         (
@@ -239,7 +241,8 @@ def test_what_makes_no_sense_as_a_whole_is_refused_where_it_was_said(tmp_path: P
 
 def test_two_channels_are_refused_until_they_are_built(tmp_path: Path) -> None:
     second = (
-        '[recipe.channel.b]\nwhen = { kind = "every", steps = 1 }\nwhat = { kind = "delta" }\nmerge = { outer = { kind = "assign" } }\n'
+        '[recipe.channel.b]\nwhen = { kind = "every", steps = 1 }\nwhat = { kind = "delta" }\n'
+        'merge = { outer = { kind = "assign" } }\n'
     )
     said, _ = refused(tmp_path, RUN + second)
     assert said == "run.toml: recipe.channel: 2 channels are given"

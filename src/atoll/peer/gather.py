@@ -230,7 +230,7 @@ async def gather(errand: Errand, likely: Callable[[], Sequence[PeerId]], look: C
             for donor in _idle(errand, likely(), running, asked_s):
                 asked_s[donor] = _now_s()
                 running[donor] = tasks.create_task(_draw(errand, donor))
-            if errand.haul is None or not errand.haul.hopeless():
+            if _hopes(errand, likely()):
                 hope_s = _now_s()
             if not running or _now_s() - hope_s > STALL_S:
                 break
@@ -240,6 +240,13 @@ async def gather(errand: Errand, likely: Callable[[], Sequence[PeerId]], look: C
             task.cancel()
     if not errand.complete:
         raise PeerLost("; ".join(errand.problems.values()) or "there is nobody else")
+
+
+def _hopes(errand: Errand, likely: Sequence[PeerId]) -> bool:
+    """Return whether somebody has all that is lacking, or may: who declined or could not be reached is asked again."""
+    if errand.haul is not None:
+        return not errand.haul.hopeless()
+    return any(donor not in errand.problems and donor not in errand.member.downloads.distrusted for donor in likely)
 
 
 def _idle(

@@ -23,7 +23,7 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Channel
+from atoll.spec.recipe import BySpeed, Channel, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.layout import Layout, layout_of
@@ -125,6 +125,7 @@ class Stint:
     started: bool = False
     """Whether the model is where the work starts from, or beyond."""
     done: int = 0
+    worked_s: float = 0.0
     slice: int = 1
     """Steps that take about as long as may pass between two looks at the desk."""
     gradient: Vector | None = None
@@ -263,6 +264,8 @@ class Member:
     """True once we have followed another peer in this life: the run was going on without us."""
     memory_bytes: int = 0
     """What the exchange may take of this machine's memory; 0: no limit."""
+    samples_s: float = 0.0
+    """How fast we worked lately; 0: not known."""
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
@@ -292,7 +295,14 @@ class Member:
         if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
             self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
         _, up_bytes_s, down_bytes_s = self._measured
-        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes)]
+        speed = self.samples_s if self.measures_speed else 0.0
+        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes, speed)]
+
+    @property
+    def measures_speed(self) -> bool:
+        """Return whether anybody wants to know how fast we work."""
+        by_speed = isinstance(self.run.recipe.work.quota, BySpeed)
+        return by_speed or isinstance(self.channel.when, TargetBatch)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""

@@ -87,6 +87,7 @@ async def train(member: Member, stint: Stint, end: int, wanted: Callable[[], boo
         trained = await _slice(member, stint, part)
         took_s = loop.time() - began_s
         stint.done += len(part)
+        stint.worked_s += took_s
         stint.slice = max(1, min(2 * stint.slice, round(stint.slice * SLICE_S / max(took_s, 1e-3))))
         member.box.journal.write(
             events.WorkProgressed(
@@ -179,6 +180,7 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
 
 def contribution_of(member: Member, stint: Stint) -> Contribution:
     """Return what the work on a lease came to."""
+    member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights

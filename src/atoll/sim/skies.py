@@ -118,7 +118,7 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
-    if channel.when.steps > 1:
+    if channel.when.round_steps > 1:
         channel = replace(channel, when=Every(steps=STEPS))
     if gathers:
         channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
@@ -127,7 +127,7 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
-    batch = BATCH if channel.when.steps > 1 else BATCH * STEPS
+    batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
 

@@ -23,6 +23,7 @@ from atoll.spec.recipe import (
     Block,
     Buckets,
     Butterfly,
+    BySpeed,
     Channel,
     Codec,
     Constant,
@@ -43,6 +44,7 @@ from atoll.spec.recipe import (
     Sgd,
     Sign,
     Stochastic,
+    TargetBatch,
     TopK,
     Work,
     Wsd,
@@ -174,6 +176,8 @@ def _work_rules(work: Work) -> Iterator[Rule]:
         yield _within((*path, "floor"), work.schedule.floor, 0, 1)
     if isinstance(work.schedule, Wsd):
         yield _within((*path, "decay"), work.schedule.decay, 0, 1)
+    if isinstance(work.quota, BySpeed):
+        yield _within(("recipe", "work", "quota", "least"), work.quota.least, 1)
     yield from _optimizer_rules(("recipe", "work", "inner"), work.inner)
 
 
@@ -203,6 +207,14 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
 
 def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     when, path = channel.when, (*path, "when")
+    if isinstance(when, TargetBatch):
+        yield _within((*path, "samples"), when.samples, 1)
+        gradients = isinstance(channel.what, Grad)
+        yield gradients, path, "a batch of all together is one of gradients", 'exchange { kind = "grad" }'
+        by_samples = channel.merge.combine.weights == "samples"
+        said = "is uniform, but peers have unequal parts of the batch"
+        yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
+        return
     yield _within((*path, "steps"), when.steps, 1)
     if not isinstance(when, Fragments):
         return
@@ -236,6 +248,9 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield isinstance(channel.when, Every), path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
+            even = merge.combine.weights == "uniform"
+            said = "how much of the mean is our own is known before it comes only where all weigh the same"
+            yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
             linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
             said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
             hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'

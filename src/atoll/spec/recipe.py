@@ -53,7 +53,22 @@ class Fragments(Axis, tag="fragments"):
         return f"fragment {(version - 1) % self.count}"
 
 
-When = Every | Fragments
+class TargetBatch(Axis, tag="target-batch"):
+    """Exchange when all together have worked through so many samples, each at its own speed."""
+
+    samples: int
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many steps a round has: one, on a batch of all together."""
+        return 1
+
+    def unit(self, version: int) -> str:
+        """Return what a round is about."""
+        return "model"
+
+
+When = Every | Fragments | TargetBatch
 
 
 # what: which quantity, in which form on the wire
@@ -338,6 +353,20 @@ class Muon(Axis, tag="muon"):
 Inner = AdamW | Sgd | Muon | Accumulate
 
 
+class Same(Axis, tag="same"):
+    """Everybody takes all steps of a round."""
+
+
+class BySpeed(Axis, tag="by-speed"):
+    """The fastest takes all steps of a round, others as many as they manage in that time."""
+
+    least: int = 1
+    """So many steps everybody takes."""
+
+
+Quota = Same | BySpeed
+
+
 class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Local work of one peer between exchanges."""
 
@@ -349,6 +378,7 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     clip: float = 0.0
     """Largest norm of a local gradient; 0: no clipping."""
     schedule: Schedule = Constant()
+    quota: Quota = Same()
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

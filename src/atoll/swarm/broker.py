@@ -52,6 +52,7 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
+from atoll.swarm.quotas import quotas_of
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
 from atoll.swarm.shares import WHOLE, Bulk
 from atoll.swarm.state import (
@@ -382,20 +383,15 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         return broker, []
     version = history.version + 1
     key = Key(broker.channel, version, unit=broker.run.recipe.channel[broker.channel].when.unit(version))
-    samples = samples_per_round(broker.run)
-    ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=samples * len(ready))
-    return _write(broker, announcement(history, key, ready, samples, base, ahead=ahead))
+    broker, quotas, notes = quotas_of(broker, key, ready)
+    ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead))
+    return broker, [*notes, *actions]
 
 
 def overlaps(run: Run) -> bool:
     """Return whether members go on working while a round is exchanged."""
     return not isinstance(next(iter(run.recipe.channel.values())).overlap, Block)
-
-
-def samples_per_round(run: Run) -> int:
-    """Return how many samples one peer works through in a round."""
-    channel = next(iter(run.recipe.channel.values()))
-    return channel.when.round_steps * run.recipe.work.batch
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:

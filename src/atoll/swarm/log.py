@@ -7,7 +7,7 @@ rounds by a key (channel, version, scope, unit); today's only scope is "all" and
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -267,11 +267,12 @@ def _change_roster(history: History, change: RosterChanged) -> History:
 
 
 def announcement(
-    history: History, key: Key, members: Iterable[bytes], quota: int, base: str, *, ahead: bool = False
+    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False
 ) -> RoundAnnounced:
-    """Return the record by which a round of some of the roster's members begins, all with the same quota."""
-    who = _marked(frozenset(members), sorted(history.members))
-    return RoundAnnounced(key, who, (quota,), base, history.roster, ahead)
+    """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
+    each = tuple(quotas[peer] for peer in sorted(quotas))
+    same = each[:1] if len({*each}) == 1 else each
+    return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead)
 
 
 def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:

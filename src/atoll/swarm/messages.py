@@ -110,6 +110,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     down_bytes_s: int = 0
     memory_bytes: int = 0
     """What the exchange may take of my memory; 0: as much as it needs."""
+    samples_s: float = 0.0
+    """How fast I worked in the last round; 0: not known."""
 
 
 class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):

@@ -196,6 +196,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Who says that the organiser wants what changed: not looked at yet."""
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
+    quotas: dict[bytes, int] = {}
+    """Samples of each member since the quotas last changed."""
     pace: Pace = Pace()
     plan: Plan | None = None
     """What the broker before us planned for the open round, as our own member heard it."""

@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Every, Fragments, When
+from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, When
 from atoll.sync.grid import Grid, grid_of
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
@@ -65,7 +65,7 @@ def whole(size: int, codec: Codec) -> Unit:
 def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
     """Return the units of a model, in the order of their turns; raises `SpecError` where there are too many."""
     match when:
-        case Every():
+        case Every() | TargetBatch():
             return (whole(sum(layout.values()), codec),)
         case Fragments(count=count):
             homes = _homes(when, layout)

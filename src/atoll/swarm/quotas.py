@@ -1,0 +1,83 @@
+"""How much each member works in a round: the same for all, or by the speed that it measured.
+
+Where work follows speed everybody is done at about the same time, however unequal the machines. Quotas change when that
+makes a round clearly shorter, not with every measure: whoever goes on with the next round's samples while this one is
+exchanged would begin them anew. A speed far beyond the others' is not believed: whoever claimed it would get most of a
+round's samples, and all would wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.net.identity import short
+from atoll.spec.recipe import BySpeed, Same, TargetBatch
+from atoll.swarm.log import Key
+from atoll.swarm.state import Action, Broker, Note
+
+GAIN_MIN = 1.15
+"""So many times longer a round must be than it could be before quotas change."""
+FASTER_MAX = 50.0
+"""So many times the median a speed counts at most."""
+
+Quotas = dict[bytes, int]
+"""Samples of each member."""
+
+
+def quotas_of(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker, Quotas, list[Action]]:
+    """Return what each member of the next round is to work on, and a note where that is new."""
+    speeds = _speeds(broker, members)
+    wanted = _wanted(broker, speeds)
+    present = broker.quotas
+    if present.keys() == wanted.keys() and _slowest_s(present, speeds) <= GAIN_MIN * _slowest_s(wanted, speeds):
+        return broker, present, []
+    broker = replace(broker, quotas=wanted)
+    if len({*wanted.values()}) == 1 and len({*present.values()}) <= 1:
+        return broker, wanted, []
+    told = {short(peer): quota for peer, quota in wanted.items()}
+    return broker, wanted, [Note(journal.QuotasChanged(channel=key.channel, version=key.version, quotas=told))]
+
+
+def _speeds(broker: Broker, members: Sequence[bytes]) -> dict[bytes, float]:
+    """Return the members' speeds in samples a second; of those who have not measured any, what is usual."""
+    said = {p: x.standing.samples_s for p in members if (x := broker.present.get(p)) is not None and x.standing}
+    known = {peer: speed for peer, speed in said.items() if 0.0 < speed < float("inf")}
+    usual = median(known.values()) if known else 1.0
+    return {peer: min(known.get(peer, usual), FASTER_MAX * usual) for peer in members}
+
+
+def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
+    """Return the quotas that go with some speeds: whole batches, at least one for everybody."""
+    work = broker.run.recipe.work
+    when = broker.run.recipe.channel[broker.channel].when
+    if isinstance(when, TargetBatch):
+        return _shared_out(-(-when.samples // work.batch), work.batch, speeds)
+    match work.quota:
+        case Same():
+            return dict.fromkeys(speeds, when.round_steps * work.batch)
+        case BySpeed(least=least):
+            fastest = max(speeds.values())
+            steps = {p: min(when.round_steps, int(when.round_steps * v / fastest + 1e-9)) for p, v in speeds.items()}
+            return {peer: max(least, each) * work.batch for peer, each in steps.items()}
+
+
+def _shared_out(batches: int, batch: int, speeds: Mapping[bytes, float]) -> Quotas:
+    """Return so many batches shared out by speed: whole ones, the largest remainders first, one at least for each."""
+    total = sum(speeds.values())
+    exact = {peer: batches * speed / total for peer, speed in speeds.items()}
+    each = {peer: max(1, int(share)) for peer, share in exact.items()}
+    left = batches - sum(each.values())
+    for peer in sorted(exact, key=lambda peer: (each[peer] - exact[peer], peer))[: max(0, left)]:
+        each[peer] += 1
+    for peer in sorted(exact, key=lambda peer: (-each[peer], peer)):
+        spare = min(max(0, -left), each[peer] - 1)  # others had to get one at least
+        each[peer], left = each[peer] - spare, left + spare
+    return {peer: count * batch for peer, count in each.items()}
+
+
+def _slowest_s(quotas: Quotas, speeds: Mapping[bytes, float]) -> float:
+    return max(quotas[peer] / speed for peer, speed in speeds.items())

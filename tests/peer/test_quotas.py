@@ -1,0 +1,100 @@
+"""Unequal machines in one run: work by speed, and a batch of all together that is the same whoever is there."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.model.compute import Step
+from atoll.sim.check import violations
+from atoll.sim.faults import Crash, SlowCompute
+from atoll.sim.scenario import Outcome
+from atoll.spec.recipe import AdamW, BySpeed, Mean, OneRound, Overlap, Same, TargetBatch
+from atoll.spec.run import Run
+from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of
+from tests.peer.world import assert_sound, counting_run, events, name, play
+
+SLOW = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=2.0), SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=4.0)]
+STEPS = 8
+ADAM = AdamW(lr=3e-3, weight_decay=0.0)
+"""Without decay: a peer's own AdamW spares vectors from it, the common one knows no tensors."""
+
+
+def unequal(*, by_speed: bool, rounds: int = 8, overlap: Overlap | None = None) -> Run:
+    run = counting_run(steps=STEPS, rounds=rounds, start_with=3)
+    ((channel, how),) = run.recipe.channel.items()
+    merge = replace(how.merge, combine=Mean(weights="uniform" if overlap else "samples"))
+    how = replace(how, merge=merge, overlap=overlap or how.overlap)
+    work = replace(run.recipe.work, quota=BySpeed() if by_speed else Same())
+    return replace(run, recipe=replace(run.recipe, work=work, channel={channel: how}))
+
+
+def round_s(outcome: Outcome) -> float:
+    at_s = {e.version: line.at_s for line in outcome.lines if isinstance(e := line.event, journal.RoundCommitted)}
+    return (at_s[7] - at_s[3]) / 4
+
+
+def test_a_round_of_unequal_machines_takes_as_long_as_the_fastest_one_works() -> None:
+    outcomes = []
+    for by_speed in (False, True):
+        run = unequal(by_speed=by_speed)
+        outcomes.append(play(run, 3, faults=SLOW))
+        assert_sound(run, outcomes[-1], version=8)
+    same, by_speeds = outcomes
+    assert round_s(by_speeds) < 0.3 * round_s(same)
+    told = events(by_speeds, journal.QuotasChanged)
+    assert [told[-1].quotas[name(host)] for host in by_speeds.hosts] == [16, 8, 4]
+
+
+def test_quotas_follow_a_machine_that_becomes_slower() -> None:
+    run = unequal(by_speed=True, rounds=16)
+    outcome = play(run, 3, faults=[SlowCompute(at_s=4.0, peer=2, for_s=1e6, factor=4.0)])
+    assert_sound(run, outcome, version=16)
+    told = events(outcome, journal.QuotasChanged)
+    assert [told[-1].quotas[name(host)] for host in outcome.hosts] == [16, 16, 4]
+
+
+@pytest.mark.parametrize("overlap", [OneRound(), OneRound(eager=False)])
+def test_who_goes_on_meanwhile_keeps_its_samples_while_quotas_stay(overlap: Overlap) -> None:
+    run = unequal(by_speed=True, rounds=16, overlap=overlap)
+    outcome = play(run, 3, faults=SLOW)
+    assert_sound(run, outcome, version=16)
+    begun_anew = events(outcome, journal.InnerStateRestored)
+    assert len(begun_anew) <= 2 * 3, "only when the quotas changed"
+
+
+# a batch of all together
+
+
+def together(samples: int, *, rounds: int, start_with: int) -> Run:
+    run = ddp(outer=ADAM, rounds=rounds, start_with=start_with)
+    ((channel, how),) = run.recipe.channel.items()
+    how = replace(how, when=TargetBatch(samples=samples))
+    return replace(run, recipe=replace(run.recipe, channel={channel: how}))
+
+
+@pytest.mark.parametrize("peers", [2, 3])
+def test_whoever_takes_part_at_whatever_speed_it_is_one_machine_with_that_batch(peers: int) -> None:
+    batch, rounds = 6 * BATCH, 5
+    run = together(batch, rounds=rounds, start_with=peers)
+    faults = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=3.0)]
+    outcome = trained(run, peers, faults=faults)
+    plain = engine_of(
+        replace(run, recipe=replace(run.recipe, work=replace(run.recipe.work, inner=AdamW(lr=3e-3, weight_decay=0.0))))
+    )
+    plain.train([Step(samples=tuple(range(at, at + batch))) for at in range(0, rounds * batch, batch)])
+    assert apart(weights_of(outcome), plain.weights()) < SAME
+    told = events(outcome, journal.QuotasChanged)
+    assert told[-1].quotas[name(outcome.hosts[1])] < told[-1].quotas[name(outcome.hosts[0])]
+
+
+def test_a_round_goes_on_when_some_of_its_members_die_and_the_next_batch_is_whole_again() -> None:
+    run = counting_run("ddp", rounds=12, start_with=5)
+    ((channel, how),) = run.recipe.channel.items()
+    run = replace(run, recipe=replace(run.recipe, channel={channel: replace(how, when=TargetBatch(samples=40))}))
+    outcome = play(run, 5, faults=[Crash(at_s=2.0, peer=3), Crash(at_s=2.1, peer=4)])
+    assert not violations(run, outcome)
+    samples = {e.version: e.samples for e in events(outcome, journal.RoundCommitted, peer=0)}
+    assert min(samples.values()) >= 16, "of those who stayed"
+    assert [samples[version] for version in (1, 10, 11, 12)] == [40, 40, 40, 40]
