@@ -75,7 +75,10 @@ def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:
 
 
 def test_shares_follow_lines_and_the_slowest_line_bounds_the_round() -> None:
-    fast, slow = Line(name="fast", up_bytes_s=1e9, down_bytes_s=1e9), Line(name="slow", up_bytes_s=1e6, down_bytes_s=1e7)
+    fast, slow = (
+        Line(name="fast", up_bytes_s=1e9, down_bytes_s=1e9),
+        Line(name="slow", up_bytes_s=1e6, down_bytes_s=1e7),
+    )
     found = traffic(load_recipe("diloco"), 1_000_000, [fast, fast, slow])
     by_name = {each.line.name: each for each in found.moved}
     assert by_name["slow"].sent_bytes == 4_000_000, "it owns nothing: only its own contribution goes out"

@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,23 +37,47 @@ SAY_EVERY_S = 10.0
 """Where lines stay."""
 
 
+Named = Annotated[str, typer.Option("--recipes", help="Recipes, by comma: names, recipe files, or own.")]
+Tokens = Annotated[int, typer.Option("--tokens", min=0, help="Tokens for each recipe; 0: the run's own budget.")]
+As = Annotated[
+    str, typer.Option("--as", metavar="SIZE", help="Times and bytes as of a model of this size; losses stay.")
+]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a key for all, or for one: ddp:recipe.work.batch=4")
+]
+Out = Annotated[Path, typer.Option("--out", help="The report; journals are kept in a folder beside it.")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the flags say."""
+
+    run_file: Path
+    recipes: list[str]
+    fleet: str
+    peers: int
+    tokens: int
+    stands_for: str
+    solo: bool
+    seed: int
+    faults: str
+    device: str
+    overrides: list[str]
+
+
 def command(
     run_file: Annotated[Path, typer.Argument(metavar="RUN.toml", help="What to train.")],
-    recipes: Annotated[str, typer.Option(help="Recipes, by comma: names, recipe files, or own.")] = "ddp,diloco,sparseloco",
+    recipes: Named = "ddp,diloco,sparseloco",
     fleet: Annotated[str, typer.Option(help="A fleet file, or a shipped fleet: lan, homes, town, ...")] = "lan",
     peers: Annotated[int, typer.Option(min=0, help="Use only so many machines of the fleet; 0: all.")] = 0,
-    tokens: Annotated[int, typer.Option(min=0, help="Tokens for each recipe; 0: what the run's own budget comes to.")] = 0,
-    stands_for: Annotated[
-        str, typer.Option("--as", metavar="SIZE", help="Times and bytes as of a model of this size; losses stay.")
-    ] = "",
+    tokens: Tokens = 0,
+    stands_for: As = "",
     solo: Annotated[bool, typer.Option("--solo/--no-solo", help="Also one peer alone with its own share.")] = True,
     seed: Annotated[int, typer.Option(help="Seed of the world: keys, owners' habits, faults.")] = 0,
     faults: Annotated[str, typer.Option(help='"storm", or a file with a stored fault list.')] = "",
     device: Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")] = "auto",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Change a key for all, or for one: ddp:recipe.work.batch=4")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="The report; journals are kept in a folder beside it.")] = Path("compare.html"),
+    overrides: Sets = None,
+    out: Out = Path("compare.html"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
 ) -> None:
     """Train one run under several recipes on an imagined fleet and put what came of it side by side."""
@@ -62,8 +87,9 @@ def command(
     if not names:
         raise SpecError("--recipes: no recipe is named", hint="--recipes ddp,diloco; `atoll recipes` lists them")
     drawn = _report_wanted(out)
-    play = _Play(run_file, names, fleet, peers, tokens, stands_for, seed, faults, device, overrides or [], solo)
-    comparison = play.all(_kept_beside(out))
+    sets = overrides or []
+    asked = Asked(run_file, names, fleet, peers, tokens, stands_for, solo, seed, faults, device, sets)
+    comparison = _Play(asked).all(out.with_suffix(".runs"))
     print(json.dumps(data(comparison)) if as_json else text(comparison))
     if drawn:
         _write_report(comparison, out)
@@ -84,10 +110,6 @@ def _report_wanted(out: Path) -> bool:
     return True
 
 
-def _kept_beside(out: Path) -> Path:
-    return out.with_suffix(".runs")
-
-
 def _write_report(comparison: Comparison, out: Path) -> None:
     from atoll.cli.machine import writing
     from atoll.observe.page import page
@@ -101,47 +123,39 @@ def _write_report(comparison: Comparison, out: Path) -> None:
 class _Play:
     """What is asked for, made ready: trials that need only be played."""
 
-    def __init__(
-        self,
-        run_file: Path,
-        recipes: list[str],
-        fleet: str,
-        peers: int,
-        tokens: int,
-        stands_for: str,
-        seed: int,
-        faults: str,
-        device: str,
-        overrides: list[str],
-        solo: bool,
-    ) -> None:
+    def __init__(self, asked: Asked) -> None:
         from atoll.cli.machine import Machine as Here
-        from atoll.cli.machine import pinned
         from atoll.cli.sim import fault_list
         from atoll.model.engine import pick_device
         from atoll.spec.fleet import expand, load_fleet
-        from atoll.spec.variant import alone, budget_tokens, variants, with_tokens
+        from atoll.spec.variant import alone, variants
 
-        self.fleet: Fleet = load_fleet(fleet)
-        self.machines: list[Machine] = expand(self.fleet)[: peers or None]
+        self.asked = asked
+        self.fleet: Fleet = load_fleet(asked.fleet)
+        self.machines: list[Machine] = expand(self.fleet)[: asked.peers or None]
+        self.chosen = variants(asked.run_file, asked.recipes, asked.overrides)
+        self.own = alone(asked.run_file, asked.overrides).run
+        self.here = Here(device=str(pick_device(asked.device)), threads=1)
+        self.faults = fault_list(asked.faults, asked.seed, len(self.machines))
+        self.parameters = _parameters(self.own)
+        self.stands_for_parameters, self.slower = _stand_in(self.own, asked.stands_for)
+        self.tokens, self.runs = self._runs()
+
+    def _runs(self) -> tuple[int, dict[str, Run]]:
+        """Return the tokens that every recipe gets, and the run of each trial."""
+        from atoll.cli.machine import pinned
+        from atoll.spec.variant import SOLO, budget_tokens, with_tokens
+
         count = len(self.machines)
-        chosen, own = variants(run_file, recipes, overrides), alone(run_file, overrides)
-        self.here = Here(device=str(pick_device(device)), threads=1)
-        self.tokens = budget_tokens(own.run, [each.run for each in chosen], count, tokens)
-        self.seed = seed
-        self.faults_text, self.faults = faults, fault_list(faults, seed, count)
-        self.name = own.run.name
-        runs = {each.label: with_tokens(each.run, self.tokens, count, LOOKS) for each in chosen}
-        if solo:
-            runs = {own.label: with_tokens(own.run, self.tokens // count, 1, LOOKS), **runs}
-        self.runs: dict[str, Run] = {label: pinned(run, self.here) for label, run in runs.items()}
-        self.parameters = _parameters(own.run)
-        self.stands_for = stands_for
-        self.stands_for_parameters, self.slower = _stand_in(own.run, stands_for)
+        tokens = budget_tokens(self.own, [each.run for each in self.chosen], count, self.asked.tokens)
+        runs = {each.label: with_tokens(each.run, tokens, count, LOOKS) for each in self.chosen}
+        if self.asked.solo:
+            runs = {SOLO: with_tokens(self.own, tokens // count, 1, LOOKS), **runs}
+        return tokens, {label: pinned(run, self.here) for label, run in runs.items()}
 
     @property
     def scale(self) -> float:
-        return self.stands_for_parameters / self.parameters if self.stands_for else 1.0
+        return self.stands_for_parameters / self.parameters if self.asked.stands_for else 1.0
 
     def all(self, kept: Path) -> Comparison:
         """Play what has not been played before and return everything side by side."""
@@ -153,19 +167,19 @@ class _Play:
             for number, label in enumerate(self.runs, start=1):
                 entries.append(self._entry(label, kept, f"{label} ({number} of {len(self.runs)})"))
         return Comparison(
-            name=self.name,
+            name=self.own.name,
             fleet=self.fleet.name,
             fleet_about=self.fleet.about,
             peers=len(self.machines),
             parameters=self.parameters,
             tokens=self.tokens,
-            seed=self.seed,
+            seed=self.asked.seed,
             device=self.here.device,
             command=shlex.join(["atoll", *sys.argv[1:]]),
             kept=str(kept),
             entries=tuple(entries),
-            faults=self.faults_text,
-            stands_for=self.stands_for,
+            faults=self.asked.faults,
+            stands_for=self.asked.stands_for,
             stands_for_parameters=self.stands_for_parameters,
             version=__version__,
         )
@@ -199,7 +213,7 @@ class _Play:
             machines=machines,
             delays_s=on_fleet(self.fleet)[1],
             losses=losses_of(self.fleet),
-            seed=self.seed,
+            seed=self.asked.seed,
             faults=() if label == SOLO else self.faults,
             build=lambda run: build_torch(run, self.here),
             scale=self.scale,
@@ -272,7 +286,9 @@ def _played(scenario: Scenario, title: str) -> list[Line]:
         return simulate(dataclasses.replace(scenario, sees=see)).lines
     except SimulationFailed as error:
         what = f"{title}: the play came to no end: {str(error).splitlines()[0]}"
-        raise AtollError(what, hint="finished recipes are kept; try another --seed, or leave this recipe out") from error
+        raise AtollError(
+            what, hint="finished recipes are kept; try another --seed, or leave this recipe out"
+        ) from error
     finally:
         teller.end()
 
@@ -370,5 +386,8 @@ def _left_cleanly(kept: Path) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         done = len(list(kept.glob("*.jsonl.gz"))) if kept.is_dir() else 0
-        print(f"\nstopped: {done} finished trials are kept in {kept}; the same command goes on from there", file=sys.stderr)
+        print(
+            f"\nstopped: {done} finished trials are kept in {kept}; the same command goes on from there",
+            file=sys.stderr,
+        )
         raise

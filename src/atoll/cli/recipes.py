@@ -38,7 +38,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Model = Annotated[str, typer.Option("--model", metavar="SIZE", help="Say what a model of this size moves: tiny ... 1b.")]
+Model = Annotated[str, typer.Option("--model", metavar="SIZE", help="Say what a model of this size moves.")]
 Parameters = Annotated[int, typer.Option("--parameters", min=0, help="Or one of so many parameters.")]
 FleetName = Annotated[str, typer.Option("--fleet", help="On the machines of a fleet: a file, or a shipped one's name.")]
 Peers = Annotated[int, typer.Option("--peers", min=0, help=f"Or among so many equal peers; {PEERS} unless said.")]
@@ -213,7 +213,7 @@ def _parameters(model: str) -> int:
 
 
 BOUND = (
-    "Bytes are payload by formula and exact lengths; heads of messages add below 2 % from a few million parameters on.\n"
+    "Bytes are payload by exact lengths; heads of messages add less than 2 % from a few million parameters on.\n"
     "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting.\n"
     "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
 )

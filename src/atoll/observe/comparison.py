@@ -144,12 +144,13 @@ def notes(comparison: Comparison) -> list[str]:
     if comparison.stands_for:
         size = say_count(comparison.stands_for_parameters)
         found.append(
-            f"Time and bytes are those of a model of size {comparison.stands_for} ({size} parameters); losses are those "
-            "of the small one that was trained. Received bytes are not told apart then."
+            f"Time and bytes are those of a model of size {comparison.stands_for} ({size} parameters), losses those of "
+            "the small one that was trained. What is received is not told apart then."
         )
     if comparison.entry(SOLO) is not None:
         found.append(
-            f"solo: one peer alone, plain training on its own 1/{comparison.peers} of the tokens, on the fastest machine."
+            f"solo: one peer alone, in the plain way, on its own 1/{comparison.peers} of the tokens, on the fastest "
+            "machine."
         )
     if comparison.entry(SOLO) is not None and comparison.entry(DDP) is not None:
         found.append("Gain kept: (loss of solo - loss) / (loss of solo - loss of ddp).")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from html import escape
 
 from atoll.observe import plots
@@ -141,28 +142,42 @@ def _table(comparison: Comparison, places: dict[str, int | None]) -> str:
     for row in rows(comparison):
         first, *rest = cells(row)
         mark = ' class="best"' if row.held_out is not None and row.held_out == lowest else ""
-        body = f"<td>{plots.key(places[row.label])}{escape(first)}</td>" + "".join(f"<td>{escape(c)}</td>" for c in rest)
-        lines.append(f"<tr{mark}>{body}</tr>")
-    return f'<div class="scroll"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>{"".join(lines)}</tbody>\n</table></div>'
+        named = f"<td>{plots.key(places[row.label])}{escape(first)}</td>"
+        lines.append(f"<tr{mark}>{named}" + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>")
+    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(lines)}</tbody>"
+    return f'<div class="scroll"><table>\n{body}\n</table></div>'
 
 
 # plots
 
 
+@dataclass(frozen=True)
+class Against:
+    """What the loss is plotted against."""
+
+    name: str
+    axis: str
+    where: Callable[[Point], float]
+    say: Callable[[float], str]
+    log: bool = False
+
+
 def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
     both = "sent" if comparison.stands_for else "sent and received"
     figures = [
-        _curves(comparison, places, "Loss against tokens", "tokens of all peers", lambda p: p.tokens, say_count, log=False),
-        _curves(comparison, places, "Loss against time", "virtual time", lambda p: p.at_s, say_time, log=True),
+        _curves(comparison, places, Against("tokens", "tokens of all peers", lambda point: point.tokens, say_count)),
+        _curves(comparison, places, Against("time", "virtual time", lambda point: point.at_s, say_time, log=True)),
         _curves(
-            comparison, places, "Loss against bytes", f"{both} by the busiest peer", lambda p: p.worst_bytes, say_bytes, log=True
+            comparison,
+            places,
+            Against("bytes", f"{both} by the busiest peer", lambda point: point.worst_bytes, say_bytes, log=True),
         ),
         _computing(comparison, places),
     ]
     keys = "".join(f"<span>{plots.key(place)}{escape(label)}</span>" for label, place in places.items())
     consensus = (
-        "Every recipe here promises one common model: at a commit all peers hold the same bits, so the consensus distance "
-        "is 0 and there is nothing to plot."
+        "Every recipe here promises one common model: at a commit all peers hold the same bits, so the consensus "
+        "distance is 0 and there is nothing to plot."
     )
     return (
         f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>\n'
@@ -170,31 +185,21 @@ def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
     )
 
 
-def _curves(
-    comparison: Comparison,
-    places: dict[str, int | None],
-    title: str,
-    axis: str,
-    where: Callable[[Point], float],
-    say: Callable[[float], str],
-    *,
-    log: bool,
-) -> str:
+def _curves(comparison: Comparison, places: dict[str, int | None], against: Against) -> str:
     """Return one plot of the held-out loss; on a logarithmic axis what lies at 0 is left out."""
     curves = []
     for entry in comparison.entries:
-        points = [point for point in entry.trial.points if where(point) > 0 or not log]
+        points = [point for point in entry.trial.points if against.where(point) > 0 or not against.log]
         if points:
-            place = places[entry.trial.label]
-            xs, ys = [where(point) for point in points], [point.loss for point in points]
-            curves.append(Curve(label=entry.trial.label, x=xs, y=ys, place=place))
+            xs, ys = [against.where(point) for point in points], [point.loss for point in points]
+            curves.append(Curve(label=entry.trial.label, x=xs, y=ys, place=places[entry.trial.label]))
     if not curves:
         return ""
     low, high = min(min(curve.x) for curve in curves), max(max(curve.x) for curve in curves)
-    ticks = _log_ticks(low, high, say) if log else _even_ticks(high, say)
-    svg = plots.lines(curves, x=axis, y="held-out loss (nats per token)", ticks=ticks, log=log)
-    note = "Logarithmic: each mark on the axis is a multiple of the one before. Left and low is better." if log else ""
-    return f"<figure><h3>{title}</h3>{svg}<figcaption>{note}</figcaption></figure>"
+    ticks = _log_ticks(low, high, against.say) if against.log else _even_ticks(high, against.say)
+    svg = plots.lines(curves, x=against.axis, y="held-out loss (nats per token)", ticks=ticks, log=against.log)
+    note = "On a logarithmic axis; left and low is better." if against.log else "Low is better."
+    return f"<figure><h3>Loss against {against.name}</h3>{svg}<figcaption>{note}</figcaption></figure>"
 
 
 def _computing(comparison: Comparison, places: dict[str, int | None]) -> str:
@@ -264,10 +269,10 @@ def _again(comparison: Comparison) -> str:
     if comparison.faults:
         facts.insert(1, f"faults: {comparison.faults}")
     how = (
-        "All recipes get the same tokens: the run's own, rounded up to whole rounds of the longest one. A recipe's rounds "
-        "are the tokens divided by peers x local steps x batch x tokens per sample; a round in which somebody is missing "
-        "counts less, and more of them are played. Rates are those of the run file and the recipes: nothing was tuned, "
-        "and one seed is one sample."
+        "All recipes get the same tokens: the run's own, rounded up to whole rounds of the longest one. A recipe's "
+        "rounds are the tokens divided by peers x local steps x batch x tokens per sample; a round in which somebody "
+        "is missing counts less, and more of them are played. Rates are those of the run file and the recipes: nothing "
+        "was tuned, and one seed is one sample."
     )
     return (
         f"<h2>Again</h2>\n<pre>{escape(comparison.command)}</pre>\n"

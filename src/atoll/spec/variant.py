@@ -27,8 +27,9 @@ from atoll.errors import SpecError
 from atoll.spec.load import build_run, load_run, recipe_names, set_tree
 from atoll.spec.recipe import Accumulate, AdamW, All, Assign, Delta, Mean, Merge, Muon, Recipe
 from atoll.spec.run import Budget, Run
-from atoll.spec.strict import KeyPath, Tree, merge, near, read_toml
+from atoll.spec.strict import Tree, merge, near, read_toml
 
+Place = tuple[str, ...]
 OWN = "own"
 """Names the run file's recipe as it stands."""
 SOLO = "solo"
@@ -79,7 +80,7 @@ def budget_tokens(own: Run, runs: Sequence[Run], peers: int, tokens: int = 0) ->
 
 
 def with_tokens(run: Run, tokens: int, peers: int, looks: int) -> Run:
-    """Return a run that ends after so many tokens; where it says nothing of looks at its loss, it takes about `looks`."""
+    """Return a run that ends after so many tokens; if it does not say how often, it looks `looks` times at its loss."""
     rounds = -(-tokens // round_tokens(run, peers))
     every = run.upkeep.evaluate_every or max(1, rounds // looks)
     return replace(run, budget=Budget(tokens=tokens), upkeep=replace(run.upkeep, evaluate_every=every))
@@ -127,7 +128,7 @@ def _about_work(override: str, own: Recipe) -> bool:
     """Return whether a `--set` changes what `_kept` decides about."""
     key = override.partition("=")[0].strip()
     (name,) = own.channel
-    places = ("recipe.work", f"recipe.channel.{name}.when", ".".join(map(str, ("recipe", *_stepper(own)))))
+    places = ("recipe.work", f"recipe.channel.{name}.when", ".".join(("recipe", *_stepper(own))))
     return any(key == place or key.startswith(place + ".") for place in places)
 
 
@@ -148,7 +149,8 @@ def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
     said = _dig(table, ("work", "schedule")) or {}
     if type(own.work.schedule) is not type(other.work.schedule):
         said = {key: value for key, value in said.items() if key == "warmup_steps"}
-    _put(kept, ("work", "schedule"), said or None)
+    kind = other.work.schedule.__struct_config__.tag  # a recipe that leaves its schedule out does not say it
+    _put(kept, ("work", "schedule"), {**said, "kind": kind} if said else None)
 
 
 def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
@@ -168,7 +170,7 @@ def _keep_optimizer(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None
         _put(kept, (*_stepper(other), "adamw"), numbers)
 
 
-def _stepper(recipe: Recipe) -> KeyPath:
+def _stepper(recipe: Recipe) -> Place:
     """Return where a recipe names the optimizer that steps on gradients."""
     (name,) = recipe.channel
     if isinstance(recipe.work.inner, Accumulate):
@@ -176,14 +178,14 @@ def _stepper(recipe: Recipe) -> KeyPath:
     return ("work", "inner")
 
 
-def _at(recipe: Recipe, path: KeyPath) -> Any:
+def _at(recipe: Recipe, path: Place) -> Any:
     found: Any = recipe
     for key in path:
-        found = found[key] if isinstance(found, dict) else getattr(found, str(key))
+        found = found[key] if isinstance(found, dict) else getattr(found, key)
     return found
 
 
-def _dig(tree: Any, path: KeyPath) -> Any:
+def _dig(tree: Any, path: Place) -> Any:
     """Return what stands at a place of a tree; None: nothing."""
     for key in path:
         if not isinstance(tree, dict) or key not in tree:
@@ -192,7 +194,7 @@ def _dig(tree: Any, path: KeyPath) -> Any:
     return tree
 
 
-def _put(tree: Tree, path: KeyPath, value: Any) -> None:
+def _put(tree: Tree, path: Place, value: Any) -> None:
     """Set a place of a tree; None leaves it as it is."""
     if value is None:
         return
