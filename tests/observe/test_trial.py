@@ -58,10 +58,19 @@ def test_a_point_says_where_the_run_stood_after_its_round() -> None:
 def test_the_whole_is_the_last_look_the_busiest_peer_and_the_share_of_time_computed() -> None:
     trial = fold_trial("x", told([6.0, 5.0, 4.0]))
     assert trial.held_out == 3.125, "the last look is at all held-out text"
-    assert (trial.tokens, trial.rounds, trial.steps, trial.took_s) == (400, 2, 6, 20.0)
+    assert (trial.tokens, trial.rounds, trial.contributors, trial.steps, trial.took_s) == (400, 2, 2.0, 6, 20.0)
     assert (trial.sent_bytes, trial.received_bytes) == (400, 200)
     assert trial.computing == pytest.approx(16.0 / 40.0)
     assert trial.finished
+
+
+def test_what_a_peer_moved_before_it_came_back_does_not_count_for_earlier_rounds() -> None:
+    lines = told([6.0, 5.0, 4.0])
+    lines += [
+        Line(26.0, "bb", journal.PeerStarted(run="r", device="cpu")),
+        Line(26.0, "bb", journal.TrafficCounted(sent_bytes=1000, received_bytes=0, round_sent_bytes=0)),
+    ]
+    assert [p.worst_bytes for p in fold_trial("x", lines).points] == [0, 300, 1600]
 
 
 def test_who_was_away_did_not_fail_to_compute() -> None:

@@ -89,7 +89,11 @@ def test_every_shipped_recipe_takes_the_run(file: Path) -> None:
 
 
 def test_set_changes_work_by_the_same_rule_and_the_method_of_all(file: Path) -> None:
-    sets = ["recipe.work.inner.lr=1e-3", "recipe.channel.outer.when.steps=3", "recipe.channel.outer.what.codec.kind=fp16"]
+    sets = [
+        "recipe.work.inner.lr=1e-3",
+        "recipe.channel.outer.when.steps=3",
+        "recipe.channel.outer.what.codec.kind=fp16",
+    ]
     ddp, sparse = (each.run.recipe.channel["outer"] for each in variants(file, ["ddp", "opendiloco"], sets))
     assert isinstance(ddp.merge.outer, AdamW) and ddp.merge.outer.lr == 1e-3
     assert (ddp.when.steps, sparse.when.steps) == (1, 3)
@@ -129,7 +133,9 @@ merge = { outer = { kind = "assign" } }
         (["ddp"], ["recipe.work.bacth=1"], "unknown key 'bacth'", "batch"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(file: Path, recipes: list[str], sets: list[str], what: str, hint: str) -> None:
+def test_what_cannot_be_compared_is_refused(
+    file: Path, recipes: list[str], sets: list[str], what: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as refused:
         variants(file, recipes, sets)
     assert what in refused.value.what
@@ -153,3 +159,12 @@ def test_all_recipes_get_the_same_tokens_in_whole_rounds_of_the_longest(file: Pa
     given = [with_tokens(run, 4608, peers, 4) for run in runs]
     assert {run.budget.tokens for run in given} == {4608}
     assert [run.upkeep.evaluate_every for run in given] == [3, 1]
+
+
+def test_a_run_waits_for_as_many_peers_as_there_are(file: Path) -> None:
+    file.write_text(RUN + "\n[membership]\nstart_with = 8\ncontributors_min = 4\n")
+    together, solo = (
+        with_tokens(run, 4608, peers, 4).membership for run, peers in ((under(file, "ddp"), 6), (alone(file).run, 1))
+    )
+    assert (together.start_with, together.contributors_min) == (6, 4)
+    assert (solo.start_with, solo.contributors_min) == (1, 1)

@@ -40,7 +40,8 @@ SAY_EVERY_S = 10.0
 Named = Annotated[str, typer.Option("--recipes", help="Recipes, by comma: names, recipe files, or own.")]
 Tokens = Annotated[int, typer.Option("--tokens", min=0, help="Tokens for each recipe; 0: the run's own budget.")]
 As = Annotated[
-    str, typer.Option("--as", metavar="SIZE", help="Times and bytes as of a model of this size; losses stay.")
+    str,
+    typer.Option("--as", metavar="SIZE[:TOKENS]", help="Times and bytes as of this size, with so many tokens a step."),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a key for all, or for one: ddp:recipe.work.batch=4")
@@ -229,10 +230,15 @@ def _parameters(run: Run) -> int:
     return elements(layout_of(run, vocabulary(run))[1])
 
 
-def _stand_in(run: Run, size: str) -> tuple[int, float]:
-    """Return the parameters of the size that a run's model stands for, and how many times longer its samples take."""
-    if not size:
+def _stand_in(run: Run, text: str) -> tuple[int, float]:
+    """Return the parameters of the size that a run's model stands for, and how many times longer its steps take."""
+    if not text:
         return 0, 1.0
+    size, colon, step = text.partition(":")
+    if colon and not (step.isdecimal() and 0 < int(step) < 2**40):
+        raise SpecError(
+            f"--as: {step!r} is no number of tokens", hint="--as 125m:32768, for 32,768 tokens a step and peer"
+        )
     from msgspec.structs import replace
 
     from atoll.cli.sim import vocabulary
@@ -247,7 +253,8 @@ def _stand_in(run: Run, size: str) -> tuple[int, float]:
         raise SpecError("--as: a pretrained folder stands for itself", hint="leave --as out, or compare a fresh model")
     larger = replace(run, model=Fresh(size=size))
     costs = [train_cost(layout_of(each, vocabulary(each))[0], 1).flop for each in (run, larger)]
-    return _parameters(larger), costs[1] / costs[0]
+    own_step = run.recipe.work.batch * run.data.context
+    return _parameters(larger), costs[1] / costs[0] * (int(step) / own_step if step else 1.0)
 
 
 def _slower(machine: Machine, times: float) -> Machine:

@@ -43,7 +43,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...]
     faults: str = ""
     stands_for: str = ""
-    """The size whose times and bytes these are; empty: the run's own."""
+    """The size whose times and bytes these are, perhaps with ":" and its tokens a step; empty: the run's own."""
     stands_for_parameters: int = 0
     version: str = ""
 
@@ -59,6 +59,7 @@ class Row(Struct, frozen=True, kw_only=True):
     gain_kept: float | None
     tokens: int
     rounds: int
+    contributors: float
     steps: int
     took_s: float
     computing: float
@@ -90,6 +91,7 @@ def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial |
         gain_kept=None if alone else gain_kept(trial.held_out, solo, ddp),
         tokens=trial.tokens,
         rounds=trial.rounds,
+        contributors=trial.contributors,
         steps=trial.steps,
         took_s=trial.took_s,
         computing=trial.computing,
@@ -101,7 +103,18 @@ def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial |
     )
 
 
-HEAD = ("recipe", "held-out loss", "gain kept", "tokens", "rounds", "virtual time", "computing", "sent", "received")
+HEAD = (
+    "recipe",
+    "held-out loss",
+    "gain kept",
+    "tokens",
+    "rounds",
+    "peers in each",
+    "virtual time",
+    "computing",
+    "sent",
+    "received",
+)
 
 
 def cells(row: Row) -> tuple[str, ...]:
@@ -112,6 +125,7 @@ def cells(row: Row) -> tuple[str, ...]:
         say_gain(row.gain_kept),
         say_count(row.tokens),
         str(row.rounds),
+        f"{row.contributors:.1f}".removesuffix(".0"),
         say_time(row.took_s),
         say_share(row.computing),
         say_bytes(row.sent_bytes),
@@ -142,10 +156,13 @@ def notes(comparison: Comparison) -> list[str]:
     """Return what must be known to read the table."""
     found = ["Losses are real (nats per token, all held-out text); time is virtual, from the first round announced."]
     if comparison.stands_for:
-        size = say_count(comparison.stands_for_parameters)
+        name, _, step = comparison.stands_for.partition(":")
+        size = f"{name} ({say_count(comparison.stands_for_parameters)} parameters" + (
+            f", {int(step):,} tokens a step)" if step else ")"
+        )
         found.append(
-            f"Time and bytes are those of a model of size {comparison.stands_for} ({size} parameters), losses those of "
-            "the small one that was trained. What is received is not told apart then."
+            f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained. What "
+            "is received is not told apart then."
         )
     if comparison.entry(SOLO) is not None:
         found.append(
@@ -154,6 +171,10 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if comparison.entry(SOLO) is not None and comparison.entry(DDP) is not None:
         found.append("Gain kept: (loss of solo - loss) / (loss of solo - loss of ddp).")
+    if any(entry.trial.contributors < 0.9 * entry.trial.peers for entry in comparison.entries):
+        found.append(
+            "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
+        )
     found.append("Sent and received: by the peer that moved most. Consensus distance is 0 at every commit, by promise.")
     return found
 

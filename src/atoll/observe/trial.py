@@ -38,6 +38,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Held-out loss at the end, on all held-out text; None: not a number."""
     tokens: int
     rounds: int
+    contributors: float
+    """In a round, on average."""
     steps: int
     """Local steps of the member that took most."""
     took_s: float
@@ -65,7 +67,7 @@ class _Presence:
     computed_s: float = 0.0
     steps: dict[int, int] = field(default_factory=dict)
     moved: dict[int, int] = field(default_factory=dict)
-    """Bytes by the version it stood at."""
+    """Bytes by the newest version at the time."""
 
 
 def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Trial:
@@ -76,11 +78,19 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
     """
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
+    newest = 0
     for line in lines:
         progress.add(line)
-        _take(peers.setdefault(line.peer, _Presence()), progress, line, scale)
-        if isinstance(line.event, journal.Evaluated):
-            looks.setdefault(line.event.version, line.event)
+        presence = peers.setdefault(line.peer, _Presence())
+        match line.event:
+            case journal.Evaluated(version=version) as look:
+                looks.setdefault(version, look)
+            case journal.RoundCommitted(version=version):
+                newest = max(newest, version)
+            case journal.TrafficCounted():
+                presence.moved[newest] = _moved(progress.peers[line.peer], scale)
+            case _:
+                _take(presence, line)
     began_s = min((r.announced_s for r in progress.rounds.values() if r.announced_s is not None), default=0.0)
     ended_s = max((r.committed_s for r in progress.rounds.values() if r.committed_s is not None), default=began_s)
     busiest = max(progress.peers.values(), key=lambda peer: _moved(peer, scale), default=None)
@@ -95,6 +105,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         held_out=progress.held_out.get(progress.version),
         tokens=progress.tokens,
         rounds=progress.version,
+        contributors=_contributors(progress),
         steps=max((sum(peer.steps.values()) for peer in peers.values()), default=0),
         took_s=ended_s - began_s,
         computing=_computing(peers.values(), began_s, ended_s),
@@ -103,6 +114,11 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
     )
+
+
+def _contributors(progress: Progress) -> float:
+    counts = [len(each.contributors) for each in progress.rounds.values() if each.committed_s is not None]
+    return sum(counts) / len(counts) if counts else 0.0
 
 
 def _sent(peer: PeerProgress, scale: float) -> int:
@@ -114,8 +130,7 @@ def _moved(peer: PeerProgress, scale: float) -> int:
     return _sent(peer, scale) + (peer.received_bytes if scale == 1 else 0)
 
 
-def _take(presence: _Presence, progress: Progress, line: Line, scale: float) -> None:
-    peer = progress.peers[line.peer]
+def _take(presence: _Presence, line: Line) -> None:
     match line.event:
         case journal.PeerStarted():
             _close(presence, line.at_s)
@@ -125,8 +140,6 @@ def _take(presence: _Presence, progress: Progress, line: Line, scale: float) -> 
         case journal.WorkProgressed() as work:
             presence.computed_s += work.took_s
             presence.steps[work.version] = work.steps
-        case journal.TrafficCounted():
-            presence.moved[peer.version] = _moved(peer, scale)
         case _:
             pass
 

@@ -80,10 +80,19 @@ def budget_tokens(own: Run, runs: Sequence[Run], peers: int, tokens: int = 0) ->
 
 
 def with_tokens(run: Run, tokens: int, peers: int, looks: int) -> Run:
-    """Return a run that ends after so many tokens; if it does not say how often, it looks `looks` times at its loss."""
+    """Return a run of so many peers that ends after so many tokens.
+
+    If it does not say how often, it looks at its loss about `looks` times.
+    """
     rounds = -(-tokens // round_tokens(run, peers))
     every = run.upkeep.evaluate_every or max(1, rounds // looks)
-    return replace(run, budget=Budget(tokens=tokens), upkeep=replace(run.upkeep, evaluate_every=every))
+    there = min(run.membership.contributors_min, peers)  # who is alone waits for nobody
+    return replace(
+        run,
+        budget=Budget(tokens=tokens),
+        membership=replace(run.membership, start_with=peers, contributors_min=there),
+        upkeep=replace(run.upkeep, evaluate_every=every),
+    )
 
 
 def _label(recipe: str) -> str:
