@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def told(losses: list[float | None]) -> list[Line]:
 
 
 def _round(version: int, at_s: float) -> list[Line]:
-    of = {"channel": "outer", "version": version}
+    of: Any = {"channel": "outer", "version": version}
     announced = journal.RoundAnnounced(**of, members=list(PEERS), samples=2, first=0)
     committed = journal.RoundCommitted(**of, contributors=list(PEERS), samples=2, tokens=200, result="")
     work = journal.WorkProgressed(**of, steps=3, steps_of=3, loss=4.0, tokens=100, took_s=4.0)
