@@ -114,6 +114,21 @@ def test_what_was_played_is_reused_until_something_that_decides_it_changes(
     assert [each["reused"] for each in json.loads(other.stdout)["recipes"]] == [False, False]
 
 
+def test_without_matplotlib_the_table_comes_alone_and_says_what_to_install(
+    folder: Path, first: subprocess.CompletedProcess[str]
+) -> None:
+    script = "import sys; sys.modules['matplotlib'] = None; from atoll.cli.main import main; main()"
+    flags = ["compare", "run.toml", "--recipes", "ddp,diloco", "--fleet", "lan", "--peers", "2", "--no-solo"]
+    (folder / "compare.html").unlink()
+    done = subprocess.run(
+        [sys.executable, "-c", script, *flags], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0
+    assert "pip install 'atoll[plots]'" in done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()[2:5]] == ["recipe", "ddp", "diloco"]
+    assert not (folder / "compare.html").exists()
+
+
 def test_as_a_larger_model_times_and_bytes_grow_and_losses_stay(
     folder: Path, first: subprocess.CompletedProcess[str]
 ) -> None:
