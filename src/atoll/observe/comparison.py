@@ -212,7 +212,7 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the choices that tell recipes apart, as names and text."""
     ((_, channel),) = recipe.channel.items()
     work, what = recipe.work, channel.what
-    form = _kind(what.codec) if what.result is None else f"{_kind(what.codec)}, back as {_kind(what.result)}"
+    form = _numbers(what.codec) + ("" if what.result is None else f", merged as {_kind(what.result)}")
     stepper = "gradients go to the outer optimizer" if isinstance(work.inner, Accumulate) else _numbers(work.inner)
     return [
         ("local steps a round", str(channel.when.steps)),

@@ -228,7 +228,7 @@ def _log_ticks(low: float, high: float, say: Callable[[float], str]) -> list[Tic
     if len(inside) >= 3:
         return inside
     decade = 10.0 ** math.floor(math.log10(low))
-    finer = [m * decade * 10.0**k for k in range(3) for m in (1, 2, 5)]
+    finer = [m * decade * 10.0**k for k in range(4) for m in (1, 2, 5)]
     return [Tick(at, _short(at, say)) for at in finer if low / 1.1 <= at <= high * 1.1]
 
 
