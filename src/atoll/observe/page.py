@@ -271,8 +271,8 @@ def _again(comparison: Comparison) -> str:
     how = (
         "All recipes get the same tokens: the run's own, rounded up to whole rounds of the longest one. A recipe's "
         "rounds are the tokens divided by peers x local steps x batch x tokens per sample; a round in which somebody "
-        "is missing counts less, and more of them are played. Rates are those of the run file and the recipes: nothing "
-        "was tuned, and one seed is one sample."
+        "is missing counts less, and more of them are played. Rates are those of the run file and the recipes: comparing "
+        "tunes nothing, and one seed is one sample."
     )
     return (
         f"<h2>Again</h2>\n<pre>{escape(comparison.command)}</pre>\n"
