@@ -10,9 +10,9 @@ from msgspec import Struct
 from atoll.observe.trial import Trial, gain_kept
 from atoll.spec.recipe import Accumulate, Recipe
 from atoll.spec.run import Run, identity
+from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_time
 
-SOLO = "solo"
 DDP = "ddp"
 
 
@@ -175,8 +175,15 @@ def notes(comparison: Comparison) -> list[str]:
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
-    found.append("Sent and received: by the peer that moved most. Consensus distance is 0 at every commit, by promise.")
+    found.append("Sent and received: by the peer that moved most.")
+    if all(consensus_distance(entry.run) == 0.0 for entry in comparison.entries):
+        found.append("Consensus distance is 0 at every commit, by promise.")
     return found
+
+
+def consensus_distance(run: Run) -> float | None:
+    """Return how far apart peers are at a commit: 0 where one common model is promised, otherwise not known here."""
+    return 0.0 if all(channel.consistency == "common" for channel in run.recipe.channel.values()) else None
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
@@ -195,11 +202,11 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "faults": comparison.faults or None,
         "stands_for": comparison.stands_for or None,
         "command": comparison.command,
-        "consensus_distance": dict.fromkeys((entry.trial.label for entry in comparison.entries), 0.0),
         "recipes": [
             msgspec.to_builtins(row)
             | {
                 "run": identity(entry.run),
+                "consensus_distance": consensus_distance(entry.run),
                 "reused": entry.reused,
                 "points": [msgspec.to_builtins(point) for point in entry.trial.points],
             }

@@ -14,10 +14,10 @@ from atoll.observe import plots
 from atoll.observe.comparison import (
     DDP,
     HEAD,
-    SOLO,
     Comparison,
     Row,
     cells,
+    consensus_distance,
     notes,
     rows,
     say_gain,
@@ -27,6 +27,7 @@ from atoll.observe.comparison import (
 from atoll.observe.plots import Curve, Tick
 from atoll.observe.trial import Point
 from atoll.spec.run import identity
+from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_time
 
 STYLE = """
@@ -175,14 +176,20 @@ def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
         _computing(comparison, places),
     ]
     keys = "".join(f"<span>{plots.key(place)}{escape(label)}</span>" for label, place in places.items())
-    consensus = (
-        "Every recipe here promises one common model: at a commit all peers hold the same bits, so the consensus "
-        "distance is 0 and there is nothing to plot."
-    )
     return (
         f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>\n'
-        f'<p class="dim">{consensus}</p>'
+        f'<p class="dim">{escape(_consensus(comparison))}</p>'
     )
+
+
+def _consensus(comparison: Comparison) -> str:
+    """Return why how far apart peers are is not plotted."""
+    apart = [entry.trial.label for entry in comparison.entries if consensus_distance(entry.run) is None]
+    common = (
+        "At a commit all peers of a recipe that promises one common model hold the same bits, so the consensus "
+        "distance is 0 and there is nothing to plot."
+    )
+    return f"{common} Not in the journal is that of {_listed(apart)}." if apart else common
 
 
 def _curves(comparison: Comparison, places: dict[str, int | None], against: Against) -> str:
@@ -271,8 +278,8 @@ def _again(comparison: Comparison) -> str:
     how = (
         "All recipes get the same tokens: the run's own, rounded up to whole rounds of the longest one. A recipe's "
         "rounds are the tokens divided by peers x local steps x batch x tokens per sample; a round in which somebody "
-        "is missing counts less, and more of them are played. Rates are those of the run file and the recipes: comparing "
-        "tunes nothing, and one seed is one sample."
+        "is missing counts less, and more of them are played. Rates are those of the run file and the recipes: "
+        "comparing tunes nothing, and one seed is one sample."
     )
     return (
         f"<h2>Again</h2>\n<pre>{escape(comparison.command)}</pre>\n"
