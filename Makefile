@@ -69,5 +69,5 @@ $(VENV)/.atoll: $(VENV)/.torch pyproject.toml
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.atoll pyproject.toml
-	$(PIP) install --quiet --editable '.[dev,hf]'
+	$(PIP) install --quiet --editable '.[dev,hf,plots]'
 	touch $@

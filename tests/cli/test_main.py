@@ -111,6 +111,37 @@ def test_recipes_are_listed_shown_and_printed_as_json_and_toml() -> None:
     assert atoll("recipes", "list").stdout == atoll("recipes").stdout
 
 
+def test_a_recipe_is_explained_by_its_name_alone() -> None:
+    assert atoll("recipes", "diloco").stdout == atoll("recipes", "show", "diloco").stdout
+
+
+def test_recipes_say_what_they_move_on_a_fleet() -> None:
+    said = json.loads(atoll("recipes", "--parameters", "1000000", "--fleet", "homes", "--json").stdout)
+    moves = {each["name"]: each["moves"] for each in said["recipes"]}
+    assert moves["ddp"]["times_less_than_ddp_fp32"] == pytest.approx(1.0, rel=0.02)
+    assert moves["diloco"]["step_bytes"] == moves["ddp"]["step_bytes"] / 500
+    assert moves["opendiloco"]["round_sent_bytes"] == pytest.approx(moves["diloco"]["round_sent_bytes"] / 2)
+    assert moves["ddp"]["exchange_s_min"] == pytest.approx(moves["ddp"]["round_sent_bytes"] / 2.5e6)
+    told = atoll("recipes", "sparseloco", "--model", "125m", "--peers", "4").stdout
+    assert "85.7M parameters on 4 equal peers" in told
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("--peers", "4"), "add --model 125m"),
+        (("--model", "125m", "--parameters", "5"), "give one of them"),
+        (("--model", "126m"), "known sizes"),
+        (("--model", "125m", "--fleet", "hoems"), "did you mean 'homes'?"),
+        (("--model", "125m", "diloco"), "atoll recipes NAME --model"),
+    ],
+)
+def test_a_question_about_bytes_that_has_no_answer_is_refused(arguments: tuple[str, ...], hint: str) -> None:
+    done = atoll("recipes", *arguments)
+    assert done.returncode == 2
+    assert hint in done.stderr
+
+
 def test_schemas_are_json_documents() -> None:
     for file in ("run", "fleet"):
         assert json.loads(atoll("schema", file).stdout)["type"] == "object"

@@ -95,8 +95,25 @@ def test_every_shipped_fleet_loads_by_name(name: str) -> None:
     assert expand(fleet)
 
 
-def test_homes_are_eight() -> None:
-    assert len(expand(load_fleet("homes"))) == 8
+@pytest.mark.parametrize("name", fleet_names())
+def test_the_first_machine_of_a_shipped_fleet_can_organise_a_run(name: str) -> None:
+    assert not expand(load_fleet(name))[0].nat, "everybody calls the organiser first"
+
+
+def test_shipped_fleets_have_as_many_machines_as_they_say() -> None:
+    counts = {name: len(expand(load_fleet(name))) for name in fleet_names()}
+    assert counts == {"homes": 8, "lan": 4, "regions": 8, "spot": 8, "town": 16, "volunteers": 64}
+
+
+def test_between_regions_one_connection_carries_what_one_stream_was_measured_to() -> None:
+    """By the formula of Mathis et al. with packets of 1,400 bytes: the comment of the file, done again."""
+    fleet = load_fleet("regions")
+    measured_gbit = {("us", "eu"): 0.21, ("us", "asia"): 0.13, ("us", "australia"): 0.12}
+    measured_gbit |= {("eu", "asia"): 0.08, ("eu", "australia"): 0.07, ("asia", "australia"): 0.16}
+    for (one, other), gbit in measured_gbit.items():
+        between = link(fleet, one, other)
+        carried_bytes_s = 1.22 * 1400 / (2 * between.latency_s * between.loss**0.5)
+        assert carried_bytes_s * 8 / 1e9 == pytest.approx(gbit, rel=0.03)
 
 
 @pytest.mark.parametrize(

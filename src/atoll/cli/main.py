@@ -22,6 +22,7 @@ COMMANDS = (
     "train",
     "join",
     "sim",
+    "compare",
     "demo",
     "peer",
     "data",

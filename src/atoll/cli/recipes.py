@@ -1,4 +1,9 @@
-"""`atoll recipes`: the published systems that Atoll can run, what each does and whose numbers it uses."""
+"""`atoll recipes`: the published systems that Atoll can run, what each does and whose numbers it uses.
+
+atoll recipes                                  all of them, a line each
+atoll recipes NAME                             one of them, axis by axis
+atoll recipes [NAME] --model 125m --fleet homes    and what each moves: bytes a step, and the least time of an exchange
+"""
 
 from __future__ import annotations
 
@@ -6,43 +11,82 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+
+from atoll.errors import SpecError
+from atoll.units import say_bytes, say_count, say_time
 
 if TYPE_CHECKING:
+    from atoll.plan.traffic import Line, Traffic
     from atoll.spec.recipe import Recipe
 
-app = typer.Typer(help="List and explain the recipes: published ways to train together.", rich_markup_mode=None)
+VOCABULARY = 1024
+"""Of a named size, unless its parameters are counted out: that of the embedded corpus's tokenizer."""
+PEERS = 8
+
+
+class _NamesToo(TyperGroup):
+    """A word that is no command is the name of a recipe to show."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        known = args and self.get_command(ctx, args[0]) is not None
+        return super().resolve_command(ctx, args if known or not args else ["show", *args])
+
+
+app = typer.Typer(
+    help="List and explain the recipes: published ways to train together.", rich_markup_mode=None, cls=_NamesToo
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Model = Annotated[str, typer.Option("--model", metavar="SIZE", help="Say what a model of this size moves.")]
+Parameters = Annotated[int, typer.Option("--parameters", min=0, help="Or one of so many parameters.")]
+FleetName = Annotated[str, typer.Option("--fleet", help="On the machines of a fleet: a file, or a shipped one's name.")]
+Peers = Annotated[int, typer.Option("--peers", min=0, help=f"Or among so many equal peers; {PEERS} unless said.")]
 
 
 @app.callback(invoke_without_command=True)
-def listing(context: typer.Context, as_json: Json = False) -> None:
+def listing(
+    context: typer.Context,
+    model: Model = "",
+    parameters: Parameters = 0,
+    fleet: FleetName = "",
+    peers: Peers = 0,
+    as_json: Json = False,
+) -> None:
     """List and explain the recipes: published ways to train together."""
     if context.invoked_subcommand is not None:
+        if model or parameters or fleet or peers or as_json:
+            raise SpecError("options go behind the name", hint="atoll recipes NAME --model 125m --fleet homes")
         return
     from atoll.spec.load import load_recipe, recipe_names
 
     recipes = {name: load_recipe(name) for name in recipe_names()}
+    asked = _asked(model, parameters, fleet, peers)
+    moved = {name: asked.moves(recipe) for name, recipe in recipes.items()} if asked else {}
     if as_json:
-        rows = [{"name": name, "about": each.about, "paper": each.paper} for name, each in recipes.items()]
+        rows = [
+            {"name": name, "about": each.about, "paper": each.paper} | ({"moves": moved[name]} if asked else {})
+            for name, each in recipes.items()
+        ]
         print(json.dumps({"schema": "atoll.recipes/1", "recipes": rows}))
         return
-    wide = max(len(name) for name in recipes)
-    for name, each in recipes.items():
-        print(f"{name:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}")
-    print("\nMore on one: atoll recipes show NAME. In a run file: [recipe] base = NAME")
+    print("\n".join(_table(asked, moved) if asked else _list(recipes)))
 
 
 @app.command("list")
 def list_command(context: typer.Context, as_json: Json = False) -> None:
     """List the recipes."""
     context.invoked_subcommand = None
-    listing(context, as_json)
+    listing(context, as_json=as_json)
 
 
 @app.command("show")
 def show(
     name: Annotated[str, typer.Argument(help="Name of a recipe.")],
+    model: Model = "",
+    parameters: Parameters = 0,
+    fleet: FleetName = "",
+    peers: Peers = 0,
     as_json: Json = False,
     toml: Annotated[bool, typer.Option("--toml", help="Print the recipe file itself, to copy and change.")] = False,
 ) -> None:
@@ -53,12 +97,16 @@ def show(
         print(recipe_text(name), end="")
         return
     recipe = load_recipe(name)
+    asked = _asked(model, parameters, fleet, peers)
     if as_json:
         import msgspec
 
-        print(json.dumps({"schema": "atoll.recipe/1", "name": name, "recipe": msgspec.to_builtins(recipe)}))
+        told = {"schema": "atoll.recipe/1", "name": name, "recipe": msgspec.to_builtins(recipe)}
+        print(json.dumps(told | ({"moves": asked.moves(recipe)} if asked else {})))
         return
     print("\n".join(explain(name, recipe)))
+    if asked:
+        print("\n" + "\n".join(_moves_lines(asked, asked.moves(recipe))))
 
 
 def explain(name: str, recipe: Recipe) -> list[str]:
@@ -89,3 +137,122 @@ def _value(value: Any) -> str:
     if hasattr(value, "__struct_config__"):
         return str(value.__struct_config__.tag)
     return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _list(recipes: dict[str, Recipe]) -> list[str]:
+    wide = max(len(name) for name in recipes)
+    lines = [f"{name:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}" for name, each in recipes.items()]
+    more = "More on one: atoll recipes NAME. What they move: atoll recipes --model 125m --fleet homes"
+    return [*lines, f"\n{more}. In a run file: [recipe] base = NAME"]
+
+
+# what a recipe moves
+
+
+class _Asked:
+    """A model and who exchanges it."""
+
+    def __init__(self, parameters: int, lines: list[Line], where: str) -> None:
+        self.parameters = parameters
+        self.lines = lines
+        self.where = where
+
+    def moves(self, recipe: Recipe) -> dict[str, Any]:
+        """Return what a round of a recipe moves, as data."""
+        from atoll.plan.traffic import every_step_fp32, traffic
+
+        found = traffic(recipe, self.parameters, self.lines)
+        worst, ddp_bytes = found.worst, every_step_fp32(self.parameters, len(self.lines))
+        return {
+            "parameters": self.parameters,
+            "peers": len(self.lines),
+            "steps_per_round": found.steps,
+            "round_sent_bytes": worst.sent_bytes,
+            "round_received_bytes": worst.received_bytes,
+            "step_bytes": found.step_bytes,
+            "times_less_than_ddp_fp32": ddp_bytes / found.step_bytes if found.step_bytes else None,
+            "exchange_s_min": found.slowest.least_s or None,
+            "slowest_line": _slowest(found),
+        }
+
+
+def _slowest(found: Traffic) -> str | None:
+    line = found.slowest.line
+    if not found.slowest.least_s:
+        return None
+    return f"{line.name} ({line.up_bytes_s * 8 / 1e6:g} Mbit up, {line.down_bytes_s * 8 / 1e6:g} down)"
+
+
+def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None:
+    """Return what the options ask about; None: they do not."""
+    if not (model or parameters or fleet or peers):
+        return None
+    if not (model or parameters):
+        raise SpecError("bytes depend on the model", hint="add --model 125m, or --parameters 1000000000")
+    if model and parameters:
+        raise SpecError("--model and --parameters are both given", hint="give one of them")
+    from atoll.plan.traffic import Line, lines_of
+
+    size = parameters or _parameters(model)
+    if not fleet:
+        peers = peers or PEERS
+        return _Asked(size, [Line()] * peers, f"{peers} equal peers")
+    from atoll.spec.fleet import expand, load_fleet
+
+    described = load_fleet(fleet)
+    machines = expand(described)[: peers or None]
+    return _Asked(size, lines_of(machines), f"fleet {described.name} ({len(machines)} machines)")
+
+
+def _parameters(model: str) -> int:
+    """Return the parameters of a named size with the default vocabulary."""
+    from atoll.model.shape import elements, shapes, size_of
+    from atoll.spec.run import Fresh
+
+    return elements(shapes(size_of(Fresh(size=model)), VOCABULARY))
+
+
+BOUND = (
+    "Bytes are payload by exact lengths; heads of messages add less than 2 % from a few million parameters on.\n"
+    "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting.\n"
+    "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
+)
+
+
+def _table(asked: _Asked, moved: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what all recipes move, a line each."""
+    rows = [("recipe", "steps", "sent a round", "received", "both, a step", "exchange takes", "less than DDP")]
+    for name, each in moved.items():
+        sent, received = each["round_sent_bytes"], each["round_received_bytes"]
+        row = (name, str(each["steps_per_round"]), say_bytes(sent), say_bytes(received), say_bytes(each["step_bytes"]))
+        rows.append((*row, _least(each), _times(each)))
+    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        f"{row[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(row[1:], wide[1:], strict=True))
+        for row in rows
+    ]
+    head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
+    slowest = next((each["slowest_line"] for each in moved.values() if each["slowest_line"]), None)
+    return [head, "", *lines, "", BOUND, *([f"The slowest line: {slowest}."] if slowest else [])]
+
+
+def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:
+    """Return what one recipe moves, as lines."""
+    rows = [
+        ("a round", f"{say_bytes(each['round_sent_bytes'])} sent, {say_bytes(each['round_received_bytes'])} received"),
+        ("a step", f"{say_bytes(each['step_bytes'])} both ways ({each['steps_per_round']} steps a round)"),
+        ("against DDP", f"{_times(each)} times less per step than gradients in fp32"),
+    ]
+    if each["slowest_line"]:
+        rows.append(("an exchange", f"at least {_least(each)}, by the line of {each['slowest_line']}"))
+    head = f"moves, with {say_count(asked.parameters)} parameters on {asked.where}, by the peer that moves most"
+    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND]
+
+
+def _least(each: dict[str, Any]) -> str:
+    return say_time(each["exchange_s_min"]) if each["exchange_s_min"] else "-"
+
+
+def _times(each: dict[str, Any]) -> str:
+    times = each["times_less_than_ddp_fp32"]
+    return "-" if times is None else f"{times:,.1f}" if times < 100 else f"{times:,.0f}"

@@ -34,7 +34,7 @@ def command(
     run_file: Annotated[
         Path | None, typer.Argument(metavar="[RUN.toml]", help="What to train, and how; a search may do without.")
     ] = None,
-    fleet: Annotated[str, typer.Option(help="A fleet file, or a shipped fleet: lan, homes.")] = "lan",
+    fleet: Annotated[str, typer.Option(help="A fleet file, or a shipped fleet: lan, homes, town, ...")] = "lan",
     peers: Annotated[int, typer.Option(min=0, help="Use only so many machines of the fleet; 0: all.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the world: keys, faults, owners' habits.")] = 0,
     seeds: Annotated[str, typer.Option(help="Search seeds A..B (B not included) for broken promises.")] = "",

@@ -121,7 +121,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
 
 
 def load_fleet(path: Path | str) -> Fleet:
-    """Return the fleet of a file, or of a shipped fleet by its name ("lan", "homes")."""
+    """Return the fleet of a file, or of a shipped fleet by its name ("lan", "homes", ...)."""
     if isinstance(path, str) and path in fleet_names():
         file = f"{path}.toml"
         return _fleet(parse_toml((_FLEETS / file).read_text("utf-8"), file), file)

@@ -34,8 +34,12 @@ def load_run(path: Path, *, overrides: Sequence[str] = ()) -> Run:
 
     Relative paths in it are taken from the file's folder.
     """
-    run = _build(read_toml(path), str(path), path.parent, overrides)
-    return _anchor_paths(run, path.parent)
+    return build_run(read_toml(path), path, overrides=overrides)
+
+
+def build_run(tree: Tree, path: Path, *, overrides: Sequence[str] = ()) -> Run:
+    """Return the run of a decoded file, as `load_run` does; errors and relative paths are those of `path`."""
+    return _anchor_paths(_build(tree, str(path), path.parent, overrides), path.parent)
 
 
 def demo_run(*, overrides: Sequence[str] = ()) -> Run:
@@ -92,7 +96,7 @@ def schema() -> dict[str, Any]:
 
 def _build(tree: Tree, file: str, folder: Path, overrides: Sequence[str]) -> Run:
     """Return the run of a tree after its base recipe and the overrides."""
-    sets = _set_tree(overrides)
+    sets = set_tree(overrides)
     tree = merge(tree, sets)
     base = _base(tree, file, folder)
     layers = Layers([*base, (file, tree), *([("--set", sets)] if sets else [])])
@@ -116,7 +120,7 @@ def _base(tree: Tree, file: str, folder: Path) -> list[tuple[str, Tree]]:
     return [(f"recipe {name}", {"recipe": parse_toml(recipe_text(name), f"{name}.toml")})]
 
 
-def _set_tree(overrides: Sequence[str]) -> Tree:
+def set_tree(overrides: Sequence[str]) -> Tree:
     """Return the tree that `--set a.b=c` flags write, in their order."""
     tree: Tree = {}
     for text in overrides:

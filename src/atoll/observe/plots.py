@@ -1,0 +1,140 @@
+"""Plots as SVG text: the one door to matplotlib, which is an extra.
+
+A plot must be read by everybody and on paper: colours are those of Okabe and Ito, told apart by every kind of colour
+vision, and each curve also has a mark and a dash of its own. Text stays text, so that it can be searched and scaled.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from atoll.errors import LocalError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B4C9A", "#8A6D3B")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1.5, 1.5)))
+GREY = "#6e6e6e"
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "atoll",
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"],
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#8c8c8c",
+    "axes.labelcolor": "#333333",
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+INCHES = (6.4, 3.9)
+
+
+class Curve(Struct, frozen=True, kw_only=True):
+    """One line of a plot; `place` decides its looks, none: grey, as what others are measured against."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    place: int | None = None
+
+
+class Tick(Struct, frozen=True):
+    """A mark on an axis."""
+
+    at: float
+    label: str
+
+
+def check() -> None:
+    """Raise `LocalError` where no plot can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise LocalError("plots need matplotlib, which is not installed", hint="pip install 'atoll[plots]'") from None
+
+
+def lines(curves: Sequence[Curve], *, x: str, y: str, ticks: Sequence[Tick], log: bool = False) -> str:
+    """Return curves over a common axis as the text of one <svg>."""
+    figure, axes = _blank()
+    for curve in curves:
+        colour, mark, dash = _looks(curve.place)
+        axes.plot(
+            curve.x, curve.y, label=curve.label, color=colour, marker=mark, linestyle=dash, linewidth=2, markersize=5
+        )
+    if log:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+    axes.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return _svg(figure)
+
+
+def bars(labels: Sequence[str], values: Sequence[float], places: Sequence[int | None], *, x: str) -> str:
+    """Return shares between 0 and 1 as lying bars, the first on top, each with its number."""
+    figure, axes = _blank(height=0.62 + 0.42 * len(labels))
+    at = list(range(len(labels)))
+    axes.barh(at, [100 * value for value in values], color=[_looks(place)[0] for place in places], height=0.62)
+    for position, value in zip(at, values, strict=True):
+        axes.annotate(
+            f"{100 * value:.2g} %", (100 * value, position), xytext=(5, 0), textcoords="offset points", va="center"
+        )
+    axes.set_yticks(at, list(labels))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 118 * max(*values, 1e-4))
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel(x)
+    return _svg(figure)
+
+
+def key(place: int | None) -> str:
+    """Return the little line that stands for a curve in a table, as the text of one <svg>."""
+    colour, mark, dash = _looks(place)
+    figure, axes = _blank(size=(0.62, 0.2))
+    axes.set_axis_off()
+    axes.plot([0, 1, 2], [0, 0, 0], color=colour, marker=mark, linestyle=dash, linewidth=2, markersize=5, markevery=[1])
+    return _svg(figure)
+
+
+def _looks(place: int | None) -> tuple[str, str, Any]:
+    if place is None:
+        return GREY, ".", (0, (2, 2))
+    return COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)], DASHES[place % len(DASHES)]
+
+
+def _blank(*, height: float = INCHES[1], size: tuple[float, float] | None = None) -> tuple[Figure, Axes]:
+    """Return an empty drawing in our style; no window, no global state."""
+    check()
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=size or (INCHES[0], height), layout="constrained")
+        return figure, figure.add_subplot()
+
+
+def _svg(figure: Figure) -> str:
+    """Return a drawing as one <svg> element, the same text every time."""
+    from matplotlib import rc_context
+
+    with rc_context(STYLE):
+        sink = io.StringIO()
+        figure.savefig(sink, format="svg", metadata={"Date": None, "Creator": None})
+    text = sink.getvalue()
+    return text[text.index("<svg") :]

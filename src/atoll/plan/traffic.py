@@ -1,0 +1,165 @@
+"""What a round moves, by formula: the bytes of every member under a recipe, and the least time they take on its lines.
+
+The lengths are the exact ones of the codecs and of the grid; who sends what to whom is what the exchange itself asks
+(`swarm.layout`), so there is no second opinion about routes here. With N members, contributions of C bytes that merge
+into results of R bytes, and a member that owns the share s:
+
+    butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
+    all-gather    sends  (N - 1) C                     receives  (N - 1) C
+
+which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
+not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
+is what a member fetches after the commit because it could not be called. Time is a bound: every line full all the
+while, nobody waiting for anybody, no latency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from atoll.spec.fleet import Machine
+from atoll.spec.recipe import AllGather, Channel, Fp32, Recipe
+from atoll.swarm.layout import Layout
+from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
+from atoll.sync.codec import wire_bytes
+from atoll.sync.grid import Grid, grid_of
+
+
+class Line(Struct, frozen=True, kw_only=True):
+    """A member as its line: how fast it is, and whether others can call it."""
+
+    name: str = ""
+    up_bytes_s: float = 0.0
+    down_bytes_s: float = 0.0
+    """0: not known; shares are then equal and no time is told."""
+    reached: bool = True
+
+
+class Moved(Struct, frozen=True, kw_only=True):
+    """What one member sends and receives in a round."""
+
+    line: Line
+    sent_bytes: int
+    received_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return self.sent_bytes + self.received_bytes
+
+    @property
+    def least_s(self) -> float:
+        """The time its line needs for it, both directions at once; 0 where the line is not known."""
+        line = self.line
+        if not (line.up_bytes_s and line.down_bytes_s):
+            return 0.0
+        return max(self.sent_bytes / line.up_bytes_s, self.received_bytes / line.down_bytes_s)
+
+
+class Traffic(Struct, frozen=True, kw_only=True):
+    """A round of a recipe among some members."""
+
+    steps: int
+    """Local steps that a round stands for."""
+    moved: tuple[Moved, ...]
+
+    @property
+    def worst(self) -> Moved:
+        """Who moves most."""
+        return max(self.moved, key=lambda each: each.total_bytes)
+
+    @property
+    def slowest(self) -> Moved:
+        """Whose line needs longest: no round is shorter."""
+        return max(self.moved, key=lambda each: each.least_s)
+
+    @property
+    def step_bytes(self) -> float:
+        """What who moves most sends and receives per local step."""
+        return self.worst.total_bytes / self.steps
+
+
+def lines_of(machines: Sequence[Machine]) -> list[Line]:
+    """Return the lines of a fleet's machines."""
+    return [
+        Line(name=each.name, up_bytes_s=each.up_bytes_s, down_bytes_s=each.down_bytes_s, reached=not each.nat)
+        for each in machines
+    ]
+
+
+def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
+    """Return what a round of the recipe's channel moves for a model of so many parameters."""
+    (channel,) = recipe.channel.values()
+    grid = grid_of(parameters, channel.what.codec)
+    members = [number.to_bytes(4, "big") for number in range(len(lines))]
+    layout = Layout(_shards(channel, grid, members, lines), members, gather=isinstance(channel.whom.route, AllGather))
+    sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+    for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
+        sent[sender] += size_bytes
+        received[receiver] += size_bytes
+    return Traffic(
+        steps=channel.when.steps,
+        moved=tuple(
+            Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer])
+            for peer, line in zip(members, lines, strict=True)
+        ),
+    )
+
+
+def every_step_fp32(parameters: int, members: int) -> float:
+    """Return what each member sends and receives per step where gradients go round in fp32 (DDP), by formula."""
+    return 2 * 2 * (members - 1) / members * parameters * 4
+
+
+class _Lengths(Struct, frozen=True):
+    """What each chunk is on the wire: in a contribution, as a group's sum, in a result."""
+
+    part: list[int]
+    sum: list[int]
+    result: list[int]
+
+
+def _lengths(channel: Channel, grid: Grid) -> _Lengths:
+    counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
+    what = channel.what
+    forms = (what.codec, Fp32(), what.merged())
+    return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
+
+
+def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:
+    """Return everything that goes over a line in a round: from whom, to whom, how much."""
+    found = [
+        (member, owner, sum(lengths.part[index] for index in layout.parts(owner, member)))
+        for owner in layout.owners
+        for member in members
+        if member != owner
+    ]
+    for owner in layout.owners:
+        for root, units in layout.sums(owner).items():
+            found.append((owner, root, sum(lengths.sum[index] for _, index in units)))
+        for to, indexes in layout.returns(owner).items():
+            found.append((owner, to, sum(lengths.result[index] for index in indexes)))
+    return found
+
+
+def _shards(channel: Channel, grid: Grid, members: Sequence[bytes], lines: Sequence[Line]) -> Shards:
+    """Return who owns what once everybody's line is known, as the broker shares it out."""
+    route = channel.whom.route
+    if isinstance(route, AllGather):
+        able = [peer for peer, line in zip(members, lines, strict=True) if line.reached] or list(members)
+        return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
+    known = dict(zip(members, lines, strict=True))
+    groups = group_slices(members, groups_needed(len(members), route.group))
+    between = 2 * (len(groups) - 1) / len(groups)
+    shards: list[Shard] = []
+    for number, group in enumerate(groups):
+        owners = [peer for peer in group if known[peer].reached] or list(group)
+        shares = solve([_rate(known[peer]) for peer in owners], len(group) + between)
+        shards += cut(grid.chunks, owners, shares, number)
+    return tuple(shards)
+
+
+def _rate(line: Line) -> float:
+    """Return what decides a member's share: its slower direction, as both carry as much; equal where none is known."""
+    return min(line.up_bytes_s, line.down_bytes_s) or 1.0

@@ -1,0 +1,141 @@
+"""What a journal says of a recipe's trial, and the report that shows several."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from atoll import journal
+from atoll.journal import Event, Line
+from atoll.observe.comparison import Comparison, Entry, rows, text
+from atoll.observe.page import page
+from atoll.observe.trial import Trial, fold_trial, gain_kept
+from atoll.spec.load import demo_run
+
+PEERS = ("aa", "bb")
+
+
+def told(losses: list[float | None]) -> list[Line]:
+    """Return the journal of two peers and a round of 10 s for each loss after the first: 4 s of work, then exchange."""
+    lines = [Line(0.0, peer, journal.PeerStarted(run="r", device="cpu")) for peer in PEERS]
+    lines.append(Line(5.0, "aa", journal.Evaluated(version=0, loss=losses[0], tokens=10)))
+    for version, loss in enumerate(losses[1:], start=1):
+        lines += _round(version, 5.0 + 10.0 * (version - 1))
+        lines.append(Line(15.5 + 10.0 * (version - 1), "aa", journal.Evaluated(version=version, loss=loss, tokens=10)))
+    rounds, end_s = len(losses) - 1, 6.0 + 10.0 * (len(losses) - 1)
+    lines.append(Line(end_s, "aa", journal.Evaluated(version=rounds, loss=3.125, tokens=99)))
+    lines.append(Line(end_s, "aa", journal.RunFinished(version=rounds, samples=2 * rounds, tokens=200 * rounds)))
+    return lines
+
+
+def _round(version: int, at_s: float) -> list[Line]:
+    of: Any = {"channel": "outer", "version": version}
+    announced = journal.RoundAnnounced(**of, members=list(PEERS), samples=2, first=0)
+    committed = journal.RoundCommitted(**of, contributors=list(PEERS), samples=2, tokens=200, result="")
+    work = journal.WorkProgressed(**of, steps=3, steps_of=3, loss=4.0, tokens=100, took_s=4.0)
+    events: list[tuple[float, str, Event]] = [(at_s, "aa", announced)]
+    events += [(at_s + 4.0, peer, work) for peer in PEERS]
+    events.append((at_s + 10.0, "aa", committed))
+    for peer, times in (("aa", 1), ("bb", 2)):
+        events.append((at_s + 10.0, peer, journal.RoundApplied(**of, anchor="")))
+        sent = 100 * times * version
+        counted = journal.TrafficCounted(sent_bytes=sent, received_bytes=sent // 2, round_sent_bytes=sent - 10)
+        events.append((at_s + 10.0, peer, counted))
+    return [Line(at, peer, event) for at, peer, event in events]
+
+
+def test_a_point_says_where_the_run_stood_after_its_round() -> None:
+    trial = fold_trial("x", told([6.0, 5.0, 4.0]))
+    assert [(p.version, p.tokens, p.at_s, p.loss) for p in trial.points] == [
+        (0, 0, 0.0, 6.0),
+        (1, 200, 10.0, 5.0),
+        (2, 400, 20.0, 4.0),
+    ]
+    assert [p.worst_bytes for p in trial.points] == [0, 300, 600], "the busier of the two, both ways"
+
+
+def test_the_whole_is_the_last_look_the_busiest_peer_and_the_share_of_time_computed() -> None:
+    trial = fold_trial("x", told([6.0, 5.0, 4.0]))
+    assert trial.held_out == 3.125, "the last look is at all held-out text"
+    assert (trial.tokens, trial.rounds, trial.contributors, trial.steps, trial.took_s) == (400, 2, 2.0, 6, 20.0)
+    assert (trial.sent_bytes, trial.received_bytes) == (400, 200)
+    assert trial.computing == pytest.approx(16.0 / 40.0)
+    assert trial.finished
+
+
+def test_what_a_peer_moved_before_it_came_back_does_not_count_for_earlier_rounds() -> None:
+    lines = told([6.0, 5.0, 4.0])
+    lines += [
+        Line(26.0, "bb", journal.PeerStarted(run="r", device="cpu")),
+        Line(26.0, "bb", journal.TrafficCounted(sent_bytes=1000, received_bytes=0, round_sent_bytes=0)),
+    ]
+    assert [p.worst_bytes for p in fold_trial("x", lines).points] == [0, 300, 1600]
+
+
+def test_who_was_away_did_not_fail_to_compute() -> None:
+    lines = told([6.0, 5.0, 4.0])
+    lines.insert(-1, Line(15.0, "bb", journal.PeerStopped(why="its owner wants the machine")))
+    assert fold_trial("x", lines).computing == pytest.approx(16.0 / (20.0 + 15.0))
+
+
+def test_with_a_scale_rounds_weigh_more_and_what_is_received_is_not_told() -> None:
+    trial = fold_trial("x", told([6.0, 5.0]), scale=10.0)
+    assert (trial.sent_bytes, trial.received_bytes) == (200 + 9 * 190, None)
+    assert trial.points[-1].worst_bytes == trial.sent_bytes
+
+
+def test_a_loss_that_is_no_number_has_no_point() -> None:
+    assert [p.version for p in fold_trial("x", told([6.0, None, 4.0])).points] == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("loss", "solo", "ddp", "gain"),
+    [(4.0, 5.0, 4.0, 1.0), (4.5, 5.0, 4.0, 0.5), (5.0, 5.0, 4.0, 0.0), (4.0, 4.0, 5.0, None), (None, 5.0, 4.0, None)],
+)
+def test_the_gain_kept_is_that_of_ddp_over_one_peer_alone(
+    loss: float | None, solo: float, ddp: float, gain: float | None
+) -> None:
+    assert gain_kept(loss, solo, ddp) == gain
+
+
+def compared(*labels: str) -> Comparison:
+    run = demo_run()
+    trials: list[Trial] = [fold_trial(label, told([6.0, 5.0 - i, 4.0 - i])) for i, label in enumerate(labels)]
+    return Comparison(
+        name="demo <1>",
+        fleet="lan",
+        fleet_about="four workstations",
+        peers=2,
+        parameters=1000,
+        tokens=400,
+        seed=7,
+        device="cpu",
+        command="atoll compare run.toml --recipes ddp,diloco",
+        kept="compare.runs",
+        entries=tuple(Entry(trial=trial, run=run) for trial in trials),
+    )
+
+
+def test_the_table_has_a_line_for_each_recipe_and_says_what_gain_is() -> None:
+    said = text(compared("solo", "ddp", "diloco"))
+    assert [line.split()[0] for line in said.splitlines()[2:6]] == ["recipe", "solo", "ddp", "diloco"]
+    assert "(loss of solo - loss) / (loss of solo - loss of ddp)" in said
+    assert "Gain kept" not in text(compared("diloco", "sparseloco"))
+
+
+def test_bytes_are_told_as_part_of_ddps() -> None:
+    assert [row.bytes_of_ddp for row in rows(compared("solo", "ddp", "diloco"))] == [None, 1.0, 1.0]
+
+
+def test_the_report_is_one_file_with_everything_that_made_it() -> None:
+    html = page(compared("solo", "ddp", "diloco"))
+    for said in ("demo &lt;1&gt;", "world 7", "--recipes ddp,diloco", "four workstations", "consensus distance"):
+        assert said in html
+    assert html.count("<figure>") == 4
+    assert not re.search(r"<(script|link|img|iframe)|src=|@import", html), "it needs nothing from elsewhere"
+
+
+def test_the_same_comparison_gives_the_same_file() -> None:
+    assert page(compared("ddp", "diloco")) == page(compared("ddp", "diloco"))

@@ -1,0 +1,97 @@
+"""Predicted bytes beside bytes counted: the formula is held to what the same peers move in the simulated world."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
+from atoll.spec.fleet import expand, load_fleet
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import AllGather, Butterfly, Recipe
+from tests.peer.world import counting_run, events, play, sized
+
+OVERHEAD = 0.02
+ROUNDS = 2
+
+
+def with_group(recipe: Recipe, group: int) -> Recipe:
+    """Return a recipe whose members exchange directly in groups of at most so many."""
+    channel = recipe.channel["outer"]
+    route = Butterfly(group=group)
+    return replace(recipe, channel={"outer": replace(channel, whom=replace(channel.whom, route=route))})
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "peers"),
+    [
+        ("ddp", 300_000, 4),
+        ("diloco", 300_000, 3),
+        ("opendiloco", 600_000, 3),
+        ("muloco", 2_000_000, 3),
+        ("sparseloco", 4_000_000, 3),
+    ],
+)
+def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
+    run = counting_run(name, rounds=ROUNDS, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1] for peer in range(peers)]
+    sent = max(each.round_sent_bytes for each in counted) / ROUNDS
+    control = sum(each.sent_bytes - each.round_sent_bytes for each in counted)
+    received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
+    assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
+    assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
+    parameters, peers = 300_000, 6
+    run = counting_run("diloco", rounds=ROUNDS, start_with=peers, checkpoint_every=100)
+    run = replace(run, recipe=with_group(run.recipe, 3))
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted) / ROUNDS, rel=OVERHEAD)
+
+
+@pytest.mark.parametrize("name", ["ddp", "diloco", "opendiloco", "muloco", "sparseloco"])
+def test_what_all_members_send_all_members_receive(name: str) -> None:
+    moved = traffic(load_recipe(name), 1_000_000, lines_of(expand(load_fleet("town")))).moved
+    assert sum(each.sent_bytes for each in moved) == sum(each.received_bytes for each in moved) > 0
+
+
+def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
+    peers, parameters = 8, 64 * 8 * 1000
+    found = traffic(load_recipe("ddp"), parameters, [Line()] * peers)
+    assert found.step_bytes == every_step_fp32(parameters, peers)
+
+
+def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:
+    recipe = load_recipe("sparseloco")
+    assert isinstance(recipe.channel["outer"].whom.route, AllGather)
+    few, many = (traffic(recipe, 1_000_000, [Line()] * peers).worst.received_bytes for peers in (3, 9))
+    assert many == 4 * few
+
+
+def test_shares_follow_lines_and_the_slowest_line_bounds_the_round() -> None:
+    fast, slow = (
+        Line(name="fast", up_bytes_s=1e9, down_bytes_s=1e9),
+        Line(name="slow", up_bytes_s=1e6, down_bytes_s=1e7),
+    )
+    found = traffic(load_recipe("diloco"), 1_000_000, [fast, fast, slow])
+    by_name = {each.line.name: each for each in found.moved}
+    assert by_name["slow"].sent_bytes == 4_000_000, "it owns nothing: only its own contribution goes out"
+    assert found.slowest.line.name == "slow"
+    assert found.slowest.least_s == pytest.approx(4.0)
+    assert found.worst.line.name == "fast"
+
+
+def test_who_cannot_be_called_owns_nothing() -> None:
+    found = traffic(load_recipe("diloco"), 1_000_000, [Line(), Line(), Line(reached=False)])
+    assert found.moved[2].sent_bytes == found.moved[2].received_bytes == 4_000_000
+
+
+def test_alone_nothing_moves() -> None:
+    for name in ("diloco", "sparseloco"):
+        assert traffic(load_recipe(name), 1000, [Line()]).worst.total_bytes == 0
