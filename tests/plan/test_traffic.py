@@ -8,12 +8,13 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
-from atoll.spec.load import load_recipe
+from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import AllGather, Butterfly, Recipe
 from tests.peer.world import counting_run, events, play, sized
 
 OVERHEAD = 0.02
-ROUNDS = 2
+ROUNDS = 3
+"""As many as a model may have fragments here: they are not of the same size."""
 
 
 def with_group(recipe: Recipe, group: int) -> Recipe:
@@ -31,6 +32,8 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("opendiloco", 600_000, 3),
         ("muloco", 2_000_000, 3),
         ("sparseloco", 4_000_000, 3),
+        ("eager", 300_000, 3),
+        ("streaming", 3_000_000, 3),
     ],
 )
 def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
@@ -55,7 +58,7 @@ def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
     assert sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted) / ROUNDS, rel=OVERHEAD)
 
 
-@pytest.mark.parametrize("name", ["ddp", "diloco", "opendiloco", "muloco", "sparseloco"])
+@pytest.mark.parametrize("name", recipe_names())
 def test_what_all_members_send_all_members_receive(name: str) -> None:
     moved = traffic(load_recipe(name), 1_000_000, lines_of(expand(load_fleet("town")))).moved
     assert sum(each.sent_bytes for each in moved) == sum(each.received_bytes for each in moved) > 0

@@ -51,7 +51,7 @@ def under(file: Path, recipe: str, *overrides: str) -> Run:
 def test_the_work_stays_and_the_method_is_the_recipes_own(file: Path) -> None:
     run, shipped = under(file, "sparseloco"), load_recipe("sparseloco")
     work, channel = run.recipe.work, run.recipe.channel["outer"]
-    assert (work.batch, work.clip, channel.when.steps) == (4, 0.5, 6)
+    assert (work.batch, work.clip, channel.when.round_steps) == (4, 0.5, 6)
     assert isinstance(work.inner, AdamW) and work.inner.lr == 7e-3
     assert channel.merge == shipped.channel["outer"].merge
     assert channel.what == shipped.channel["outer"].what
@@ -64,7 +64,7 @@ def test_the_recipe_the_file_starts_from_keeps_all_it_says(file: Path) -> None:
 def test_gradients_are_exchanged_at_every_step_with_the_rate_of_the_file_and_unclipped(file: Path) -> None:
     run = under(file, "ddp")
     channel = run.recipe.channel["outer"]
-    assert channel.when.steps == 1
+    assert channel.when.round_steps == 1
     assert isinstance(channel.merge.outer, AdamW) and channel.merge.outer.lr == 7e-3
     assert run.recipe.work.clip == 0.0
 
@@ -96,7 +96,7 @@ def test_set_changes_work_by_the_same_rule_and_the_method_of_all(file: Path) -> 
     ]
     ddp, sparse = (each.run.recipe.channel["outer"] for each in variants(file, ["ddp", "opendiloco"], sets))
     assert isinstance(ddp.merge.outer, AdamW) and ddp.merge.outer.lr == 1e-3
-    assert (ddp.when.steps, sparse.when.steps) == (1, 3)
+    assert (ddp.when.round_steps, sparse.when.round_steps) == (1, 3)
     assert ddp.what.codec == sparse.what.codec != Fp32()
 
 

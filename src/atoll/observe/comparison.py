@@ -222,13 +222,14 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
     form = _numbers(what.codec) + ("" if what.result is None else f", merged as {_kind(what.result)}")
     stepper = "gradients go to the outer optimizer" if isinstance(work.inner, Accumulate) else _numbers(work.inner)
     return [
-        ("local steps a round", str(channel.when.steps)),
+        ("local steps a round", str(channel.when.round_steps)),
         ("batch a step", f"{work.batch} samples"),
         ("local optimizer", stepper),
         ("schedule", _numbers(work.schedule)),
         ("exchanged", f"{_kind(what)} as {form}; {_numbers(what.residual)}"),
         ("route", _kind(channel.whom.route)),
         ("outer optimizer", _numbers(channel.merge.outer)),
+        ("while it is exchanged", _numbers(channel.overlap)),
     ]
 
 

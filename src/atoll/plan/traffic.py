@@ -9,8 +9,8 @@ into results of R bytes, and a member that owns the share s:
 
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
 not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
-is what a member fetches after the commit because it could not be called. Time is a bound: every line full all the
-while, nobody waiting for anybody, no latency.
+is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
+Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import AllGather, Channel, Fp32, Recipe
+from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
 from atoll.swarm.layout import Layout
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
 from atoll.sync.codec import wire_bytes
@@ -91,7 +91,8 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
 def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
     """Return what a round of the recipe's channel moves for a model of so many parameters."""
     (channel,) = recipe.channel.values()
-    grid = grid_of(parameters, channel.what.codec)
+    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
+    grid = grid_of(-(-parameters // parts), channel.what.codec)
     members = [number.to_bytes(4, "big") for number in range(len(lines))]
     layout = Layout(_shards(channel, grid, members, lines), members, gather=isinstance(channel.whom.route, AllGather))
     sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
@@ -99,12 +100,19 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
         sent[sender] += size_bytes
         received[receiver] += size_bytes
     return Traffic(
-        steps=channel.when.steps,
+        steps=_steps(recipe, channel, len(lines)),
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer])
             for peer, line in zip(members, lines, strict=True)
         ),
     )
+
+
+def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
+    """Return how many local steps a round stands for; of a batch of all together, for a member of middling speed."""
+    if isinstance(channel.when, TargetBatch):
+        return max(1, round(channel.when.samples / recipe.work.batch / members))
+    return channel.when.round_steps
 
 
 def every_step_fp32(parameters: int, members: int) -> float:

@@ -4,9 +4,10 @@ A run file is written for one recipe. Under another one, what describes the work
 is the other recipe's own:
 
     stays     batch, micro-batch and clipping; the schedule's numbers, where both have the same kind, else its warm-up;
-              steps between exchanges, for recipes that take more than one; numbers of the optimizer that steps on
-              gradients, where both use the same kind (it is the inner one, or the outer one of recipes that exchange
-              gradients; Muon's AdamW counts too)
+              steps between exchanges, for recipes that take more than one (up to a multiple of their fragments; a
+              delay is no longer than a round then); numbers of the optimizer that steps on gradients, where both use
+              the same kind (it is the inner one, or the outer one of recipes that exchange gradients; Muon's AdamW
+              counts too)
     theirs    what is exchanged, in which form, with whom, and how it moves the anchor
 
 The recipe that the run file itself starts from keeps everything the file says. `--set` changes the run file, so of the
@@ -25,7 +26,23 @@ from msgspec.structs import replace
 
 from atoll.errors import SpecError
 from atoll.spec.load import build_run, load_run, recipe_names, set_tree
-from atoll.spec.recipe import Accumulate, AdamW, All, Assign, Delta, Mean, Merge, Muon, Recipe
+from atoll.spec.recipe import (
+    Accumulate,
+    AdamW,
+    All,
+    Assign,
+    Blend,
+    Block,
+    Delay,
+    Delta,
+    Every,
+    Fragments,
+    Mean,
+    Merge,
+    Muon,
+    Recipe,
+    TargetBatch,
+)
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
 
@@ -61,6 +78,7 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
     sets = _sorted_out(overrides, None)
     run = load_run(path, overrides=[*sets[""], *sets.get(SOLO, [])])
     ((name, channel),) = run.recipe.channel.items()
+    channel = replace(channel, when=Every(steps=channel.when.round_steps), overlap=Block())
     if not isinstance(run.recipe.work.inner, Accumulate):  # all of one delta, nothing left out: plain training
         channel = replace(channel, what=Delta(), whom=All(), merge=Merge(outer=Assign(), combine=Mean()))
     return Variant(SOLO, replace(run, recipe=replace(run.recipe, channel={name: channel})))
@@ -68,8 +86,12 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
 
 def round_tokens(run: Run, peers: int) -> int:
     """Return how many tokens a round takes when everybody contributes."""
-    steps = max(channel.when.steps for channel in run.recipe.channel.values())
-    return peers * steps * run.recipe.work.batch * run.data.context
+    (channel,) = run.recipe.channel.values()
+    batch = run.recipe.work.batch
+    samples = peers * channel.when.round_steps * batch
+    if isinstance(channel.when, TargetBatch):
+        samples = max(samples, -(-channel.when.samples // batch) * batch)
+    return samples * run.data.context
 
 
 def budget_tokens(own: Run, runs: Sequence[Run], peers: int, tokens: int = 0) -> int:
@@ -164,8 +186,19 @@ def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
 
 def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
     (own_name,), ((name, channel),) = own.channel, other.channel.items()
-    if channel.when.steps > 1:
-        _put(kept, ("channel", name, "when", "steps"), _dig(table, ("channel", own_name, "when", "steps")))
+    steps = _dig(table, ("channel", own_name, "when", "steps"))
+    match channel.when:
+        case Fragments(count=count) if isinstance(steps, int):
+            steps = -(-steps // count) * count
+            most = steps // count
+        case Every(steps=theirs) if isinstance(steps, int) and theirs > 1:
+            blends = isinstance(channel.overlap, Delay) and isinstance(channel.overlap.reconcile, Blend)
+            most = steps - blends
+        case _:
+            return
+    _put(kept, ("channel", name, "when", "steps"), steps)
+    if isinstance(channel.overlap, Delay):
+        _put(kept, ("channel", name, "overlap", "steps"), max(1, min(channel.overlap.steps, most)))
 
 
 def _keep_optimizer(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
