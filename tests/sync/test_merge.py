@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, Outer, Sgd
-from atoll.sync.merge import Anchor, advance, combine, first_anchor, outer_names
+from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd
+from atoll.sync.merge import Anchor, advance, combine, finish, first_anchor, outer_names
 
 OUTERS: list[Outer] = [Assign(), Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True), AdamW(lr=1e-2)]
 
@@ -131,3 +131,46 @@ def test_the_digest_does_not_care_in_which_order_state_was_named() -> None:
     one = Anchor(1, draw(1), {"a": draw(2), "b": draw(3)})
     other = Anchor(1, draw(1), {"b": draw(3), "a": draw(2)})
     assert one.digest() == other.digest()
+
+
+# LAMB
+
+
+def test_lamb_steps_each_tensor_by_its_own_length() -> None:
+    """Beside the algorithm as its paper writes it, in float64."""
+    outer, layout = Lamb(lr=0.02, weight_decay=0.1), {"a": 20, "b": 29, "c": 1}
+    anchor = first_anchor(outer, draw(0))
+    weights = draw(0).astype(np.float64)
+    first, second = np.zeros(50), np.zeros(50)
+    for step in range(1, 6):
+        gradient, rate = draw(step), 0.5 + 0.1 * step
+        anchor = advance(outer, anchor, gradient, rate)
+        finish(outer, anchor, layout, rate)
+        first = 0.9 * first + 0.1 * gradient
+        second = 0.999 * second + 0.001 * gradient.astype(np.float64) ** 2
+        update = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.999**step)) + 1e-6) + 0.1 * weights
+        for low, high in ((0, 20), (20, 49), (49, 50)):
+            trust = np.linalg.norm(weights[low:high]) / np.linalg.norm(update[low:high])
+            weights[low:high] -= 0.02 * rate * trust * update[low:high]
+    np.testing.assert_allclose(anchor.weights, weights, rtol=2e-5, atol=1e-6)
+
+
+def test_a_tensor_of_zeros_is_stepped_as_adam_steps_it() -> None:
+    outer = Lamb(lr=0.1, weight_decay=0.0)
+    anchor = advance(outer, first_anchor(outer, np.zeros(4, np.float32)), np.ones(4, np.float32))
+    finish(outer, anchor, {"a": 4})
+    np.testing.assert_allclose(anchor.weights, -0.1, rtol=1e-4)
+
+
+@given(some.integers(1, 3000))
+def test_lengths_are_added_up_by_halves_whatever_the_machine(size: int) -> None:
+    values = draw(size, size)
+    squares = [float(np.float64(x) * np.float64(x)) for x in values]
+    while len(squares) > 1:
+        half = -(-len(squares) // 2)
+        squares = [a + (squares[half + i] if half + i < len(squares) else 0.0) for i, a in enumerate(squares[:half])]
+    outer = Lamb(lr=1.0, weight_decay=1.0)
+    anchor = advance(outer, first_anchor(outer, values.copy()), np.zeros(size, np.float32))
+    finish(outer, anchor, {"a": size})
+    assert (anchor.weights == 0.0).all(), "decay alone, as long as the tensor is, takes all of it"
+    assert np.isclose(np.sqrt(squares[0]), np.linalg.norm(values.astype(np.float64)))

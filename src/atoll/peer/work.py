@@ -36,7 +36,7 @@ from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
-from atoll.sync.merge import Anchor, advance
+from atoll.sync.merge import Anchor, advance, finish
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
 
@@ -353,7 +353,7 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does."""
     version = committed.key.version
-    channel, unit, anchor = member.channel, member.unit_of(version), member.anchor
+    channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = 1.0
     if channel.merge.scheduled:
@@ -362,6 +362,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
     def job() -> tuple[Anchor, str]:
         stepped = _stepped(channel, unit, anchor, result, factor)
+        finish(channel.merge.outer, stepped, layout, factor)
         return stepped, stepped.digest()
 
     member.anchor, member.digest = await member.aside(job, vectors=4)

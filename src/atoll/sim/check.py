@@ -34,7 +34,7 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.peer.private import opened
 from atoll.peer.store import anchor_from_bytes
-from atoll.sim.compute import MARKS, UNIT, delta_of, first_weights, steps_in
+from atoll.sim.compute import MARKS, UNIT, CountingEngine, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.retell import Committed, announcements, commits
 from atoll.sim.scenario import Outcome
@@ -51,6 +51,7 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Int8,
+    Lamb,
     Overlap,
     Shift,
 )
@@ -65,7 +66,7 @@ from atoll.swarm.log import (
     result_root,
 )
 from atoll.sync.grid import grid_of
-from atoll.sync.merge import Anchor, advance, outer_names
+from atoll.sync.merge import Anchor, advance, finish, outer_names
 from atoll.sync.schedule import rate
 
 HOLDERS_MIN = 2
@@ -439,13 +440,15 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
 
     Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk. In int8
     that does not show: each block rounds the marks of a life to steps of its own. Where peers do not wait for results,
-    no log tells from which weights each of them went on: there the anchor must be right but for rounding.
+    no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
+    it: there the anchor must be right but for rounding.
     """
     channel = next(iter(run.recipe.channel.values()))
     if not _told_by_the_log(channel):
         return  # that all agree is checked elsewhere
-    marked = not isinstance(channel.what.codec, Int8)
-    gap_max = 0.0 if isinstance(channel.overlap, Block) else ROUNDING
+    mixes = isinstance(channel.merge.outer, Lamb)
+    marked = not isinstance(channel.what.codec, Int8) and not mixes
+    gap_max = 0.0 if isinstance(channel.overlap, Block) and not mixes else ROUNDING
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -496,7 +499,9 @@ def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) ->
         if anchor.version >= honest_until:
             break
         merged = _merged(run, anchor, committed)
-        anchor = advance(channel.merge.outer, anchor.copy(), merged, _factor(run, anchor.version + 1))
+        factor = _factor(run, anchor.version + 1)
+        anchor = advance(channel.merge.outer, anchor.copy(), merged, factor)
+        finish(channel.merge.outer, anchor, CountingEngine(seed=run.seeds.data, size=size).layout, factor)
         by_version[anchor.version] = anchor
     return by_version
 

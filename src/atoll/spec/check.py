@@ -38,6 +38,7 @@ from atoll.spec.recipe import (
     Fragments,
     Grad,
     Int8,
+    Lamb,
     Muon,
     OneRound,
     Recipe,
@@ -245,7 +246,8 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
                 yield _within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
         case OneRound(eager=eager):
             said = "what one part is ahead by would be late for the others"
-            yield isinstance(channel.when, Every), path, said, 'choose { kind = "delay", ... } with fragments'
+            parts = isinstance(channel.when, Fragments)
+            yield not parts, path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
             even = merge.combine.weights == "uniform"
@@ -297,9 +299,9 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             pass
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
+def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
     match optimizer:
-        case AdamW():
+        case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
             for i, beta in enumerate(optimizer.betas):
                 yield _below_one((*path, "betas", i), beta)

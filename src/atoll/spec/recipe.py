@@ -233,13 +233,22 @@ class AdamW(Axis, tag="adamw"):
     weight_decay: float = 0.1
 
 
+class Lamb(Axis, tag="lamb"):
+    """Adam whose step in each tensor is as long as that tensor, times the rate: for large batches."""
+
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+
+
 class Mean(Axis, tag="mean"):
     """Weighted mean over the contributors."""
 
     weights: Literal["uniform", "samples"] = "uniform"
 
 
-Outer = Assign | Sgd | AdamW
+Outer = Assign | Sgd | AdamW | Lamb
 
 
 class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

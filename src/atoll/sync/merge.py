@@ -7,14 +7,15 @@ returns is encoded once, and everybody (the owner too) applies the decoded bytes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, Outer, Sgd
+from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd
 
 
 class Anchor(Struct, frozen=True):
@@ -51,7 +52,7 @@ def outer_names(outer: Outer) -> tuple[str, ...]:
             return ()
         case Sgd(momentum=momentum):
             return ("momentum",) if momentum else ()
-        case AdamW():
+        case AdamW() | Lamb():
             return ("first_moment", "second_moment")
 
 
@@ -96,7 +97,37 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> 
             _sgd(outer, anchor, merged, rate)
         case AdamW():
             _adamw(outer, anchor, merged, rate)
+        case Lamb():
+            _moments(outer, anchor, merged)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+
+
+def finish(outer: Outer, anchor: Anchor, layout: Mapping[str, int], rate: float = 1.0) -> None:
+    """Take what is left of a step that needs whole tensors, once all of a result has come through `advance`.
+
+    `anchor` is the one after the step. Only LAMB leaves anything: by how much a tensor's step is scaled.
+    """
+    if not isinstance(outer, Lamb):
+        return
+    first = 0
+    for size in layout.values():
+        part = anchor.part(first, first + size)
+        direction = _direction(outer, part, anchor.version)
+        direction += part.weights * np.float32(outer.weight_decay)
+        scale = _norm(part.weights) / (_norm(direction) or 1.0)
+        part.weights[:] -= direction * np.float32(outer.lr * rate * (scale or 1.0))
+        first += size
+
+
+def _norm(values: Vector) -> float:
+    """Return the length of a vector: squares added up in a fixed order, so that all machines get the same bits."""
+    squares = np.square(values, dtype=np.float64)
+    while squares.size > 1:
+        half = -(-squares.size // 2)
+        upper = squares[half:]
+        squares[: upper.size] += upper
+        squares = squares[:half]
+    return math.sqrt(float(squares[0]))
 
 
 def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:
@@ -111,15 +142,25 @@ def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:
 
 
 def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> None:
-    version = anchor.version + 1
+    _moments(outer, anchor, merged)
+    direction = _direction(outer, anchor, anchor.version + 1)
+    anchor.weights[:] *= np.float32(1 - outer.lr * rate * outer.weight_decay)
+    anchor.weights[:] -= direction * np.float32(outer.lr * rate)
+
+
+def _moments(outer: AdamW | Lamb, anchor: Anchor, merged: Vector) -> None:
     beta1, beta2 = outer.betas
     first, second = anchor.outer["first_moment"], anchor.outer["second_moment"]
     first *= np.float32(beta1)
     first += merged * np.float32(1 - beta1)
     second *= np.float32(beta2)
     second += (merged * merged) * np.float32(1 - beta2)
-    first_unbiased = first / np.float32(1 - beta1**version)
-    root = np.sqrt(second / np.float32(1 - beta2**version))
-    direction = first_unbiased / (root + np.float32(outer.eps))
-    anchor.weights[:] *= np.float32(1 - outer.lr * rate * outer.weight_decay)
-    anchor.weights[:] -= direction * np.float32(outer.lr * rate)
+
+
+def _direction(outer: AdamW | Lamb, anchor: Anchor, version: int) -> Vector:
+    """Return Adam's step from its moments, of which this is the one that makes `version`."""
+    beta1, beta2 = outer.betas
+    unbiased: Vector = anchor.outer["first_moment"] / np.float32(1 - beta1**version)
+    root = np.sqrt(anchor.outer["second_moment"] / np.float32(1 - beta2**version))
+    unbiased /= root + np.float32(outer.eps)
+    return unbiased
