@@ -28,6 +28,7 @@ from atoll.net.identity import Identity
 from atoll.sim.retell import announcements
 from atoll.sim.scenario import key_of
 from atoll.spec.load import load_run
+from atoll.spec.run import Run
 from atoll.swarm.log import Entry, from_bytes
 
 T = TypeVar("T")
@@ -282,10 +283,10 @@ class Shore:
         """Return the words of `atoll train` for a small machine."""
         return ("train", str(run), "--home", str(home), "--peers", str(peers), *HERE, "--json")
 
-    def organise(self, run: Path, folder: Path) -> Peer:
+    def organise(self, run: Path | Run, folder: Path) -> Peer:
         """Start the organiser of a run, without anybody looking on."""
-        canonical = save_run(self.folder / run.stem, pinned(load_run(run), Machine()))
-        return self._peer(folder, "--run", str(canonical))
+        name, what = (run.stem, load_run(run)) if isinstance(run, Path) else (run.name, run)
+        return self._peer(folder, "--run", str(save_run(self.folder / name, pinned(what, Machine()))))
 
     def join(self, ticket: str, folder: Path) -> Peer:
         return self._peer(folder, "--ticket", ticket)
