@@ -30,7 +30,7 @@ from bench.show import ending
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=Path, help="what `python -m bench.converge.text` made")
-    parser.add_argument("--only", default="*", help="trials with such names")
+    parser.add_argument("--only", default="*", help="trials with such names: ddp-*,solo-*")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="no trial begins later than this")
     parser.add_argument("--jobs", type=int, default=1, help="so many at once")
     parser.add_argument("--device", default="auto")
@@ -40,7 +40,7 @@ def main() -> int:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     finished = {row.trial.name for row in done(options.record)}
-    asked = [trial for trial in trials() if fnmatch(trial.name, options.only)]
+    asked = [trial for trial in trials() if any(fnmatch(trial.name, only) for only in options.only.split(","))]
     if options.list:
         print("\n".join(f"{'done' if trial.name in finished else '    '}  {trial.name}" for trial in asked))
     elif options.report:

@@ -37,7 +37,7 @@ def played(trial: Trial, shards: Path, device: str, *, commit: str, jobs: int) -
         commit=commit,
         data=data.manifest.digest(),
         device=torch.cuda.get_device_name(where) if where.type == "cuda" else platform.machine(),
-        torch=torch.__version__,
+        torch=str(torch.__version__),
         took_s=0.0,
         jobs=jobs,
         steps=trial.steps,

@@ -25,6 +25,8 @@ BATCH = 192
 """Samples of a step of all peers together, where a trial does not say otherwise."""
 SAMPLES = 2040 * BATCH
 """In all: 200.5 million tokens; rounds of 30 and of 60 steps fit in."""
+CHECKPOINT_EVERY = 12
+"""Rounds; results are kept until a checkpoint has them, by every peer, and all peers share one memory here."""
 WARM = 1 / 16
 """Part of the steps over which the rate rises."""
 FLOOR = 0.05
@@ -85,7 +87,7 @@ def run_of(trial: Trial, shards: Path) -> Run:
         "budget.rounds": trial.rounds,
         "membership.start_with": trial.peers,
         "membership.contributors_min": trial.peers,
-        "upkeep.checkpoint_every": trial.rounds,
+        "upkeep.checkpoint_every": CHECKPOINT_EVERY,
         "seeds.model": trial.seed,
         "seeds.data": trial.seed,
         **trial.changes,
