@@ -26,6 +26,9 @@ from bench.converge.report import write
 from bench.converge.trial import Trial, trials
 from bench.show import ending
 
+from atoll.data.shards import read_manifest
+from atoll.errors import SpecError
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -39,16 +42,29 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
-    finished = {row.trial.name for row in done(options.record)}
+    rows = done(options.record)
+    finished = {row.trial.name for row in rows}
     asked = [trial for trial in trials() if any(fnmatch(trial.name, only) for only in options.only.split(","))]
     if options.list:
         print("\n".join(f"{'done' if trial.name in finished else '    '}  {trial.name}" for trial in asked))
     elif options.report:
-        write(done(options.record))
+        write(rows)
     else:
         with ending():
+            _check(rows, options.shards)
             _play([trial for trial in asked if trial.name not in finished], options)
     return 0
+
+
+def _check(rows: list[Done], shards: Path) -> None:
+    """Raise unless trials read what those before them read."""
+    digest = read_manifest(shards).digest()
+    others = sorted({row.data for row in rows} - {digest})
+    if others:
+        raise SpecError(
+            f"{shards}: this is not the text of the trials so far: its digest is {digest}, theirs {others[0]}",
+            hint="packages change now and then: compare bench/converge/manifest.jsonl with the one in the repository",
+        )
 
 
 def _play(missing: list[Trial], options: argparse.Namespace) -> None:

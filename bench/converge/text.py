@@ -29,6 +29,11 @@ from blake3 import blake3
 from atoll.data.prepare import prepare
 
 RELEASE = "bookworm"
+ARCHIVES = (
+    f"debian {RELEASE} main non-free",
+    f"debian {RELEASE}-updates main",
+    f"debian-security {RELEASE}-security main",
+)
 TOKENIZER = "bpe-4096"
 HELD_OUT, SEED = 0.04, 1
 HERE = Path(__file__).parent
@@ -53,7 +58,7 @@ def fetch(names: list[str], cache: Path) -> None:
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     packages.mkdir(exist_ok=True)
     listed = cache / "sources.list"
-    listed.write_text(f"deb http://deb.debian.org/debian {RELEASE} main non-free\n")
+    listed.write_text("".join(f"deb http://deb.debian.org/{each}\n" for each in ARCHIVES))
     own = [f"-oDir::Etc::SourceList={listed.resolve()}", "-oDir::Etc::SourceParts=/dev/null"]
     apt = ["apt-get", "--quiet", *own, f"-oDir::State::Lists={lists.resolve()}"]
     have = {deb.name.partition("_")[0] for deb in packages.glob("*.deb")}

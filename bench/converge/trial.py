@@ -25,7 +25,7 @@ BATCH = 192
 """Samples of a step of all peers together, where a trial does not say otherwise."""
 SAMPLES = 2040 * BATCH
 """In all: 200.5 million tokens; rounds of 30 and of 60 steps fit in."""
-CHECKPOINT_EVERY = 12
+CHECKPOINT_EVERY = 6
 """Rounds; results are kept until a checkpoint has them, by every peer, and all peers share one memory here."""
 WARM = 1 / 16
 """Part of the steps over which the rate rises."""

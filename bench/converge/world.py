@@ -6,6 +6,8 @@ looks at the model on the way, and links and disks are fast, for their time coun
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -20,6 +22,7 @@ from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.run import Run
 
+SAY_EVERY_S = 30.0
 RATE_BYTES_S = 10e9
 FLOP_S = 1e15
 HERE = "here"
@@ -86,10 +89,16 @@ def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | N
         disk_bytes=2**62,
     )
     losses: dict[int, list[float]] = defaultdict(list)
+    said_s = began_s = time.monotonic()
 
     def see(line: Line) -> None:
+        nonlocal said_s
         if isinstance(line.event, journal.WorkProgressed) and line.event.loss is not None:
             losses[line.event.version].append(line.event.loss)
+            if time.monotonic() - said_s > SAY_EVERY_S:
+                said_s = time.monotonic()
+                where = f"round {line.event.version} of {run.budget.rounds}, loss {line.event.loss:.3f}"
+                print(f"{run.name}: {where}, {said_s - began_s:.0f} s", file=sys.stderr, flush=True)
 
     outcome = simulate(
         Scenario(
