@@ -10,9 +10,12 @@ import pytest
 import torch
 from bench.converge import plain, world
 from bench.converge.extract import paragraphs_of_markup, paragraphs_of_text, prose
+from bench.converge.play import played
+from bench.converge.record import append, done
+from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
 from bench.converge.text import Package
-from bench.converge.trial import SAMPLES, How, Trial, run_of, trials
+from bench.converge.trial import SAMPLES, How, Trial, delta, run_of, solo, trials
 from msgspec import json
 from msgspec.structs import replace
 
@@ -49,6 +52,30 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "some.txt").write_text("\n\n".join(SENTENCE.format(n) for n in range(40)))
     prepare([folder / "some.txt"], folder / "shards", "bytes", split="blank-lines", held_out=0.2)
     return folder / "shards"
+
+
+SMALL = {
+    "model.size.dim": 16,
+    "model.size.layers": 1,
+    "model.size.heads": 2,
+    "model.size.kv_heads": 2,
+    "model.size.ffn": 32,
+    "data.context": 16,
+}
+
+
+def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: Path) -> None:
+    together = delta("diloco", 4, 2e-3, {**SMALL, "budget.rounds": 3}, peers=2)
+    alone = solo(2e-3)
+    alone = replace(alone, changes={**alone.changes, **SMALL, "budget.rounds": 12})
+    wild = replace(alone, name="ddp-wild", changes={**alone.changes, "recipe.channel.outer.merge.outer.lr": 1e9})
+    for trial in (replace(together, batch=8), replace(alone, name="ddp-b4", batch=32), alone, wild):
+        append(tmp_path / "record", played(trial, shards, "cpu", commit="abc", jobs=1))
+    rows = done(tmp_path / "record")
+    assert [row.bits_per_byte is None for row in rows] == [False, False, False, True]
+    assert rows[0].moved_bytes > 0
+    assert "diverged" in rows[3].failed
+    assert all(row.trial.name in tables(rows) for row in rows)
 
 
 @pytest.mark.parametrize("trial", trials(), ids=lambda trial: str(trial.name))
