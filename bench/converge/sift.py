@@ -8,10 +8,11 @@ paragraph is dropped when any run of 13 words in it occurs anywhere in training:
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import numpy as np
@@ -35,6 +36,8 @@ SOURCE_BYTES_MAX = 16_000_000
 """No source is more than so much of the text: what would go beyond is left out."""
 DOCUMENT_BYTES_MIN = 400
 _WORD = re.compile(r"[a-z]+")
+_NONE, _LAST = np.empty(0, np.uint64), np.array([2**64 - 1], np.uint64)
+"""No run, and one that is after all others."""
 _POWERS = np.array([pow(0x9E3779B97F4A7C15, i, 2**64) for i in range(RUN_WORDS)], np.uint64)
 
 
@@ -69,15 +72,41 @@ class Text(msgspec.Struct, frozen=True):
     path: str
 
 
-class _Seen:
-    """What was kept so far."""
+class _Sieve:
+    """What was kept so far, and which runs of the held-out text training has."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_out: list[str]) -> None:
         self._paragraphs: set[bytes] = set()
         self._runs: set[int] = set()
+        self._wanted = np.unique(np.concatenate([_NONE, *map(runs_of, held_out), _LAST]))
+        self._trained = np.zeros(self._wanted.shape, bool)
 
-    def is_new(self, paragraph: str, runs: Grams) -> bool:
-        """Return whether a paragraph is neither known nor nearly known, and know it from now on."""
+    def fresh(self, paragraphs: list[str], *, away: bool) -> bytes:
+        """Return what is new of a document, and know it from now on."""
+        kept = []
+        for paragraph in paragraphs:
+            runs = runs_of(paragraph)
+            places = self._places(runs)
+            if (away and self._trained[places].any()) or not self._is_new(paragraph, runs):
+                continue
+            kept.append(paragraph)
+            if not away:
+                self._trained[places] = True
+        return "\n\n".join(kept).encode()
+
+    def overlap(self, paragraphs: list[str]) -> float:
+        """Return the part of the runs of held-out text that training has too."""
+        runs = np.concatenate([_NONE, *map(runs_of, paragraphs)])
+        return float(self._trained[self._places(runs)].mean()) if len(runs) else 0.0
+
+    def _places(self, runs: Grams) -> NDArray[np.intp]:
+        """Return where runs stand among those of the held-out text; what is not of it has no place."""
+        runs = runs[runs < _LAST]
+        at: NDArray[np.intp] = np.searchsorted(self._wanted, runs)
+        found: NDArray[np.intp] = at[self._wanted[at] == runs]
+        return found
+
+    def _is_new(self, paragraph: str, runs: Grams) -> bool:
         key = blake3("".join(_WORD.findall(paragraph.lower())).encode()).digest(length=10)
         some = runs[runs % ONE_IN == 0].tolist()
         known = sum(run in self._runs for run in some)
@@ -90,48 +119,35 @@ class _Seen:
 
 def sift(packages: Iterable[tuple[Package, list[Paper]]], out: Path, held_out: float, seed: int) -> list[Row]:
     """Write what is kept as JSON lines, training first; return what became of each package."""
-    both = sorted(packages, key=lambda each: _is_held_out(each[0], held_out, seed))
-    kept_back = [papers for package, papers in both if _is_held_out(package, held_out, seed)]
-    wanted = np.unique(np.concatenate([runs_of(text) for papers in kept_back for text in _paragraphs(papers)]))
-    trained = np.zeros(wanted.shape, bool)
-    """Which runs of the held-out text were seen in training."""
-    seen, rows, spent = _Seen(), [], dict[str, int]()
+    sides = [(_is_held_out(package, held_out, seed), package, papers) for package, papers in packages]
+    sieve = _Sieve([text for away, _, papers in sides if away for text in _paragraphs(papers)])
+    spent: Counter[str] = Counter()
     with out.open("wb") as file:
-        for package, papers in both:
-            away = _is_held_out(package, held_out, seed)
-            overlap = _overlap(papers, wanted, trained) if away else 0.0
-            hasher, size = blake3(), 0
-            for paper in papers:
-                fresh = []
-                for paragraph in paper.paragraphs:
-                    runs = runs_of(paragraph)
-                    at = np.searchsorted(wanted, runs)
-                    hits = at[wanted[np.minimum(at, len(wanted) - 1)] == runs]
-                    if (away and trained[hits].any()) or not seen.is_new(paragraph, runs):
-                        continue
-                    fresh.append(paragraph)
-                    if not away:
-                        trained[hits] = True
-                text = "\n\n".join(fresh).encode()
-                together = spent.get(package.source, 0) + len(text)
-                if len(text) < DOCUMENT_BYTES_MIN or together > SOURCE_BYTES_MAX:
-                    continue
-                size, spent[package.source] = size + len(text), together
-                hasher.update(text)
-                file.write(msgspec.json.encode(Text(text.decode(), package.source, paper.path)) + b"\n")
-            found = sum(len(text.encode()) for text in _paragraphs(papers))
-            about = msgspec.structs.asdict(package)
-            rows.append(
-                Row(
-                    **about,
-                    held_out=away,
-                    found_bytes=found,
-                    kept_bytes=size,
-                    text_blake3=hasher.hexdigest(),
-                    overlapping=overlap,
-                )
-            )
-    return rows
+        return [_sifted(sieve, spent, file, *each) for each in sorted(sides, key=lambda each: each[0])]
+
+
+def _sifted(
+    sieve: _Sieve, spent: Counter[str], file: BinaryIO, away: bool, package: Package, papers: list[Paper]
+) -> Row:
+    """Write what is kept of one package; return what became of it."""
+    overlapping = sieve.overlap(list(_paragraphs(papers))) if away else 0.0
+    hasher, kept_bytes = blake3(), 0
+    for paper in papers:
+        text = sieve.fresh(paper.paragraphs, away=away)
+        if len(text) < DOCUMENT_BYTES_MIN or spent[package.source] + len(text) > SOURCE_BYTES_MAX:
+            continue
+        kept_bytes += len(text)
+        spent[package.source] += len(text)
+        hasher.update(text)
+        file.write(msgspec.json.encode(Text(text.decode(), package.source, paper.path)) + b"\n")
+    return Row(
+        **msgspec.structs.asdict(package),
+        held_out=away,
+        found_bytes=sum(len(text.encode()) for text in _paragraphs(papers)),
+        kept_bytes=kept_bytes,
+        text_blake3=hasher.hexdigest(),
+        overlapping=overlapping,
+    )
 
 
 def runs_of(paragraph: str) -> Grams:
@@ -156,8 +172,3 @@ def _is_held_out(package: Package, held_out: float, seed: int) -> bool:
 def _paragraphs(papers: list[Paper]) -> Iterator[str]:
     for paper in papers:
         yield from paper.paragraphs
-
-
-def _overlap(papers: list[Paper], wanted: Grams, trained: NDArray[np.bool_]) -> float:
-    runs = np.concatenate([runs_of(text) for text in _paragraphs(papers)] or [np.empty(0, np.uint64)])
-    return float(trained[np.searchsorted(wanted, runs)].mean()) if len(runs) else 0.0
