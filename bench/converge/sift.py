@@ -34,7 +34,7 @@ ONE_IN = np.uint64(8)
 """For nearness every eighth run is looked at, chosen by its hash."""
 SOURCE_BYTES_MAX = 16_000_000
 """No source is more than so much of the text: what would go beyond is left out."""
-DOCUMENT_BYTES_MIN = 400
+DOCUMENT_CHARS_MIN = 400
 _WORD = re.compile(r"[a-z]+")
 _NONE, _LAST = np.empty(0, np.uint64), np.array([2**64 - 1], np.uint64)
 """No run, and one that is after all others."""
@@ -81,7 +81,7 @@ class _Sieve:
         self._wanted = np.unique(np.concatenate([_NONE, *map(runs_of, held_out), _LAST]))
         self._trained = np.zeros(self._wanted.shape, bool)
 
-    def fresh(self, paragraphs: list[str], *, away: bool) -> bytes:
+    def fresh(self, paragraphs: list[str], *, away: bool) -> str:
         """Return what is new of a document, and know it from now on."""
         kept = []
         for paragraph in paragraphs:
@@ -92,7 +92,7 @@ class _Sieve:
             kept.append(paragraph)
             if not away:
                 self._trained[places] = True
-        return "\n\n".join(kept).encode()
+        return "\n\n".join(kept)
 
     def overlap(self, paragraphs: list[str]) -> float:
         """Return the part of the runs of held-out text that training has too."""
@@ -134,12 +134,13 @@ def _sifted(
     hasher, kept_bytes = blake3(), 0
     for paper in papers:
         text = sieve.fresh(paper.paragraphs, away=away)
-        if len(text) < DOCUMENT_BYTES_MIN or spent[package.source] + len(text) > SOURCE_BYTES_MAX:
+        size_bytes = len(text.encode())
+        if len(text) < DOCUMENT_CHARS_MIN or spent[package.source] + size_bytes > SOURCE_BYTES_MAX:
             continue
-        kept_bytes += len(text)
-        spent[package.source] += len(text)
-        hasher.update(text)
-        file.write(msgspec.json.encode(Text(text.decode(), package.source, paper.path)) + b"\n")
+        kept_bytes += size_bytes
+        spent[package.source] += size_bytes
+        hasher.update(text.encode())
+        file.write(msgspec.json.encode(Text(text, package.source, paper.path)) + b"\n")
     return Row(
         **msgspec.structs.asdict(package),
         held_out=away,
