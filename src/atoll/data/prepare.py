@@ -77,7 +77,7 @@ def prepare(
     texts = Inputs(paths=documents.find(inputs), split=split, text_key=text_key, group_key=group_key)
     passes = _Passes(texts, 3 if isinstance(chosen, int) else 2, progress)
     survey = _survey(passes.read(), held_out, seed)
-    side = partial(_side, bound=survey.bound, seed=seed)
+    side = partial(side_of, bound=survey.bound, seed=seed)
     if isinstance(chosen, int):
         chosen = train((d.text for d in passes.read() if side(d) == "train"), chosen)
     with Writer(out, chosen.vocab_size, shard_tokens) as writer:
@@ -156,7 +156,8 @@ def _place(document: Document, seed: int) -> int:
     return int.from_bytes(blake3(key.encode(), derive_key_context="atoll held-out split 1").digest(length=8), "big")
 
 
-def _side(document: Document, bound: int, seed: int) -> SplitName:
+def side_of(document: Document, bound: int, seed: int) -> SplitName:
+    """Return on which side of the split a document falls: below the bound it is held out."""
     return "held-out" if _place(document, seed) < bound else "train"
 
 

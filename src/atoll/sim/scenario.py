@@ -92,6 +92,8 @@ class Scenario:
     """Part of the compute jobs that run somewhere within their time instead of at its beginning."""
     looks: bool = False
     """Count every send and sync by kind."""
+    remembers: bool = True
+    """Keep every result as it lay on disks at its commit, for the checks; with a large model that is gigabytes."""
     scale: float = 1.0
     """Modelled bytes per byte that is really exchanged: above 1 where a small vector stands for a large model."""
     quantum_s: float = 0.0
@@ -441,7 +443,7 @@ def _record(world: World, host: Host, line: bytes) -> None:
             world.announced = max(world.announced, version)
         case journal.RoundCommitted(version=version):
             world.committed = max(world.committed, version)
-            if version not in world.held:
+            if world.scenario.remembers and version not in world.held:
                 world.held[version] = _held(world, version)
         case journal.RoundApplied(version=version, anchor=anchor):
             host.version, host.anchor = version, anchor

@@ -1,0 +1,65 @@
+"""The tables of docs/convergence.md, made from the record: between two marks of the page, everything else stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.converge.record import Done
+from bench.converge.trial import Trial, trials
+
+PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
+BEGIN, END = "<!-- begin: python -m bench.converge --report -->", "<!-- end -->"
+PEERS = 8
+"""Against so many peers' DDP bytes are counted."""
+
+
+def write(rows: list[Done]) -> None:
+    """Put the tables into the page."""
+    page = PAGE.read_text()
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables(rows)}\n\n{END}{after}")
+
+
+def tables(rows: list[Done]) -> str:
+    """Return what was played, best first in each family, and what was not yet."""
+    scored = [row for row in rows if row.bits_per_byte is not None]
+    ddp, solo = (_best(scored, who) for who in ("ddp", "solo"))
+    lines = [
+        "| trial | bits per byte | over DDP | gain kept | times fewer bytes than DDP | training loss | s |",
+        "|---|---|---|---|---|---|---|",
+        *(_line(row, ddp, solo) for row in sorted(rows, key=_place)),
+    ]
+    left = [trial.name for trial in trials() if trial.name not in {row.trial.name for row in rows}]
+    return "\n".join([*lines, "", f"Played: {len(rows)}. Not played yet: {', '.join(left) or 'none'}."])
+
+
+def fewer(row: Done) -> float:
+    """Return how many times fewer bytes the busiest peer moved than with fp32 gradients at every step."""
+    each = 2 * 2 * (row.trial.peers - 1) / row.trial.peers * 4 * row.parameters
+    return each * row.steps / row.moved_bytes
+
+
+def _best(rows: list[Done], family: str) -> float | None:
+    """Return the best first-seed result of DDP or of one peer alone."""
+    mine = [row for row in rows if _family(row.trial) == family and not row.trial.seed]
+    found = [row.bits_per_byte for row in mine if row.bits_per_byte is not None]
+    return min(found, default=None)
+
+
+def _family(trial: Trial) -> str:
+    return trial.name.partition("-")[0]
+
+
+def _place(row: Done) -> tuple[int, str, float]:
+    family = _family(row.trial)
+    return ({"ddp": 0, "solo": 1}.get(family, 2), family, row.bits_per_byte or float("inf"))
+
+
+def _line(row: Done, ddp: float | None, solo: float | None) -> str:
+    bits = row.bits_per_byte
+    if bits is None:
+        return f"| {row.trial.name} | failed: {row.failed.splitlines()[0]} | | | | | {row.took_s:.0f} |"
+    over = f"{100 * (bits / ddp - 1):+.2f} %" if ddp else ""
+    kept = f"{100 * (solo - bits) / (solo - ddp):.1f} %" if ddp and solo else ""
+    times = f"{fewer(row):,.0f}" if row.moved_bytes else ""
+    return f"| {row.trial.name} | {bits:.4f} | {over} | {kept} | {times} | {row.curve[-1][1]:.3f} | {row.took_s:.0f} |"

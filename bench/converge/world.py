@@ -1,0 +1,128 @@
+"""A trial in the simulated world: as many peers as it names, all on this machine's device.
+
+Nothing fails here, so what only a failure needs is left out: peers keep no copy of their optimizers' state, nobody
+looks at the model on the way, and links and disks are fast, for their time counts nothing in these trials.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from atoll import journal
+from atoll.errors import LocalError
+from atoll.journal import Line
+from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.model.engine import Batches, TorchEngine, build_engine
+from atoll.peer.store import anchor_from_bytes
+from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.spec.fleet import Device, Machine
+from atoll.spec.run import Run
+
+SAY_EVERY_S = 30.0
+RATE_BYTES_S = 10e9
+FLOP_S = 1e15
+HERE = "here"
+
+
+class Lean:
+    """An engine that says nothing of its private state: whoever asks for it back has no business here."""
+
+    def __init__(self, engine: TorchEngine) -> None:
+        self._engine = engine
+        self.size, self.tokens_per_sample = engine.size, engine.tokens_per_sample
+
+    def cost(self, samples: int) -> Cost:
+        return self._engine.cost(samples)
+
+    def weights(self, first: int = 0, end: int | None = None) -> Vector:
+        return self._engine.weights(first, end)
+
+    def assign(self, weights: Vector) -> None:
+        self._engine.assign(weights)
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        return self._engine.train(steps)
+
+    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        return self._engine.gradient(steps)
+
+    def evaluate(self, first: int, count: int) -> tuple[float, int]:
+        return 0.0, 0
+
+    def held_out(self) -> int:
+        return 0
+
+    def private(self) -> bytes:
+        return b"none"
+
+    def restore(self, private: bytes) -> None:
+        raise LocalError("a trial is played without failures, and one came")
+
+
+class Played(NamedTuple):
+    """What a play left."""
+
+    weights: Vector
+    """Of the last round's anchor, as it lies on the organiser's disk."""
+    losses: list[float]
+    """Mean training loss of each round, over all peers' steps."""
+    moved_bytes: int
+    """Sent and received by the peer that had most to do."""
+
+
+def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | None = None) -> Played:
+    """Train for real among simulated peers; raises when they did not all end on one anchor."""
+
+    def build(run: Run) -> Engine:
+        return Lean(build_engine(run, data, device=device, compile=compiled))
+
+    machine = Machine(
+        name=HERE,
+        region=HERE,
+        device=Device(flop_s=FLOP_S),
+        up_bytes_s=RATE_BYTES_S,
+        down_bytes_s=RATE_BYTES_S,
+        disk_bytes=2**62,
+    )
+    losses: dict[int, list[float]] = defaultdict(list)
+    said_s = began_s = time.monotonic()
+
+    def see(line: Line) -> None:
+        nonlocal said_s
+        if isinstance(line.event, journal.WorkProgressed) and line.event.loss is not None:
+            losses[line.event.version].append(line.event.loss)
+            if time.monotonic() - said_s > SAY_EVERY_S:
+                said_s = time.monotonic()
+                where = f"round {line.event.version} of {run.budget.rounds}, loss {line.event.loss:.3f}"
+                print(f"{run.name}: {where}, {said_s - began_s:.0f} s", file=sys.stderr, flush=True)
+
+    outcome = simulate(
+        Scenario(
+            run=run, machines=[machine] * peers, delays_s={(HERE, HERE): 1e-3}, build=build, remembers=False, sees=see
+        )
+    )
+    return Played(
+        _weights(run, outcome), [sum(some) / len(some) for _, some in sorted(losses.items())], _moved(outcome)
+    )
+
+
+def _weights(run: Run, outcome: Outcome) -> Vector:
+    path = f"checkpoint/{run.budget.rounds}.safetensors"
+    for host in outcome.hosts:
+        if host.failed is not None:
+            raise host.failed
+    anchors = [anchor_from_bytes(host.disk.file(path), path) for host in outcome.hosts]
+    assert len({anchor.digest() for anchor in anchors}) == 1, "all peers end on one anchor"
+    return anchors[0].weights
+
+
+def _moved(outcome: Outcome) -> int:
+    moved: dict[str, int] = {}
+    for line in outcome.lines:
+        if isinstance(line.event, journal.TrafficCounted):
+            moved[line.peer] = line.event.sent_bytes + line.event.received_bytes
+    return max(moved.values())

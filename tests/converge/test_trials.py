@@ -1,0 +1,130 @@
+"""Convergence trials: the plain loop is the engine's DDP, the list keeps the protocol's promises, text is sifted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bench.converge import plain, world
+from bench.converge.extract import paragraphs_of_markup, paragraphs_of_text, prose
+from bench.converge.play import played
+from bench.converge.record import append, done
+from bench.converge.report import tables
+from bench.converge.sift import Paper, Text, sift
+from bench.converge.text import Package
+from bench.converge.trial import SAMPLES, How, Trial, delta, run_of, solo, trials
+from msgspec import json
+from msgspec.structs import replace
+
+from atoll.data.prepare import prepare
+from atoll.model.shape import elements, shapes, size_of
+from atoll.spec.recipe import AdamW, Cosine
+from atoll.spec.run import Fresh, Run
+from tests.identity.small import BATCH, SAME, apart, ddp, engine_of
+from tests.model.toys import ToyData
+
+PEERS = 3
+ADAM = AdamW(lr=3e-3, weight_decay=0.1)
+SENTENCE = "The council of {} peers agrees on the log, and whoever is not in it is told of every record in its time. "
+
+
+def with_batch(run: Run, batch: int) -> Run:
+    return replace(run, recipe=replace(run.recipe, work=replace(run.recipe.work, batch=batch)))
+
+
+@pytest.mark.parametrize("micro", [0, 5])
+def test_the_plain_loop_is_the_ddp_of_the_simulated_world(micro: int) -> None:
+    run = ddp(outer=ADAM, rounds=8, start_with=PEERS, schedule=Cosine(warmup_steps=3, floor=0.05))
+    together = world.play(run, PEERS, ToyData(), "cpu", compiled=False)
+    alone = plain.train(with_batch(run, PEERS * BATCH), ToyData(), torch.device("cpu"), micro=micro)
+    assert apart(alone.weights, engine_of(run).weights()) > 1e-2, "it has learned something"
+    assert apart(alone.weights, together.weights) < SAME
+    assert np.allclose(alone.losses, together.losses, atol=1e-5)
+    assert together.moved_bytes > 8 * 2 * 2 / PEERS * 2 * 4 * len(alone.weights), "every round sends and receives"
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "some.txt").write_text("\n\n".join(SENTENCE.format(n) for n in range(40)))
+    prepare([folder / "some.txt"], folder / "shards", "bytes", split="blank-lines", held_out=0.2)
+    return folder / "shards"
+
+
+SMALL = {
+    "model.size.dim": 16,
+    "model.size.layers": 1,
+    "model.size.heads": 2,
+    "model.size.kv_heads": 2,
+    "model.size.ffn": 32,
+    "data.context": 16,
+}
+
+
+def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: Path) -> None:
+    together = delta("diloco", 4, 2e-3, {**SMALL, "budget.rounds": 3}, peers=2)
+    alone = solo(2e-3)
+    alone = replace(alone, changes={**alone.changes, **SMALL, "budget.rounds": 12})
+    wild = replace(alone, name="ddp-wild", changes={**alone.changes, "recipe.channel.outer.merge.outer.lr": 1e9})
+    for trial in (replace(together, batch=8), replace(alone, name="ddp-b4", batch=32), alone, wild):
+        append(tmp_path / "record", played(trial, shards, "cpu", commit="abc", jobs=1))
+    rows = done(tmp_path / "record")
+    assert [row.bits_per_byte is None for row in rows] == [False, False, False, True]
+    assert rows[0].moved_bytes > 0
+    assert "diverged" in rows[3].failed
+    assert all(row.trial.name in tables(rows) for row in rows)
+
+
+@pytest.mark.parametrize("trial", trials(), ids=lambda trial: str(trial.name))
+def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
+    run = run_of(trial, shards)
+    assert trial.steps >= 2000
+    assert trial.rounds >= 30
+    assert run.recipe.work.batch * trial.peers * trial.alone == trial.batch
+    trained = trial.steps * trial.batch
+    assert SAMPLES - trial.every * trial.batch < trained <= SAMPLES, "all see the same text, up to one round"
+    assert isinstance(run.model, Fresh)
+    assert 15e6 <= elements(shapes(size_of(run.model), 0)) <= 20e6
+
+
+def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
+    tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
+    grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
+    assert max(tries.values()) == tries["ddp"] == len(grid) == 12
+    assert {trial.batch for trial in grid} == {48, 96, 192}
+    assert len({trial.name for trial in trials()}) == len(trials())
+
+
+def test_prose_is_kept_and_code_is_not() -> None:
+    page = (
+        f"<head><title>No</title></head><p>{SENTENCE.format('<b>five</b>')}</p><pre>{SENTENCE}</pre><td>x = y[1]</td>"
+    )
+    assert prose(page, paragraphs_of_markup) == [SENTENCE.format("five").strip()]
+    other = "El consejo de cinco pares acuerda el registro, y quien no está en él se entera de todo a su debido tiempo."
+    text = f"{SENTENCE.format(5)}\n\n{other}\n \n0x00 0x01 0x02 0x03\n"
+    assert prose(text, paragraphs_of_text) == [SENTENCE.format(5).strip()]
+
+
+def test_a_paragraph_is_kept_once_and_nothing_held_out_was_trained_on(tmp_path: Path) -> None:
+    def about(name: str) -> Package:
+        return Package(name, name, "1", "MIT", "")
+
+    def words(first: int, count: int = 80) -> str:
+        letters = "abcdefghij"
+        return " ".join("".join(letters[int(d)] for d in str(1000 + n)) for n in range(first, first + count))
+
+    near = f"{words(0, 70)} and this is how it ends in another version"
+    papers = [Paper("one", [words(0), words(0).upper(), near, words(100)]), Paper("two", [words(0)])]
+    held = [Paper("three", [f"{words(500)} {words(100, 13)}", words(300, 90)])]
+    # With this share and seed one of the two names falls on the held-out side.
+    rows = sift([(about("b"), held), (about("a"), papers)], tmp_path / "out", 0.5, SEED)
+    kept = [json.decode(line, type=Text) for line in (tmp_path / "out").read_bytes().splitlines()]
+    assert [(row.package, row.held_out) for row in rows] == [("a", False), ("b", True)]
+    assert [text.text for text in kept] == [f"{words(0)}\n\n{words(100)}", words(300, 90)]
+    assert 0 < rows[1].overlapping < 0.05
+
+
+SEED = 5
