@@ -33,7 +33,7 @@ class Lean:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
-        self.size, self.tokens_per_sample = engine.size, engine.tokens_per_sample
+        self.size, self.layout, self.tokens_per_sample = engine.size, engine.layout, engine.tokens_per_sample
 
     def cost(self, samples: int) -> Cost:
         return self._engine.cost(samples)
@@ -41,8 +41,8 @@ class Lean:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._engine.weights(first, end)
 
-    def assign(self, weights: Vector) -> None:
-        self._engine.assign(weights)
+    def assign(self, weights: Vector, first: int = 0) -> None:
+        self._engine.assign(weights, first)
 
     def train(self, steps: Sequence[Step]) -> Trained:
         return self._engine.train(steps)
