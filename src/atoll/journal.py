@@ -255,9 +255,12 @@ class StateHealed(_Event):
 
 
 class ResidualLost(_Event):
-    """What the codec left out so far is gone with a crash: a contribution counts of which nothing was kept here."""
+    """What a codec left out so far is gone: a contribution counts of which nothing was kept here, or others own now
+    what we owned."""
 
     version: int
+    chunks: int = 0
+    """Of results: those of which something was left out. 0: it is our contributions' own."""
 
 
 class PrivateStateReset(_Event):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -9,6 +11,8 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Vector
+from atoll.peer import work
+from atoll.peer.member import Member
 from atoll.peer.private import Private
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, CountingEngine, delta_of, first_weights
@@ -29,7 +33,7 @@ from atoll.spec.recipe import (
     TopK,
 )
 from atoll.spec.run import Run
-from tests.peer.world import assert_sound, counting_run, events, name, once, play, sized
+from tests.peer.world import anchor_of, assert_sound, counting_run, events, name, once, play, sized
 
 SIZE = 1000
 FORGETS = Channel(when=Every(steps=2), what=Delta(), merge=Merge(outer=Sgd(lr=0.7, momentum=0.9, nesterov=True)))
@@ -147,3 +151,71 @@ def test_who_crashed_and_kept_nothing_of_a_contribution_that_counts_loses_what_w
     assert lost
     counted = {e.version for _, e in once(outcome, journal.RoundCommitted) if name(outcome.hosts[2]) in e.contributors}
     assert {event.version for event in lost} <= counted
+
+
+# owners
+
+
+def owned_run(*, rounds: int = 8) -> Run:
+    """Return the same run by shares: owners choose of the mean again, and feed back what they leave out."""
+    run = sparse_run(rounds=rounds)
+    ((channel, how),) = run.recipe.channel.items()
+    what = Delta(codec=SPARSE, residual=Feedback(), owners=Feedback())
+    return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, what=what, whom=All())}))
+
+
+@pytest.fixture
+def desks(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, Member]:
+    """Return the desks of all peers of a play by peer, as they were last seen to apply a round."""
+    seen: dict[bytes, Member] = {}
+    keep = work._keep_left_out
+
+    def keep_and_see(member: Member, *rest: Any) -> None:
+        keep(member, *rest)
+        seen[member.me] = member
+
+    monkeypatch.setattr(work, "_keep_left_out", keep_and_see)
+    return seen
+
+
+def test_what_owners_leave_out_of_results_is_kept_until_it_comes(desks: dict[bytes, Member]) -> None:
+    """What the leases came to is what the anchor moved by, what is left with peers, and what is left with owners."""
+    run = owned_run()
+    outcome = play(run, 4, build=sized(SIZE))
+    assert_sound(run, outcome, version=8)
+    assert not events(outcome, journal.ResidualLost)
+    files = outcome.hosts[1].disk.files()
+    anchor = anchor_from_bytes(files["checkpoint/8.safetensors"], "checkpoint/8.safetensors").weights
+    moved = 4.0 * (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor)
+    left = np.sum([left_out(outcome, peer, 8) for peer in range(4)], axis=0, dtype=np.float64)
+    owners = np.zeros(SIZE)
+    for member in desks.values():
+        for (_, index), vector in member.left_out.items():
+            owners[slice(*member.units[0].grid.bounds(index))] += 4.0 * vector
+    assert np.abs(owners).max() > 0
+    assert len([member for member in desks.values() if member.left_out]) == 4, "everybody owns some chunks"
+    counted = delta_of(run.seeds.data, SIZE, list(range(8 * 4 * 2 * 2))).astype(np.float64)
+    gap = np.abs(moved + left + owners - counted)
+    gap[MARKS] = 0.0
+    assert gap.max() < 1e-3 * np.abs(counted).max()
+
+
+@pytest.mark.parametrize("trouble", [name for name in TROUBLES if name != "none"])
+def test_when_an_owner_is_lost_so_is_what_it_left_out_and_the_run_goes_on(trouble: str) -> None:
+    run = owned_run(rounds=12)
+    outcome = play(run, 4, faults=TROUBLES[trouble], build=sized(SIZE))
+    assert_sound(run, outcome, version=12)
+    lost = events(outcome, journal.ResidualLost)
+    assert lost and all(event.chunks for event in lost)
+
+
+def test_owners_that_keep_everything_leave_nothing_out() -> None:
+    run = owned_run()
+    ((channel, how),) = run.recipe.channel.items()
+    whole = Delta(codec=TopK(keep=16, block=16), residual=Feedback(), owners=Feedback())
+    sent, plain = (
+        replace(run, recipe=replace(run.recipe, channel={channel: replace(how, what=what)}))
+        for what in (whole, Delta())
+    )
+    one, other = (anchor_of(play(each, 4, build=sized(SIZE)).hosts[0].disk) for each in (sent, plain))
+    np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)

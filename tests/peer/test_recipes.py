@@ -38,6 +38,7 @@ PEERS, ROUNDS, SIZE = 3, 4, 20_000
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 
 KNOBS: dict[str, dict[str, Any]] = {
+    "sparse-butterfly": {"what": Delta()},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},

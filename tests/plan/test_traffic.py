@@ -32,6 +32,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("opendiloco", 600_000, 3),
         ("muloco", 2_000_000, 3),
         ("sparseloco", 4_000_000, 3),
+        ("sparse-butterfly", 8_000_000, 3),
         ("eager", 300_000, 3),
         ("streaming", 3_000_000, 3),
     ],
@@ -68,6 +69,17 @@ def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
     peers, parameters = 8, 64 * 8 * 1000
     found = traffic(load_recipe("ddp"), parameters, [Line()] * peers)
     assert found.step_bytes == every_step_fp32(parameters, peers)
+
+
+def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_however_many_there_are() -> None:
+    """The figures of the recipe's header."""
+    parameters = 4096 * 64 * 80
+    less = [
+        every_step_fp32(parameters, peers) / traffic(load_recipe(name), parameters, [Line()] * peers).step_bytes
+        for peers in (8, 16)
+        for name in ("sparse-butterfly", "sparseloco")
+    ]
+    assert less == pytest.approx([4389, 1097, 4389, 549], rel=0.01)
 
 
 def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:

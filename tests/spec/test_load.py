@@ -201,6 +201,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.merge.outer.momentum=0", "recipe.channel.outer.merge.outer.nesterov"),
         ("recipe.channel.outer.what.codec={kind='top-k'}", "recipe.channel.outer.what.result"),
         ("recipe.channel.outer.what.result={kind='fp16'}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.owners={kind='feedback', decay=2}", "recipe.channel.outer.what.owners.decay"),
         ("recipe.channel.outer.what.codec={kind='top-k', block=1000}", "recipe.channel.outer.what.codec.block"),
         ("recipe.channel.outer.what.codec={kind='top-k', keep=0}", "recipe.channel.outer.what.codec.keep"),
         (
@@ -274,6 +275,12 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
     said, advice = refused(tmp_path, f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n', *overrides)
     assert f": recipe.channel.{channel}.{path}: " in said
     assert advice
+
+
+def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:
+    gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
+    said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")
+    assert "recipe.channel.outer.what.owners: nobody owns a chunk" in said
 
 
 def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:

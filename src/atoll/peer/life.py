@@ -37,6 +37,7 @@ from atoll.peer.reform import reform, tell_log
 from atoll.peer.store import Store
 from atoll.peer.work import recall, work
 from atoll.spec.load import decode_run
+from atoll.spec.recipe import Feedback
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
 from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign
 from atoll.swarm.messages import Refused, Settings, Welcome
@@ -165,6 +166,9 @@ def _say_started(member: Member, start: Start) -> None:
             resumed_version=resumed,
         )
     )
+    if resumed is not None and isinstance(member.channel.what.owners, Feedback):
+        chunks = sum(unit.grid.chunks for unit in member.units)  # at most: which of them were ours nobody wrote down
+        box.journal.write(events.ResidualLost(version=resumed, chunks=chunks))
     box.journal.write(events.TicketPrinted(ticket=print_ticket(ticket_of(member))))
 
 

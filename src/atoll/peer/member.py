@@ -23,7 +23,7 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import BySpeed, Channel, TargetBatch
+from atoll.spec.recipe import BySpeed, Channel, Feedback, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.layout import Layout, layout_of
@@ -159,6 +159,8 @@ class Reduction(Struct, frozen=True):
     of: bytes
     digest: bytes
     data: memoryview
+    left: Vector | None = None
+    """What its maker left out of it, to be added to its next one if this one is committed."""
 
 
 class Sum(Struct, frozen=True):
@@ -243,6 +245,10 @@ class Member:
     """Those of them that are not on their way to the disk yet, as they came."""
     came: Changes = field(default_factory=Changes)
     """Says that there is one more of them, or another word about the plan."""
+    left_out: dict[tuple[str, int], Vector] = field(default_factory=dict)
+    """As an owner: what is left out of results so far, by unit and chunk."""
+    made: dict[int, Reduction] = field(default_factory=dict)
+    """As an owner: what we made of the round that was closed last, where something was left out of it."""
     spare: dict[int, Reduction] = field(default_factory=dict)
     """Those of the round that was closed last: it may be committed before all of them came."""
     held: Result | None = None
@@ -370,6 +376,8 @@ class Member:
     def _close(self, key: Key) -> None:
         """Clear the desk of a round that is over."""
         self.links.line.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
+        reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
+        self.made = {index: made for index, made in reduced.items() if made.left is not None}
         if self.owned is not None and self.owned.key.version <= key.version:
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}
@@ -383,12 +391,21 @@ class Member:
         same = self.plan is not None and (plan.key, plan.epoch, plan.attempt) == plan_id(self.plan)
         if not same:
             self.reports = []
+            self._forget_made()
         if self.plan is not None and self.plan.key != plan.key:
             self.incoming, self.fresh = {}, {}
         self.plan = plan
         self.came.notify()
         if self.owned is not None:
             self.owned.arrived.notify()
+
+    def _forget_made(self) -> None:
+        """Where owners feed back what they left out, another one makes another chunk of the same contributions."""
+        if isinstance(self.channel.what.owners, Feedback):
+            self.incoming, self.fresh = {}, {}
+            if self.owned is not None:
+                self.owned.reduced.clear()
+                self.owned.order.clear()
 
     def settled(self, peer: bytes) -> int | None:
         """Return the serial of a member's contribution that the present plan is settled on; None: there is none."""

@@ -21,10 +21,11 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Codec, Fp32
+from atoll.spec.recipe import Codec, Feedback, Fp32
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.sync.codec import BadChunk, decode, encode, seed_of
+from atoll.sync.feedback import encode_fed_back
 from atoll.sync.merge import add_up, mean
 
 EARLY_S = 30.0
@@ -186,8 +187,7 @@ class Bench:
                 try:
                     total = _added_up(what.codec, held, target, weighed, end - first, limit)
                     if self._alone:
-                        data = encode(what.merged(), mean([total], sum(weighed)), self._seed(unit[1]))
-                        made.append((unit, Reduction(set_id(target), blake3(data).digest(), data)))
+                        made.append((unit, self._reduction(set_id(target), unit[1], mean([total], sum(weighed)))))
                     else:
                         made.append((unit, Sum(set_id(target), sum(weighed), encode(Fp32(), total))))
                 except _Unusable as error:
@@ -212,6 +212,17 @@ class Bench:
         who = short(PeerId(error.contribution.peer))
         self._member.box.journal.write(events.MessageRefused(who=who, why=str(error)))
         self._member.report(Spoiled(self._plan.key, error.contribution.peer, str(error)))
+
+    def _reduction(self, of: bytes, index: int, merged: Vector) -> Reduction:
+        """Return a chunk of the result as it travels, with what was left out before and so that nothing is lost now."""
+        what, seed, left = self._member.channel.what, self._seed(index), None
+        if isinstance(what.owners, Feedback):
+            before = self._member.left_out.get((self._plan.key.unit, index))
+            left = np.zeros_like(merged) if before is None else before.copy()
+            data = encode_fed_back(what.merged(), merged, left, what.owners.decay, seed)
+        else:
+            data = encode(what.merged(), merged, seed)
+        return Reduction(of, blake3(data).digest(), data, left)
 
     def _seed(self, index: int) -> int:
         """Return what chance depends on in a chunk of the result: whoever makes it makes the same."""
@@ -249,14 +260,13 @@ class Bench:
 
     async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
         """Make the results of some chunks from the sums of the groups, in one job."""
-        member, codec, grid = self._member, self._member.channel.what.merged(), self._grid
+        member, grid = self._member, self._grid
 
         def job() -> list[tuple[int, Reduction]]:
             made = []
             for index, of, sums in batch:
                 totals = [np.frombuffer(each.data, "<f4").astype(np.float32, copy=False) for each in sums]
-                data = encode(codec, mean(totals, sum(each.weight for each in sums)), self._seed(index))
-                made.append((index, Reduction(of, blake3(data).digest(), data)))
+                made.append((index, self._reduction(of, index, mean(totals, sum(each.weight for each in sums)))))
             return made
 
         made = await member.aside(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)

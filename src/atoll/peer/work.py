@@ -369,6 +369,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     if fetched:
         await member.store.keep_result(version, result)
     key = committed.key
+    _keep_left_out(member, committed, result)
     await _settle(member, committed)
     member.held, member.spare = None, {}
     member.box.journal.write(
@@ -393,6 +394,20 @@ def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, facto
                 part = merged[at + start - run.start : at + stop - run.start]
                 advance(outer, anchor.part(start, stop), part, factor)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+
+
+def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> None:
+    """As an owner, keep what was left out of the chunks that were committed; what another made has ours no more."""
+    unit, lost = committed.key.unit, 0
+    for index, digest in enumerate(result.digests):
+        made = member.made.get(index)
+        if made is not None and made.digest == digest and made.left is not None:
+            member.left_out[unit, index] = made.left
+        elif member.left_out.pop((unit, index), None) is not None:
+            lost += 1
+    member.made = {}
+    if lost:
+        member.box.journal.write(events.ResidualLost(version=committed.key.version, chunks=lost))
 
 
 async def _settle(member: Member, committed: ClosedRound) -> None:

@@ -268,9 +268,14 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield _within((*path, "residual", "decay"), what.residual.decay, 0, 1)
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
-    sparse = isinstance(what.merged(), TopK)
-    hint = 'set result = { kind = "fp32" }, with whom.route = { kind = "all-gather" }'
-    yield not sparse, (*path, "result"), "the mean of sparse contributions is not as sparse: most would be lost", hint
+    sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
+    hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    said = "the mean of sparse contributions is not as sparse: most would be lost"
+    yield fed_back or not sparse, (*path, "result"), said, hint
+    if isinstance(what.owners, Feedback):
+        yield _within((*path, "owners", "decay"), what.owners.decay, 0, 1)
+        said = "nobody owns a chunk where everybody reduces all of them"
+        yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
     same = what.result is None or isinstance(route, AllGather)
     hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
     yield same, (*path, "result"), "on a butterfly results travel in the form of contributions", hint

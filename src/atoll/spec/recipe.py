@@ -162,6 +162,8 @@ class _Quantity(Axis):
     residual: Residual = Forget()
     result: Codec | None = None
     """The form of what contributions are merged into; none: the same as theirs."""
+    owners: Residual = Forget()
+    """What becomes of what is left out of results: lost, or kept by who owns the chunk and added to its next result."""
 
     def merged(self) -> Codec:
         """Return the codec of results."""
