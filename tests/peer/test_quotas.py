@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from msgspec.structs import replace
 
@@ -10,8 +12,9 @@ from atoll.model.compute import Step
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import AdamW, BySpeed, Mean, OneRound, Overlap, Same, TargetBatch
+from atoll.spec.recipe import AdamW, BySpeed, Cyclic, Growing, Mean, OneRound, Overlap, Same, TargetBatch
 from atoll.spec.run import Run
+from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of
 from tests.peer.world import assert_sound, counting_run, events, name, play
 
@@ -98,3 +101,24 @@ def test_a_round_goes_on_when_some_of_its_members_die_and_the_next_batch_is_whol
     samples = {e.version: e.samples for e in events(outcome, journal.RoundCommitted, peer=0)}
     assert min(samples.values()) >= 16, "of those who stayed"
     assert [samples[version] for version in (1, 10, 11, 12)] == [40, 40, 40, 40]
+
+
+# rounds that grow
+
+
+def test_rounds_that_move_little_are_followed_by_longer_ones_up_to_the_most() -> None:
+    run = counting_run("co-learning", rounds=8, steps=2, start_with=3)
+    work = replace(run.recipe.work, quota=Growing(below=10.0, factor=2, most=16))
+    run = replace(run, recipe=replace(run.recipe, work=work))
+    outcome = play(run, 3, faults=[Crash(at_s=2.0, peer=0, restart_after_s=0.5)])
+    assert_sound(run, outcome, version=8)
+    steps = [e.samples // len(e.contributors) // 2 for e in events(outcome, journal.RoundCommitted, peer=1)]
+    assert steps[0] == 2
+    assert steps[-1] > 4, "it doubled at least twice"
+    assert all(after in (before, min(16, 2 * before)) for before, after in pairwise(steps)), "a new broker goes on"
+
+
+def test_the_rate_falls_within_each_round_and_is_back_at_the_next() -> None:
+    schedule = Cyclic(floor=0.25)
+    assert [rate(schedule, 7, 0.5, within) for within in (0.0, 0.5, 1.0)] == [1.0, 0.5, 0.25]
+    assert rate(Cyclic(floor=0.25, warmup_steps=10), 4, 0.5, 0.5) == 0.25

@@ -23,7 +23,7 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import BySpeed, Channel, Feedback, TargetBatch
+from atoll.spec.recipe import BySpeed, Channel, Feedback, Growing, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.layout import Layout, layout_of
@@ -272,6 +272,8 @@ class Member:
     """What the exchange may take of this machine's memory; 0: no limit."""
     samples_s: float = 0.0
     """How fast we worked lately; 0: not known."""
+    moved: float = 0.0
+    """How far the anchor moved in the last round that we applied, as a part of its length; 0: nobody asks."""
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
@@ -302,7 +304,8 @@ class Member:
             self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
-        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes, speed)]
+        moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
+        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes, speed, moved)]
 
     @property
     def measures_speed(self) -> bool:

@@ -42,7 +42,7 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
     steps = [
         Step(
             samples=tuple(samples[i * batch : (i + 1) * batch]),
-            rate=rate(schedule, first + i, begun + (ended - begun) * i / count),
+            rate=rate(schedule, first + i, begun + (ended - begun) * i / count, i / count),
         )
         for i in range(count)
     ]

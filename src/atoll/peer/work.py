@@ -31,7 +31,7 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, OneRound
+from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
@@ -360,12 +360,15 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
         schedule = member.run.recipe.work.schedule
         factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
 
-    def job() -> tuple[Anchor, str]:
+    asked = isinstance(member.run.recipe.work.quota, Growing)
+
+    def job() -> tuple[Anchor, str, float]:
+        before = anchor.weights.copy() if asked else None
         stepped = _stepped(channel, unit, anchor, result, factor)
         finish(channel.merge.outer, stepped, layout, factor)
-        return stepped, stepped.digest()
+        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0
 
-    member.anchor, member.digest = await member.aside(job, vectors=4)
+    member.anchor, member.digest, member.moved = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
     key = committed.key
@@ -378,6 +381,12 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _count_traffic(member)
     await _checkpoint(member)
     _stand_if_near(member)
+
+
+def _distance(before: Vector, after: Vector) -> float:
+    """Return how far weights moved, as a part of their length."""
+    before -= after
+    return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
 def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float) -> Anchor:

@@ -28,6 +28,7 @@ from atoll.spec.recipe import (
     Codec,
     Constant,
     Cosine,
+    Cyclic,
     Delay,
     Delta,
     E3m0,
@@ -37,6 +38,7 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Grad,
+    Growing,
     Int8,
     Lamb,
     Muon,
@@ -173,12 +175,16 @@ def _work_rules(work: Work) -> Iterator[Rule]:
     yield _within((*path, "clip"), work.clip, 0)
     path = (*path, "schedule")
     yield _within((*path, "warmup_steps"), work.schedule.warmup_steps, 0)
-    if isinstance(work.schedule, Cosine | Wsd):
+    if isinstance(work.schedule, Cosine | Wsd | Cyclic):
         yield _within((*path, "floor"), work.schedule.floor, 0, 1)
     if isinstance(work.schedule, Wsd):
         yield _within((*path, "decay"), work.schedule.decay, 0, 1)
     if isinstance(work.quota, BySpeed):
         yield _within(("recipe", "work", "quota", "least"), work.quota.least, 1)
+    if isinstance(work.quota, Growing):
+        yield _within(("recipe", "work", "quota", "below"), work.quota.below, 0)
+        yield _within(("recipe", "work", "quota", "factor"), work.quota.factor, 2, 1000)
+        yield _within(("recipe", "work", "quota", "most"), work.quota.most, 1)
     yield from _optimizer_rules(("recipe", "work", "inner"), work.inner)
 
 

@@ -343,7 +343,14 @@ class Wsd(Axis, tag="wsd"):
     floor: float = 0.0
 
 
-Schedule = Constant | Cosine | Wsd
+class Cyclic(Axis, tag="cyclic"):
+    """Down to `floor` of the peak within each round, by the same factor at every step; the next starts at the peak."""
+
+    warmup_steps: int = 0
+    floor: float = 0.25
+
+
+Schedule = Constant | Cosine | Wsd | Cyclic
 
 
 class Accumulate(Axis, tag="accumulate"):
@@ -375,7 +382,17 @@ class BySpeed(Axis, tag="by-speed"):
     """So many steps everybody takes."""
 
 
-Quota = Same | BySpeed
+class Growing(Axis, tag="growing"):
+    """Everybody takes the same steps: so many times more from the round on that follows one that moved little."""
+
+    below: float
+    """What little is: a part of the length of the anchor's weights."""
+    factor: int = 2
+    most: int = 2**20
+    """Steps of a round at most."""
+
+
+Quota = Same | BySpeed | Growing
 
 
 class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

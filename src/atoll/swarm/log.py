@@ -206,6 +206,8 @@ class History(Struct, frozen=True, kw_only=True):
     """What came back and waits to be handed out again."""
     begun: OpenRound | None = None
     """The last round, while what its members went on with is theirs."""
+    quota: int = 0
+    """Samples of who had most in the last round that was announced."""
     samples: int = 0
     """Samples in committed contributions."""
     finished: bool = False
@@ -292,7 +294,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     if announced.ahead:
         ahead, returned, fresh = lease.take(sum(quotas), returned, fresh)
     open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster, ahead)
-    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None)
+    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))
 
 
 def _hand_out(history: History, members: Sequence[bytes], quotas: Sequence[int]) -> tuple[Lease, Lease, int]:

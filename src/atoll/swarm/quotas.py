@@ -1,4 +1,4 @@
-"""How much each member works in a round: the same for all, or by the speed that it measured.
+"""How much each member works in a round: the same for all, perhaps growing, or by the speed that it measured.
 
 Where work follows speed everybody is done at about the same time, however unequal the machines. Quotas change when that
 makes a round clearly shorter, not with every measure: whoever goes on with the next round's samples while this one is
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import BySpeed, Same, TargetBatch
+from atoll.spec.recipe import BySpeed, Growing, Same, TargetBatch
 from atoll.swarm.log import Key
 from atoll.swarm.state import Action, Broker, Note
 
@@ -33,10 +33,12 @@ def quotas_of(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broke
     speeds = _speeds(broker, members)
     wanted = _wanted(broker, speeds)
     present = broker.quotas
-    if present.keys() == wanted.keys() and _slowest_s(present, speeds) <= GAIN_MIN * _slowest_s(wanted, speeds):
+    steady = not isinstance(broker.run.recipe.work.quota, Growing)
+    same = steady and present.keys() == wanted.keys()
+    if same and _slowest_s(present, speeds) <= GAIN_MIN * _slowest_s(wanted, speeds):
         return broker, present, []
     broker = replace(broker, quotas=wanted)
-    if len({*wanted.values()}) == 1 and len({*present.values()}) <= 1:
+    if wanted == present or (steady and len({*wanted.values()}) == 1 and len({*present.values()}) <= 1):
         return broker, wanted, []
     told = {short(peer): quota for peer, quota in wanted.items()}
     return broker, wanted, [Note(journal.QuotasChanged(channel=key.channel, version=key.version, quotas=told))]
@@ -59,10 +61,26 @@ def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
     match work.quota:
         case Same():
             return dict.fromkeys(speeds, when.round_steps * work.batch)
+        case Growing():
+            return dict.fromkeys(speeds, _grown(broker, work.quota, when.round_steps * work.batch))
         case BySpeed(least=least):
             fastest = max(speeds.values())
             steps = {p: min(when.round_steps, int(when.round_steps * v / fastest + 1e-9)) for p, v in speeds.items()}
             return {peer: max(least, each) * work.batch for peer, each in steps.items()}
+
+
+def _grown(broker: Broker, growing: Growing, first: int) -> int:
+    """Return everybody's samples: as many as in the last round, or so many times more when it moved little.
+
+    How far it moved our own member says; what was decided by it is in the log, so a new broker goes on from there.
+    """
+    samples = max(first, broker.history.quota)
+    own = broker.present.get(broker.me)
+    standing = own.standing if own is not None else None
+    settled = standing is not None and standing.version == broker.history.version
+    if settled and standing is not None and 0.0 < standing.moved <= growing.below:
+        samples = min(growing.factor * samples, max(samples, growing.most * broker.run.recipe.work.batch))
+    return samples
 
 
 def _shared_out(batches: int, batch: int, speeds: Mapping[bytes, float]) -> Quotas:

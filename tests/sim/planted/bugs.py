@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None)\n",
-            "    return replace(history, open=open_, fresh=fresh, begun=None)\n",
+            "    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))\n",
+            "    return replace(history, open=open_, fresh=fresh, begun=None, quota=max(quotas))\n",
         ),
     ),
     _bug(
@@ -398,7 +398,7 @@ BUGS = (
         "returned-chunk-unverified",
         "Bad input",
         "a reduced chunk is kept without a look at its digest or its values",
-        ("peer/exchange.py", "        _check_returned(member, returned)\n", ""),
+        ("peer/exchange.py", "        _check_returned(member, plan, returned)\n", ""),
         skies=("points",),
     ),
     _bug(
