@@ -20,8 +20,8 @@ from atoll.sim.search import jobs_of, play_job, spread, tallies, text
 from atoll.sim.skies import FAMILIES, REPLACED_S, STAY_MIN, STORM_S, case_of, family_of
 from atoll.sim.storm import shrunk, weather
 from atoll.spec.fleet import Always, Machine, load_fleet
-from atoll.spec.load import demo_run
-from atoll.spec.run import Run
+from atoll.spec.load import decode_run, demo_run
+from atoll.spec.run import Run, canonical
 
 SEEDS = 200
 CHUNK = 10
@@ -77,6 +77,12 @@ def test_the_seeds_are_spread_over_all_families() -> None:
     assert set(seen) == set(FAMILIES)
     assert len(FAMILIES) >= 8
     assert all(seen.count(family) >= SEEDS // (4 * len(FAMILIES)) for family in FAMILIES)
+
+
+def test_every_storm_is_about_a_run_that_a_person_could_have_written() -> None:
+    for seed in range(1000):
+        run = case_of(family_of(seed), seed).run
+        assert decode_run(canonical(run)) == run
 
 
 def test_cases_are_dealt_out_to_processes_and_come_back_in_order() -> None:

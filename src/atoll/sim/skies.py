@@ -55,6 +55,7 @@ from atoll.spec.recipe import (
     Every,
     Fragments,
     Grad,
+    Mean,
     OneRound,
     Overlap,
     Recipe,
@@ -124,6 +125,8 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
         channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
     if overlap is not None:
         channel = replace(channel, overlap=OneRound(eager=False) if isinstance(channel.what, Grad) else overlap)
+    if channel.overlap == OneRound():  # which must know its share of a mean before it comes
+        channel = replace(channel, merge=replace(channel.merge, combine=Mean()))
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
