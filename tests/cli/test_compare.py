@@ -114,6 +114,7 @@ def test_what_was_played_is_reused_until_something_that_decides_it_changes(
     assert [each["reused"] for each in json.loads(other.stdout)["recipes"]] == [False, False]
 
 
+@pytest.mark.long
 def test_without_matplotlib_the_table_comes_alone_and_says_what_to_install(
     folder: Path, first: subprocess.CompletedProcess[str]
 ) -> None:
@@ -129,6 +130,7 @@ def test_without_matplotlib_the_table_comes_alone_and_says_what_to_install(
     assert not (folder / "compare.html").exists()
 
 
+@pytest.mark.long
 def test_as_a_larger_model_times_and_bytes_grow_and_losses_stay(
     folder: Path, first: subprocess.CompletedProcess[str]
 ) -> None:

@@ -38,7 +38,7 @@ def took_s(outcome: Outcome) -> float:
     return (at_s[7] - at_s[3]) / 4
 
 
-@pytest.mark.parametrize("part", [0.2, 0.8])
+@pytest.mark.parametrize("part", [pytest.param(0.2, marks=pytest.mark.long), 0.8])
 def test_an_exchange_as_long_as_the_work_costs_no_time_where_peers_go_on_meanwhile(part: float) -> None:
     """Of the time in which a round's steps are taken, so much is what its bytes need on the wire."""
     rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / (part * WORK_S)
@@ -81,14 +81,16 @@ def test_a_fragment_that_takes_as_long_as_the_delay_costs_no_time() -> None:
 
 
 @pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("at_s", [1.0, 2.3, 3.1])
+@pytest.mark.parametrize("at_s", [2.3, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (1.0, 3.1))])
 def test_whenever_a_peer_crashes_nothing_is_lost_or_counted_twice(overlap: Overlap, at_s: float) -> None:
     run = overlapped(overlap)
     faults = [Crash(at_s=at_s, peer=1, restart_after_s=0.7), Crash(at_s=at_s + 0.4, peer=2, restart_after_s=0.3)]
     assert_sound(run, play(run, 3, faults=faults, build=sized(SMALL), rate_bytes_s=2e5), version=8)
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
+@pytest.mark.parametrize(
+    "overlap", [*(pytest.param(each, marks=pytest.mark.long) for each in OVERLAPS[:3]), OVERLAPS[3]]
+)
 def test_who_misses_a_round_takes_its_work_back_and_is_in_a_later_one(overlap: Overlap) -> None:
     run = overlapped(overlap, rounds=60)
     outcome = play(run, 3, faults=[Pause(at_s=2.5, peer=2, for_s=30.0)])

@@ -30,10 +30,10 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("ddp", 300_000, 4),
         ("diloco", 300_000, 3),
         ("opendiloco", 600_000, 3),
-        ("muloco", 2_000_000, 3),
-        ("sparseloco", 4_000_000, 3),
+        pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
+        pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
-        ("eager", 300_000, 3),
+        pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],
 )

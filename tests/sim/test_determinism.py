@@ -29,7 +29,9 @@ def sim(*arguments: str, hash_seed: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("more", [[], LONG], ids=["the demo", "a longer run"])
+@pytest.mark.parametrize(
+    "more", [pytest.param([], id="the demo", marks=pytest.mark.long), pytest.param(LONG, id="a longer run")]
+)
 def test_two_processes_with_different_hash_seeds_give_the_same_trace(more: list[str]) -> None:
     one, other = (sim(*STORM, *more, hash_seed=hash_seed) for hash_seed in ("1", "4242"))
     assert one["trace"] == other["trace"]

@@ -62,7 +62,7 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
 
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(at, marks=pytest.mark.long if at >= SEEDS // 2 else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
+    [pytest.param(at, marks=pytest.mark.long if at >= 2 * HOMES_CHUNK else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
 )
 def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
     verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + HOMES_CHUNK)]

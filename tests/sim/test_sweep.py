@@ -61,6 +61,7 @@ def test_what_is_never_said_is_an_empty_cell(seen: sweep.Seen) -> None:
     assert "fsync:log: no crash after" in empty
 
 
+@pytest.mark.long
 def test_a_crash_at_a_point_happens_there_and_breaks_nothing(seen: sweep.Seen) -> None:
     cells = sweep.cells(seen, places_max=1, nths=1)
     sample = cells[:: max(1, len(cells) // SAMPLE)]

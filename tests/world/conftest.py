@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,6 @@ from tests.world.shore import Calm, Shore, environment, make_shards, seats, wait
 
 CALM_ROUNDS = 30
 SEED = 5
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _ctrl_c_works() -> None:
-    """Let children hear Ctrl-C even where the tests run in the background of a shell, which switches it off."""
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from coverage import Coverage
 
 from atoll import journal
@@ -16,6 +17,7 @@ ROOMS = ("peer", "swarm", "sync")
 ENDLESS = 100_000
 
 
+@pytest.mark.long
 def test_the_simulation_executes_nearly_all_that_real_peers_execute(shore: Shore) -> None:
     imagined = _under_coverage(shore, "imagined")
     play = subprocess.Popen([sys.executable, *imagined, "-m", "tests.world.plays"], env=shore.env)

@@ -92,6 +92,7 @@ def test_a_run_outlives_who_started_it_and_others_can_still_join(shore: Shore) -
     assert all(with_it.version in peer.anchors() for peer in (*peers, joiner))
 
 
+@pytest.mark.long
 def test_a_killed_member_is_gone_without_and_counted_again_when_it_is_back(shore: Shore) -> None:
     run = shore.run_file(rounds=ENDLESS, start_with=3, contributors_min=2)
     first = shore.organise(run, shore.folder / "0")
@@ -144,6 +145,7 @@ def test_whoever_looks_on_is_told_when_the_organiser_dies_and_nothing_is_left_be
     assert processes_below(home) == []
 
 
+@pytest.mark.long
 def test_a_peer_that_computes_for_long_is_not_taken_for_dead(shore: Shore) -> None:
     _compute_for(shore, 12.0)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from atoll import journal
 from atoll.cli.machine import Machine, build_torch, pinned
 from atoll.peer.store import anchor_from_bytes
@@ -33,6 +35,7 @@ def test_a_run_reaches_the_same_anchor_over_iroh_and_in_virtual_time(shore: Shor
     assert _losses(lines) == {name: loss for peer in calm.peers for name, loss in _losses(peer.lines()).items()}
 
 
+@pytest.mark.long
 def test_so_does_a_run_that_a_peer_joins_in_the_middle(shore: Shore) -> None:
     path = shore.run_file(rounds=ROUNDS, contributors_min=2)
     peers = _join_in_the_middle(shore, path)
