@@ -146,11 +146,14 @@ def test_as_a_larger_model_times_and_bytes_grow_and_losses_stay(
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder: Path) -> None:
     (folder / "long.toml").write_text(RUN.replace("rounds = 2", "rounds = 20000"))
     command = [*COMMAND, "long.toml", "--recipes", "diloco", "--peers", "2", "--no-solo", "--out", "long.html"]
-    process = subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert "diloco (1 of 1): round" in process.stderr.readline()
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    with subprocess.Popen(command, cwd=folder, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            assert "diloco (1 of 1): round" in process.stderr.readline()
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert "the same command goes on from there" in said
     assert "Traceback" not in said
