@@ -69,6 +69,7 @@ def test_ctrl_c_leaves_cleanly_and_the_resumed_run_ends_on_the_same_bits(shore: 
     assert one_history(peers) == one_history(calm.peers)
 
 
+@pytest.mark.long
 def test_a_run_outlives_who_started_it_and_others_can_still_join(shore: Shore) -> None:
     home = shore.folder / "home"
     watched = shore.start(*shore.train(shore.run_file(rounds=ENDLESS), home, 2))
