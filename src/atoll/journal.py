@@ -187,7 +187,9 @@ class RoundCommitted(_Event):
     samples: int
     tokens: int
     result: str
-    """Hex digest root of the result bytes."""
+    """Hex digest root of the result bytes, or over the roots of its circles' results."""
+    circles: list[str] = []
+    """Hex digest root of each circle's result; empty: nobody gave anything to it."""
     round_s: float = 0.0
     counted: list[tuple[int, int]] = []
     """Ranges of the global order in the committed contributions, joined where they touch."""
@@ -204,6 +206,19 @@ class RoundApplied(_Event):
     """Hex digest of anchor and replicated outer state."""
     fetched: bool = False
     """True when the result had to be fetched after the commit."""
+    circle: str = ""
+    """Hex digest root of what was applied, where it was made by a circle: who was in another one has other weights."""
+    apart: float = 0.0
+    """How far the weights that this peer gave were from the mean it applied, as a part of its length; 0: not known."""
+
+
+class RoundPassedOver(_Event):
+    """This peer goes on with the weights it has: a round made nothing for it, or nothing that it could get."""
+
+    channel: str
+    version: int
+    anchor: str
+    why: str
 
 
 class ContributionDropped(_Event):
@@ -351,7 +366,7 @@ Event = (
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
     | SharesChanged | QuotasChanged | PeerUnreachable
     | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
-    | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
+    | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
     | CouncilChanged | CouncilReformed
     | RunFinished

@@ -17,6 +17,7 @@ from atoll import journal
 from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import (
     AdamW,
+    All,
     AllGather,
     Assign,
     Block,
@@ -47,7 +48,11 @@ KNOBS: dict[str, dict[str, Any]] = {
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
     "howcw": {"overlap": Block()},
+    "gossip": {"whom": All()},
+    "gossip-pga": {"whom": All()},
+    "moshpit": {"whom": All()},
     "muloco": {"what": Delta()},
+    "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {"what": Delta(), "whom": load_recipe("diloco").channel["outer"].whom},

@@ -9,7 +9,7 @@ from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import AllGather, Butterfly, Recipe
+from atoll.spec.recipe import All, AllGather, Butterfly, Recipe
 from tests.peer.world import counting_run, events, play, sized
 
 OVERHEAD = 0.02
@@ -47,6 +47,25 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
     assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5)])
+def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_of_all(name: str, peers: int) -> None:
+    parameters, rounds = 300_000, 5
+    run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
+    (channel,) = run.recipe.channel.values()
+    together = replace(run.recipe, channel={"outer": replace(channel, whom=All())})
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    circles, all_ = (traffic(recipe, parameters, [Line()] * peers).moved for recipe in (run.recipe, together))
+    predicted = sum((rounds - 1) * one.sent_bytes + other.sent_bytes for one, other in zip(circles, all_, strict=True))
+    assert predicted == pytest.approx(sum(counted), rel=OVERHEAD)
+
+
+def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:
+    recipe = load_recipe("noloco")
+    few, many = (traffic(recipe, 1_000_000, [Line()] * peers).worst.total_bytes for peers in (4, 64))
+    assert few == many == 2 * 4_000_000
 
 
 def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:

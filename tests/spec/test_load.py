@@ -277,6 +277,32 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("changes", "path", "said"),
+    [
+        ({"whom.pattern": "{kind='drawn', size=1}"}, "whom.pattern.size", "out of range"),
+        ({"whom.pattern": "{kind='lattice', side=1}"}, "whom.pattern.side", "out of range"),
+        ({"whom.pattern": "{kind='lattice', side=4, dimensions=9}"}, "whom.pattern.dimensions", "out of range"),
+        ({"whom.pattern": "{kind='ring', reach=0}"}, "whom.pattern.reach", "out of range"),
+        ({"whom.all_every": "-1"}, "whom.all_every", "out of range"),
+        ({"what": "{kind='params', codec={kind='int8'}}"}, "whom", "too coarse"),
+        ({"what": "{kind='params', codec={kind='int8'}}", "whom": "{kind='all'}"}, "what", "no model any more"),
+        ({"overlap": "{kind='delay', steps=1}"}, "whom", "wait for the result"),
+        ({"when": "{kind='fragments', steps=10, count=2}"}, "whom", "whole models"),
+        ({"merge.outer": "{kind='adamw', lr=1e-3}"}, "whom", "counts its steps"),
+    ],
+)
+def test_what_does_not_go_with_models_of_everybodys_own_is_refused(
+    tmp_path: Path, changes: dict[str, str], path: str, said: str
+) -> None:
+    overrides = [f"recipe.channel.outer.{key}={value}" for key, value in changes.items()]
+    text = 'name = "small"\n[recipe]\nbase = "noloco"\n[budget]\nrounds = 3\n'
+    told, advice = refused(tmp_path, text, *overrides)
+    assert f": recipe.channel.outer.{path}: " in told
+    assert said in told
+    assert advice
+
+
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")

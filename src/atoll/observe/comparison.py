@@ -183,7 +183,7 @@ def notes(comparison: Comparison) -> list[str]:
 
 def consensus_distance(run: Run) -> float | None:
     """Return how far apart peers are at a commit: 0 where one common model is promised, otherwise not known here."""
-    return 0.0 if all(channel.consistency == "common" for channel in run.recipe.channel.values()) else None
+    return 0.0 if all(channel.common for channel in run.recipe.channel.values()) else None
 
 
 def data(comparison: Comparison) -> dict[str, Any]:

@@ -194,6 +194,8 @@ class Progress:
                 peer.state = "exchanging"
             case journal.RoundApplied(version=version, fetched=fetched):
                 peer.version, peer.state = version, "fetched" if fetched else "applied"
+            case journal.RoundPassedOver(version=version):
+                peer.version, peer.state = version, "went on"
             case journal.ContributionDropped():
                 peer.dropped += 1
             case journal.StateFetched(version=version) | journal.StateHealed(version=version):

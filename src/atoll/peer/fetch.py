@@ -90,7 +90,8 @@ async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
     store, anchor = member.store, member.anchor
     kept = [version for version in await store.snapshots() if version > newer_than]
     newest = kept[-1] if kept else -1
-    far = newest < 0 or (anchor.version - newest) * result_bytes(member) > state_bytes(member)
+    between = anchor.version - newest
+    far = newest < 0 or between * result_bytes(member) > state_bytes(member) or (between and not member.channel.common)
     if far and member.ready and anchor.version > newer_than:
         kept.append(await _keep_present(member))
     found = []
@@ -349,7 +350,7 @@ def _acceptable(member: Member, answer: FetchMessage, newer_than: int) -> tuple[
         if not 0 < offered.size_bytes <= state_bytes(member) + HEADER_BYTES_MAX:
             raise PeerError(f"a snapshot of {say_bytes(offered.size_bytes)} cannot be one of this state")
         following = member.past.get(offered.version + 1)
-        if following is not None and following.base != offered.state:
+        if following is not None and following.base and following.base != offered.state:
             raise PeerError(f"the offered state of version {offered.version} is not the one the log names")
     return tuple([s for s in snapshots if newer_than < s.version <= member.history.version])
 
@@ -407,7 +408,7 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
     if not finite:
         raise PeerError("the downloaded state holds values that are not finite")
     following = member.past.get(anchor.version + 1)
-    if following is not None and following.base != digest:
+    if following is not None and following.base and following.base != digest:
         raise PeerError("the downloaded state is not the one the log names")
     return anchor, digest
 

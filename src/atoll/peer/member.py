@@ -14,6 +14,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.model.compute import Cost, Engine, Step, Vector
 from atoll.net.transport import PeerId
@@ -23,12 +24,14 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import BySpeed, Channel, Feedback, Growing, TargetBatch
+from atoll.spec.recipe import BySpeed, Channel, Feedback, Growing, Params, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
-from atoll.swarm.layout import Layout, layout_of
+from atoll.swarm.circles import circle_of, circles_of
+from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
+    ALL,
     ClosedRound,
     CouncilReformed,
     Entry,
@@ -95,7 +98,9 @@ class Past(Struct, frozen=True, kw_only=True):
     samples_before: int
     round_samples: int
     base: str
+    of_all: bool = True
     committed: ClosedRound | None = None
+    """As it concerns us: of a round in circles what our own one has made, with an empty result if that is nothing."""
 
 
 @dataclass
@@ -181,12 +186,12 @@ class Owned:
     """How many contributions each chunk is here of."""
     touched: dict[int, None] = field(default_factory=dict)
     """Chunks of which something came since the reducer looked."""
-    reduced: dict[int, Reduction] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
-    """Chunks in the order in which they were reduced; one that was reduced again is in it again."""
-    sums: dict[tuple[int, int], Sum] = field(default_factory=dict)
-    """By group and chunk: ours, and those passed up to us as a chunk's root."""
-    sum_order: list[tuple[int, int]] = field(default_factory=list)
+    reduced: dict[Cell, Reduction] = field(default_factory=dict)
+    order: list[Cell] = field(default_factory=list)
+    """Results in the order in which they were made; one that was made again is in it again."""
+    sums: dict[Cell, Sum] = field(default_factory=dict)
+    """Ours, and those passed up to us as a chunk's root."""
+    sum_order: list[Cell] = field(default_factory=list)
     finished: tuple[Key, int, int] | None = None
     """The plan that is settled and for which all our chunks are reduced."""
     arrived: Changes = field(default_factory=Changes)
@@ -333,16 +338,15 @@ class Member:
             case RoundAnnounced(key=key, base=base):
                 assert self.history.open is not None
                 samples = sum(self.history.open.quotas)
-                self.past[key.version] = Past(samples_before=before.samples, round_samples=samples, base=base)
+                self.past[key.version] = Past(
+                    samples_before=before.samples, round_samples=samples, base=base, of_all=key.scope == ALL
+                )
                 self._announced_s = self.now_s()
             case RoundCommitted(key=key):
-                past = self.past[key.version]
-                self.past[key.version] = Past(
-                    samples_before=past.samples_before,
-                    round_samples=past.round_samples,
-                    base=past.base,
-                    committed=self.history.last,
-                )
+                assert before.open is not None
+                assert self.history.last is not None
+                committed = self._concerning_us(before.open, self.history.last)
+                self.past[key.version] = replace(self.past[key.version], committed=committed)
                 self._close(key)
             case RoundVoided(key=key):
                 del self.past[key.version]
@@ -364,6 +368,17 @@ class Member:
         if event is not None:
             self.box.journal.write(event)
 
+    def _concerning_us(self, announced: OpenRound, closed: ClosedRound) -> ClosedRound:
+        """Return what there is for us in a round that was committed."""
+        circles = circles_of(self.channel.whom, announced.key, announced.members)
+        if not circles:
+            return closed
+        number = circle_of(circles, self.me)
+        result = closed.circles[number] if number is not None and number < len(closed.circles) else ""
+        givers = circles[number].givers if number is not None else ()
+        contributors = tuple(peer for peer in closed.contributors if peer in givers)
+        return replace(closed, result=result, contributors=contributors)
+
     def summon(self, broker: PeerId) -> None:
         """Hear from a broker that it leads; who follows it already need not go anywhere."""
         if not (self.attended and self.broker == broker):
@@ -380,7 +395,7 @@ class Member:
         """Clear the desk of a round that is over."""
         self.links.line.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
         reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
-        self.made = {index: made for index, made in reduced.items() if made.left is not None}
+        self.made = {index: made for (_, index), made in reduced.items() if made.left is not None}
         if self.owned is not None and self.owned.key.version <= key.version:
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}
@@ -432,6 +447,10 @@ class Member:
         """Return what a round is about."""
         return self.units[(version - 1) % len(self.units)]
 
+    def sends_weights(self, key: Key) -> bool:
+        """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
+        return isinstance(self.channel.what, Params) or (key.scope == ALL and not self.channel.common)
+
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""
         return self.unit_of(key.version).grid
@@ -452,7 +471,9 @@ class Member:
         """Return who sends what to whom under a plan of the open round."""
         if self._layout is None or self._layout[0] != plan_id(plan):
             assert self.history.open is not None, "a plan ends with its round"
-            self._layout = (plan_id(plan), layout_of(plan.shards, self.history.open.members, plan.gather))
+            members = self.history.open.members
+            circles = circles_of(self.channel.whom, plan.key, members)
+            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:

@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Block, Channel, Delta, Feedback, Fragments, OneRound
+from atoll.spec.recipe import Block, Channel, Feedback, Fragments, Grad, OneRound
 from atoll.sync.overlap import Lead
 
 
@@ -37,7 +37,7 @@ class Private:
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
         self.goes_on = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
         """Whether the next steps start from weights of our own."""
-        self._saves_local = self.goes_on and isinstance(channel.what, Delta)
+        self._saves_local = self.goes_on and not isinstance(channel.what, Grad)
 
     @property
     def cost(self) -> Cost:

@@ -22,6 +22,7 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Reduction, Sum, plan_id
 from atoll.spec.recipe import Codec, Feedback, Fp32
+from atoll.swarm.layout import Cell
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.sync.codec import BadChunk, decode, encode, seed_of
@@ -38,8 +39,6 @@ NOBODY = set_id(())
 
 Target = tuple[Contribution, ...]
 """A set of contributions in canonical order."""
-Unit = tuple[int, int]
-"""A chunk in a group: (group, chunk)."""
 
 
 def early_s(member: Member) -> float:
@@ -59,9 +58,10 @@ class Bench:
         self._owned = member.owning(plan.key)
         self._units = self._layout.units(member.me)
         self._roots = self._layout.roots(member.me)
+        self._results = sorted(self._layout.results(member.me))
         self._mine = list(dict.fromkeys(index for _, index in self._units))
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
-        self._alone = len(self._layout.groups) == 1
+        self._alone = not self._layout.joined
         self._grid = member.grid_of(plan.key)
         self._bad: list[Contribution] = []
 
@@ -101,11 +101,14 @@ class Bench:
         """Return whether nothing will be made again, after saying so: all is made for the settled set."""
         if present.settled is None:
             return False
-        owned, of = self._owned, self._layout.set_of(present.settled)
-        if not all(index in owned.reduced and owned.reduced[index].of == of for index in self._mine):
+        owned, settled, layout = self._owned, present.settled, self._layout
+        of = {group: layout.set_of(settled, (group, 0)) for group, _ in self._results}
+        given = [unit for unit in self._results if of[unit[0]] != NOBODY]
+        if not all(unit in owned.reduced and owned.reduced[unit].of == of[unit[0]] for unit in given):
             return False
-        if self._roots and not self._layout.gather:
-            digests = tuple(owned.reduced[index].digest for index in self._roots)
+        made = [unit for unit in self._roots if of[unit[0]] != NOBODY]
+        if made and not layout.gather:
+            digests = tuple(owned.reduced[unit].digest for unit in made)
             self._member.report(Reduced(*plan_id(self._plan), digests))
         owned.finished = plan_id(self._plan)
         owned.returned.notify()
@@ -137,7 +140,7 @@ class Bench:
 
     # sums
 
-    def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Unit, Target]]:
+    def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Cell, Target]]:
         """Return which sums can be made for a set that they were not made for yet, and for which."""
         due = []
         absent = frozenset(present.absent)
@@ -154,7 +157,7 @@ class Bench:
     def _made(self, group: int, index: int) -> bytes | None:
         """Return the set that a chunk was last summed up for."""
         if self._alone:
-            reduced = self._owned.reduced.get(index)
+            reduced = self._owned.reduced.get((group, index))
             return reduced.of if reduced is not None else None
         made = self._owned.sums.get((group, index))
         return made.of if made is not None else None
@@ -172,7 +175,7 @@ class Bench:
                 newest[contribution.peer] = max(contribution.serial, newest.get(contribution.peer, 0))
         return tuple(Contribution(p, newest[p]) for p in hoped) if all(p in newest for p in hoped) else None
 
-    async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
+    async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
         member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
@@ -180,8 +183,8 @@ class Bench:
         weights = [_weights(member, self._announced, target) for _, target in batch]
         limit = float(np.finfo(np.float32).max) / len(self._layout.groups)
 
-        def job() -> tuple[list[tuple[Unit, Sum | Reduction]], _Unusable | None]:
-            made: list[tuple[Unit, Sum | Reduction]] = []
+        def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
+            made: list[tuple[Cell, Sum | Reduction]] = []
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
                 first, end = grid.bounds(unit[1])
                 try:
@@ -201,7 +204,7 @@ class Bench:
             return
         for unit, each in made:
             if isinstance(each, Reduction):
-                keep_result(member, self._plan, self._announced, unit[1], each)
+                keep_result(member, self._plan, self._announced, unit, each)
             else:
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
@@ -233,9 +236,10 @@ class Bench:
     def _due_means(self, present: Plan, look: dict[int, None]) -> list[tuple[int, bytes, list[Sum]]]:
         """Return the chunks whose groups' sums are all here, for which set, and those sums, if that is not made yet."""
         due = []
-        for index in self._roots:
+        for unit in self._roots:
+            index = unit[1]
             of, sums = self._sums_of(present, index) if index in look else (b"", [])
-            reduced = self._owned.reduced.get(index)
+            reduced = self._owned.reduced.get(unit)
             if sums and (reduced is None or reduced.of != of):
                 due.append((index, of, sums))
         return due
@@ -272,19 +276,20 @@ class Bench:
         made = await member.aside(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
         if member.plan is not None and plan_id(member.plan) == plan_id(self._plan):
             for index, reduction in made:
-                keep_result(member, self._plan, self._announced, index, reduction)
+                keep_result(member, self._plan, self._announced, (0, index), reduction)
 
 
-def keep_result(member: Member, plan: Plan, announced: OpenRound, index: int, reduction: Reduction) -> None:
-    """Take in a chunk of the result: as an owner to pass it on, as a member to apply it."""
-    if index in member.layout(plan).indexes(member.me):
+def keep_result(member: Member, plan: Plan, announced: OpenRound, unit: Cell, reduction: Reduction) -> None:
+    """Take in a chunk of a result: as an owner to pass it on, as a member to apply it."""
+    layout, index = member.layout(plan), unit[1]
+    if unit in layout.results(member.me):
         owned = member.owning(plan.key)
-        owned.reduced[index] = reduction
-        owned.order.append(index)
+        owned.reduced[unit] = reduction
+        owned.order.append(unit)
         owned.touched[index] = None
         owned.arrived.notify()
         owned.returned.notify()
-    if member.me in announced.members:
+    if layout.takes(member.me, unit[0]) if layout.circles else member.me in announced.members:
         if not member.incoming:
             member.changes.notify()
         member.incoming[index] = reduction

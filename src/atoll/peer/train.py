@@ -16,7 +16,7 @@ import numpy as np
 from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
-from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Shift
+from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
@@ -120,7 +120,7 @@ async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained
     engine = member.engine
     cost = engine.cost(sum(len(step.samples) for step in steps))
     match member.channel.what:
-        case Delta():
+        case Delta() | Params():
             return await member.box.compute.run(lambda: engine.train(steps), cost)
         case Grad():
             trained, stint.gradient = await member.box.compute.run(
@@ -183,6 +183,8 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+    if member.sends_weights(stint.key):
+        return partial(_weights, member.engine, member.unit_of(stint.key.version))
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
     assert start is not None, "there have been steps from somewhere"
     return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
@@ -190,6 +192,13 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
 
 def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
     return gradient[first:end] / steps
+
+
+def _weights(engine: Engine, unit: Unit, first: int, end: int) -> Vector:
+    weights = np.empty(end - first, np.float32)
+    for at, run in unit.runs(first, end):
+        weights[at : at + run.stop - run.start] = engine.weights(run.start, run.stop)
+    return weights
 
 
 def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:

@@ -31,12 +31,12 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
+from atoll.spec.recipe import Block, Channel, Delay, Feedback, Forget, Grad, Growing, OneRound, Params
 from atoll.swarm import lease
-from atoll.swarm.log import ClosedRound, OpenRound
+from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
-from atoll.sync.merge import Anchor, advance, finish
+from atoll.sync.merge import Anchor, advance, approach, finish, meet
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
 
@@ -113,7 +113,7 @@ def _to_do(member: Member) -> OpenRound | None:
 
 async def _take_part(member: Member, announced: OpenRound) -> None:
     """Work through our lease and contribute; then apply what was committed."""
-    if announced.base != member.digest:
+    if announced.base and announced.base != member.digest:
         await _heal(member, announced)
         return
     stint = await _begin(member, announced)
@@ -243,7 +243,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
 
 def _leaves_a_trace(member: Member) -> bool:
     """Return whether work moves our private state; gradients that are sent whole do not."""
-    return isinstance(member.channel.what, Delta) or member.private.moves
+    return not isinstance(member.channel.what, Grad) or member.private.moves
 
 
 async def _keep_private(member: Member, version: int) -> None:
@@ -293,20 +293,64 @@ async def catch_up(member: Member) -> None:
     _note_behind(member)
     committed = member.past[member.anchor.version + 1].committed
     assert committed is not None
+    if not committed.result:
+        await _go_on(member, committed)
+    else:
+        await _move(member, committed)
+    _note_behind(member)
+    if member.anchor.version >= member.history.version:
+        await member.store.drop_partial()
+
+
+async def _move(member: Member, committed: ClosedRound) -> None:
+    """Get what is ours of a round and apply it; or the whole state, where that is less or there is no other way."""
     result = await _own_result(member, committed)
     fetched = result is None
     if result is None:
-        if _lacking_bytes(member) > state_bytes(member) and await _downloaded(member):
+        lacking_bytes = _lacking_bytes(member)
+        if lacking_bytes > state_bytes(member) and await _downloaded(member, bytes_max=lacking_bytes):
             return
         try:
             result = await fetch_result(member, committed)
         except PeerError as error:
-            await _try_otherwise(member, error)
+            if committed.key.scope == CIRCLES:
+                await _pass_over(member, committed, f"what its circle made is gone: {error}")
+            else:
+                await _try_otherwise(member, error)
             return
     await _apply(member, committed, result, fetched=fetched)
-    _note_behind(member)
-    if member.anchor.version >= member.history.version:
-        await member.store.drop_partial()
+
+
+async def _go_on(member: Member, committed: ClosedRound) -> None:
+    """Be at the next version with what we have; who has been away for long takes the weights of another instead."""
+    if _is_strange(member) and await _downloaded(member):
+        return
+    await _pass_over(member, committed, "we were in no circle of it, or nobody gave anything to ours")
+
+
+def _is_strange(member: Member) -> bool:
+    """Return whether our weights are so old, or those of the beginning, that others' would suffer from them.
+
+    A round of all that is still to come puts everybody in the same place, wherever it was before.
+    """
+    versions = range(member.anchor.version + 1, member.history.version + 1)
+    if any((past := member.past.get(version)) is None or past.of_all for version in versions):
+        return False
+    return member.anchor.version == 0 or len(versions) > NEAR
+
+
+async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
+    """Take the version without a change of weights."""
+    key, anchor = committed.key, member.anchor
+    member.anchor = Anchor(key.version, anchor.weights, anchor.outer)
+    member.digest = await member.aside(member.anchor.digest)
+    await _settle(member, committed)
+    member.held, member.spare = None, {}
+    member.box.journal.write(
+        events.RoundPassedOver(channel=key.channel, version=key.version, anchor=member.digest, why=why)
+    )
+    await _checkpoint(member)
+    _stand_if_near(member)
 
 
 def _note_behind(member: Member) -> None:
@@ -324,10 +368,10 @@ def _lacking_bytes(member: Member) -> int:
     return (member.history.version - member.anchor.version) * result_bytes(member)
 
 
-async def _downloaded(member: Member) -> bool:
+async def _downloaded(member: Member, *, bytes_max: float = math.inf) -> bool:
     """Return whether a snapshot brought us nearer; where it did not, the journal says why."""
     try:
-        await _download(member, newer_than=member.anchor.version, bytes_max=_lacking_bytes(member))
+        await _download(member, newer_than=member.anchor.version, bytes_max=bytes_max)
         return True
     except PeerRefused:
         return False  # the results are fewer bytes after all
@@ -351,32 +395,39 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 
 
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
-    """Step the anchor by a committed result, exactly as every other member does."""
-    version = committed.key.version
+    """Step the anchor by a committed result, exactly as every other member does that it is for."""
+    key, version = committed.key, committed.key.version
     channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = 1.0
     if channel.merge.scheduled:
         schedule = member.run.recipe.work.schedule
         factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
+    step, asked = _step_of(member, key, factor), isinstance(member.run.recipe.work.quota, Growing)
+    given = await _given(member, key)
 
-    asked = isinstance(member.run.recipe.work.quota, Growing)
-
-    def job() -> tuple[Anchor, str, float]:
+    def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
-        stepped = _stepped(channel, unit, anchor, result, factor)
+        stepped = _stepped(channel, unit, anchor, result, step)
         finish(channel.merge.outer, stepped, layout, factor)
-        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0
+        apart = _apart(channel, unit, result, given) if given is not None else 0.0
+        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
-    member.anchor, member.digest, member.moved = await member.aside(job, vectors=4)
+    member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
-    key = committed.key
     _keep_left_out(member, committed, result)
     await _settle(member, committed)
     member.held, member.spare = None, {}
     member.box.journal.write(
-        events.RoundApplied(channel=key.channel, version=version, anchor=member.digest, fetched=fetched)
+        events.RoundApplied(
+            channel=key.channel,
+            version=version,
+            anchor=member.digest,
+            fetched=fetched,
+            circle=committed.result if key.scope == CIRCLES else "",
+            apart=apart,
+        )
     )
     _count_traffic(member)
     await _checkpoint(member)
@@ -389,9 +440,39 @@ def _distance(before: Vector, after: Vector) -> float:
     return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
-def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float) -> Anchor:
+Take = Callable[[Anchor, Vector], object]
+"""Moves some elements of an anchor by those of a result."""
+
+
+def _step_of(member: Member, key: Key, factor: float) -> Take:
+    """Return what a round's result does to the anchor."""
+    channel = member.channel
+    if key.scope == ALL and not channel.common:
+        return meet
+    take = approach if isinstance(channel.what, Params) else advance
+    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor)
+
+
+async def _given(member: Member, key: Key) -> Vector | None:
+    """Return the weights that we gave to a round, where each has its own and they are at hand."""
+    ours = member.own is not None and member.own.key == key
+    if member.channel.common or not ours or not member.sends_weights(key):
+        return None
+    return await member.job(member.engine.weights)
+
+
+def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float:
+    """Return how far weights are from merged ones, as a part of their length."""
+    merged = np.empty(unit.grid.size, np.float32)
+    for index, chunk in enumerate(result.chunks):
+        first, end = unit.grid.bounds(index)
+        merged[first:end] = decoded(channel.what.merged(), chunk, end - first)
+    return _distance(unit.take(given).copy(), merged)
+
+
+def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
-    codec, outer = channel.what.merged(), channel.merge.outer
+    codec = channel.what.merged()
     bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
@@ -401,7 +482,7 @@ def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, facto
             for start in range(run.start, run.stop, STEP_ELEMENTS):
                 stop = min(start + STEP_ELEMENTS, run.stop)
                 part = merged[at + start - run.start : at + stop - run.start]
-                advance(outer, anchor.part(start, stop), part, factor)
+                step(anchor.part(start, stop), part)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 

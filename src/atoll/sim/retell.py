@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
+from atoll.swarm.log import Entry, Key, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
 
 class Announced(NamedTuple):
@@ -24,6 +24,7 @@ class Announced(NamedTuple):
     """Digest of the anchor that it starts from."""
     ahead: dict[bytes, list[int]]
     """The positions that each member goes on with while the round is exchanged."""
+    key: Key
 
 
 class Committed(NamedTuple):
@@ -71,7 +72,7 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 leases = {peer: kept[peer] if peer in kept else pool.take(quota) for peer, quota in each.items()}
                 more = {peer: pool.take(quota) for peer, quota in each.items()} if ahead else {}
                 begun = {}
-                announced.append(Announced(key.version, members, leases, base, more))
+                announced.append(Announced(key.version, members, leases, base, more, key))
             case RoundCommitted(who=who, result=result):
                 last = announced[-1]
                 committed.append(Committed(last, _marked(who, last.members), result))

@@ -49,16 +49,25 @@ from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
     AllGather,
+    Assign,
     Blend,
+    Channel,
+    Circles,
     Delay,
     Delta,
+    Drawn,
     Every,
     Fragments,
     Grad,
+    Lattice,
     Mean,
+    Merge,
     OneRound,
     Overlap,
+    Params,
     Recipe,
+    Ring,
+    Sgd,
     Shift,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
@@ -95,6 +104,14 @@ OVERLAPS: tuple[Overlap, ...] = (
     OneRound(eager=False),
     OneRound(),
 )
+IN_CIRCLES = 0.15
+"""Part of the runs in which peers exchange in circles, each with weights of its own."""
+CIRCLES: tuple[Circles, ...] = (
+    Circles(pattern=Drawn(), all_every=4),
+    Circles(pattern=Lattice(side=2), all_every=3),
+    Circles(pattern=Lattice(side=3)),
+    Circles(pattern=Ring()),
+)
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
 COUNCIL = 5
@@ -115,7 +132,14 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None, fragments: int = 0) -> Recipe:
+def _recipe(
+    name: str,
+    *,
+    gathers: bool = False,
+    overlap: Overlap | None = None,
+    fragments: int = 0,
+    circles: Circles | None = None,
+) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
@@ -130,6 +154,10 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
+    if circles is not None and isinstance(channel.what, Delta):
+        outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
+        what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
+        channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=Merge(outer=outer))
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
@@ -143,9 +171,10 @@ def run_of(
     gathers = not recipe and rng.random() < GATHERS
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
+    circles = rng.choice(CIRCLES) if not recipe and rng.random() < IN_CIRCLES else None
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments),
+        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, circles=circles),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

@@ -16,6 +16,7 @@ from atoll.spec.recipe import (
     GROUP_MAX,
     Accumulate,
     AdamW,
+    All,
     AllGather,
     Assign,
     Bf16,
@@ -31,9 +32,11 @@ from atoll.spec.recipe import (
     Cyclic,
     Delay,
     Delta,
+    Drawn,
     E3m0,
     Every,
     Feedback,
+    Forget,
     Fp16,
     Fp32,
     Fragments,
@@ -41,9 +44,12 @@ from atoll.spec.recipe import (
     Growing,
     Int8,
     Lamb,
+    Lattice,
     Muon,
     OneRound,
+    Params,
     Recipe,
+    Ring,
     Sgd,
     Sign,
     Stochastic,
@@ -65,6 +71,7 @@ _BPE = re.compile(r"^bpe-([1-9][0-9]{2,6})$")
 _VOCABULARY_MIN = 260
 _SEED_MAX = 2**63 - 1
 FRAGMENTS_MAX = 1024
+DIMENSIONS_MAX = 8
 _COUNT_MAX = 2**53  # beyond it a float, and so another program, could not tell two counts apart
 
 
@@ -191,9 +198,7 @@ def _work_rules(work: Work) -> Iterator[Rule]:
 def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
     yield from _when_rules(path, channel)
     yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
-    route = channel.whom.route
-    if isinstance(route, Butterfly):
-        yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
+    yield from _whom_rules(path, channel)
     yield from _wire_rules(path, channel)
     yield from _overlap_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
@@ -210,6 +215,49 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         case Delta():
             hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+        case Params():
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            yield not accumulates, (*path, "what"), "weights stay where they are: the inner work only accumulates", hint
+            exact = isinstance(channel.what.codec, Fp32 | Fp16 | Bf16) and channel.what.residual == Forget()
+            hint = 'choose codec { kind = "fp32" }, "fp16" or "bf16" without feedback, or exchange { kind = "delta" }'
+            yield exact, (*path, "what"), "weights as coarse as that are no model any more", hint
+            hint = 'choose { kind = "block" }, or exchange { kind = "delta" }'
+            said = "what a peer goes on with is known by how far it went, not by where it is"
+            yield isinstance(channel.overlap, Block), (*path, "overlap"), said, hint
+
+
+def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    whom, path = channel.whom, (*path, "whom")
+    if isinstance(whom, All):
+        if isinstance(whom.route, Butterfly):
+            yield _within((*path, "route", "group"), whom.route.group, 2, GROUP_MAX)
+        return
+    yield _within((*path, "all_every"), whom.all_every, 0)
+    match whom.pattern:
+        case Lattice(side=side, dimensions=dimensions):
+            yield _within((*path, "pattern", "side"), side, 2, GROUP_MAX)
+            yield _within((*path, "pattern", "dimensions"), dimensions, 1, DIMENSIONS_MAX)
+        case Drawn(size=size):
+            yield _within((*path, "pattern", "size"), size, 2, GROUP_MAX)
+        case Ring(reach=reach):
+            yield _within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
+    yield from _circle_rules(path, channel)
+
+
+def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with models that differ from peer to peer."""
+    what, all_ = channel.what, 'or choose whom { kind = "all" }'
+    common = isinstance(what, Grad)
+    yield not common, path, "gradients are taken at one common anchor", f'exchange {{ kind = "params" }}, {all_}'
+    plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
+    said = "circles exchange whole models after a fixed number of steps, and wait for the result"
+    yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    own = isinstance(channel.merge.outer, Assign | Sgd)
+    said = "an outer optimizer that counts its steps would count others than everybody's"
+    yield own, path, said, f'choose merge.outer of kind "assign" or "sgd", {all_}'
+    sent = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.residual == what.owners == Forget()
+    said = "in a round of all weights travel in the form of contributions, which is too coarse for that"
+    yield sent, path, said, f'choose codec {{ kind = "fp32" }}, "fp16" or "bf16" without feedback, {all_}'
 
 
 def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:

@@ -178,7 +178,11 @@ class Grad(_Quantity, tag="grad"):
     """The mean gradient of the steps since the last exchange, taken at the anchor."""
 
 
-What = Delta | Grad
+class Params(_Quantity, tag="params"):
+    """The local weights themselves."""
+
+
+What = Delta | Grad | Params
 
 
 # whom: which peers, by which route
@@ -208,7 +212,44 @@ class All(Axis, tag="all"):
     route: Route = Butterfly()
 
 
-Whom = All
+class Lattice(Axis, tag="lattice"):
+    """Members have places on a lattice of so many dimensions: a round is along one of them, the next along the next."""
+
+    side: int
+    """Members along a dimension: those of a circle, at most; fewer where fewer have places enough."""
+    dimensions: int = 2
+    """At least; more where there are more members than places."""
+
+
+class Drawn(Axis, tag="drawn"):
+    """By lot, drawn anew for every round; who is over makes a circle larger."""
+
+    size: int = 2
+
+
+class Ring(Axis, tag="ring"):
+    """Everybody with those next to it on either side: each takes from a circle of its own."""
+
+    reach: int = 1
+
+
+Pattern = Lattice | Drawn | Ring
+
+
+class Circles(Axis, tag="circles"):
+    """A few members with each other, others among themselves: each keeps a model of its own, and these stay near."""
+
+    pattern: Pattern
+    all_every: int = 0
+    """Every so many rounds all members take the mean of all; 0: in the last round only, which makes the run's model."""
+
+    @property
+    def route(self) -> Route:
+        """Return how a circle exchanges: its members own shares, as all do in a round of all."""
+        return Butterfly()
+
+
+Whom = All | Circles
 
 
 # merge: how contributions are weighed, combined and applied
@@ -316,7 +357,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     overlap: Overlap = Block()
     late: Discard = Discard()
     home: Replicated = Replicated()
-    consistency: Literal["common"] = "common"
+
+    @property
+    def common(self) -> bool:
+        """Return whether all members have the same model after every round."""
+        return isinstance(self.whom, All)
 
 
 # work: what happens between exchanges

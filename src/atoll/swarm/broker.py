@@ -16,9 +16,11 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Block
+from atoll.spec.recipe import Block, Circles
 from atoll.spec.run import Run, canonical, identity
+from atoll.swarm.circles import of_all
 from atoll.swarm.log import (
+    CIRCLES,
     CouncilChanged,
     Entry,
     EpochStarted,
@@ -384,7 +386,10 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     version = history.version + 1
     key = Key(broker.channel, version, unit=broker.run.recipe.channel[broker.channel].when.unit(version))
     broker, quotas, notes = quotas_of(broker, key, ready)
-    ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
+        key = replace(key, scope=CIRCLES)
+    ahead = overlaps(broker.run) and not last
     broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead))
     return broker, [*notes, *actions]
 
@@ -410,12 +415,16 @@ def _ready(broker: Broker) -> tuple[bytes, ...]:
 def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
     """Return the digest of the newest anchor that most report, our own in a tie; None while too few stand there.
 
+    Empty where each has an anchor of its own, after a round of circles.
+
     Too few: neither our own member nor more than half of those who would take part.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
     digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
     if broker.me not in digests and 2 * sum(p in digests for p in ready) <= len(ready):
         return None
+    if broker.history.last is not None and broker.history.last.circles:
+        return ""  # everybody has its own
     counts = Counter(digests.values())
     most = [digest for digest, count in counts.items() if count == max(counts.values())]
     return digests[broker.me] if digests.get(broker.me) in most else min(most)

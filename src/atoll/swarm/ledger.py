@@ -73,6 +73,7 @@ def _committed(
         samples=samples,
         tokens=samples * tokens_per_sample,
         result=closed.result,
+        circles=list(closed.circles),
         round_s=round_s,
         counted=_pairs(counted),
         returned=_pairs(closed.returned),

@@ -2,7 +2,7 @@
 
 The council writes it, everybody reads it. A record is durable before anybody hears of it. `apply` is the
 only way a record takes effect, so two peers with the same prefix have the same history. Records name
-rounds by a key (channel, version, scope, unit); today's only scope is "all" and only unit is "model".
+rounds by a key (channel, version, scope, unit): whether all exchange with all or in circles, and what.
 """
 
 from __future__ import annotations
@@ -24,13 +24,16 @@ from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
 
+ALL, CIRCLES = "all", "circles"
+"""Scopes: all members together, or each with those of its circle."""
+
 
 class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Which exchange: everything on the wire and in the log is named by one."""
 
     channel: str
     version: int
-    scope: str = "all"
+    scope: str = ALL
     unit: str = "model"
 
 
@@ -89,7 +92,7 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     quotas: tuple[int, ...]
     """Samples for each who takes part, in that order; a single number holds for all."""
     base: str
-    """Digest of the anchor that the round starts from."""
+    """Digest of the anchor that the round starts from; empty: each member has its own."""
     roster: int
     ahead: bool = False
     """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
@@ -102,6 +105,9 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     who: bytes
     """A bit for each member of the round."""
     result: str
+    """The root over its chunks' digests, or over the roots of its circles."""
+    circles: tuple[str, ...] = ()
+    """The root of each circle's result, where the round was in circles; empty: nobody gave anything to it."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -182,6 +188,7 @@ class ClosedRound(Struct, frozen=True):
     result: str
     returned: Lease = ()
     """What its other members had leased, sorted and joined."""
+    circles: tuple[str, ...] = ()
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -277,9 +284,11 @@ def announcement(
     return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead)
 
 
-def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:
+def commitment(
+    open_: OpenRound, contributors: Iterable[bytes], result: str, circles: tuple[str, ...] = ()
+) -> RoundCommitted:
     """Return the record by which an open round ends well."""
-    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result)
+    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result, circles)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -330,7 +339,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         version=committed.key.version,
         open=None,
         begun=open_ if open_.ahead else None,
-        last=ClosedRound(committed.key, contributors, committed.result, unused),
+        last=ClosedRound(committed.key, contributors, committed.result, unused, committed.circles),
         returned=lease.give_back(history.returned, [unused]),
         samples=history.samples + sum(open_.quotas) - lease.size(unused),
     )

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import AllGather, Butterfly, Route
+from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import OpenRound
 from atoll.swarm.shares import (
     Shard,
@@ -44,6 +45,8 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
+    if circles := circles_of(broker.whom, announced.key, announced.members):
+        return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
     notes: list[Action] = []
@@ -60,6 +63,20 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
         for shard in cut(broker.bulk.chunks, list(one.best), [broker.shares[p] for p in one.best], group)
     ]
     return broker, tuple(shards), notes
+
+
+def _by_circle(broker: Broker, circles: Sequence[Circle], able: Sequence[bytes]) -> Shards:
+    """Return shards by the rates measured, circle by circle; one in which nobody can own is served by the broker.
+
+    They are other circles in every round: there is nothing to hold on to, and nothing to say about it.
+    """
+    shards: list[Shard] = []
+    for number, circle in enumerate(circles):
+        owners = [p for p in able if p in circle.takers] or [broker.me]
+        rates, _ = _rates(broker, owners)
+        caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(circle.givers)) for p in owners]
+        shards += cut(broker.bulk.chunks, owners, solve(rates, len(circle.givers), caps), number)
+    return tuple(shards)
 
 
 class Sharing(Struct, frozen=True):
@@ -123,7 +140,7 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
 
 
 def _route(broker: Broker) -> Route:
-    return next(iter(broker.run.recipe.channel.values())).whom.route
+    return broker.whom.route
 
 
 def gathers(broker: Broker, shards: Shards) -> bool:
@@ -179,10 +196,16 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
     shards: list[Shard] = []
     for group in range(1 + max(shard.group for shard in round_.shards)):
         own = tuple(shard for shard in round_.shards if shard.group == group)
-        heirs = [p for p in owners_of(own) if p in here] or left or reached or [broker.me]
+        others = [] if round_.circles else left or reached  # what a circle makes is no business of the others
+        heirs = [p for p in owners_of(own) if p in here] or _takers(round_, group, reached) or others or [broker.me]
         rates, _ = _rates(broker, heirs)
         shards += take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))
     return tuple(shards)
+
+
+def _takers(round_: Round, group: int, reached: Sequence[bytes]) -> list[bytes]:
+    """Return who of a circle could own what nobody of it does."""
+    return [p for p in reached if p in round_.circles[group].takers] if round_.circles else []
 
 
 def doubt(broker: Broker, owner: bytes, by: bytes, version: int, *, never: bool) -> tuple[Broker, list[Action]]:

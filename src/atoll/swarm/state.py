@@ -9,7 +9,9 @@ from __future__ import annotations
 from msgspec import Struct
 
 from atoll import journal
+from atoll.spec.recipe import Whom
 from atoll.spec.run import AllowList, Run
+from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
@@ -128,6 +130,8 @@ class Round(Struct, frozen=True, kw_only=True):
     first_attempt: int
     shards: tuple[Shard, ...]
     gather: bool = False
+    circles: tuple[Circle, ...] = ()
+    """Who exchanges with whom; none: all with all."""
     settled: tuple[Contribution, ...] | None = None
     settled_s: float = 0.0
     patient_until_s: float = 0.0
@@ -208,6 +212,10 @@ class Broker(Struct, frozen=True, kw_only=True):
     @property
     def channel(self) -> str:
         return next(iter(self.run.recipe.channel))
+
+    @property
+    def whom(self) -> Whom:
+        return self.run.recipe.channel[self.channel].whom
 
     @property
     def bulk(self) -> Bulk:

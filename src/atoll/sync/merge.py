@@ -102,6 +102,21 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> 
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
+def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> None:
+    """Take the outer optimizer's step towards merged weights: who assigns them is there, to the bit."""
+    if isinstance(outer, Assign):
+        anchor.weights[:] = merged
+    else:
+        advance(outer, anchor, anchor.weights - merged, rate)
+
+
+def meet(anchor: Anchor, merged: Vector) -> None:
+    """Be where everybody is: at the merged weights, with an outer optimizer that has seen nothing yet."""
+    anchor.weights[:] = merged
+    for vector in anchor.outer.values():
+        vector[:] = 0.0
+
+
 def finish(outer: Outer, anchor: Anchor, layout: Mapping[str, int], rate: float = 1.0) -> None:
     """Take what is left of a step that needs whole tensors, once all of a result has come through `advance`.
 
