@@ -18,10 +18,10 @@ from atoll.spec.recipe import (
     Delta,
     Drawn,
     Lattice,
+    Neighbours,
     Outer,
     Params,
     Pattern,
-    Ring,
     Sgd,
     What,
     Whom,
@@ -85,8 +85,8 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
         (Drawn(), HEAVY, Params()),
         (Drawn(), HEAVY, Delta()),
         (Lattice(side=2), Assign(), Params()),
-        (Ring(), Assign(), Params()),
-        (Ring(), HEAVY, Params()),
+        (Neighbours(), Assign(), Params()),
+        (Neighbours(), HEAVY, Params()),
     ],
 )
 def test_circles_are_what_a_loop_by_hand_makes_of_them(pattern: Pattern, outer: Outer, what: What) -> None:
@@ -123,7 +123,7 @@ def test_one_circle_of_everybody_is_an_exchange_of_all(pattern: Pattern) -> None
 
 
 def test_a_round_of_all_every_time_is_local_sgd() -> None:
-    always = trained(run_of(Circles(pattern=Ring(), all_every=1), outer=Assign()), PEERS)
+    always = trained(run_of(Circles(pattern=Neighbours(), all_every=1), outer=Assign()), PEERS)
     local_sgd = trained(run_of(All(), outer=Assign(), what=Delta()), PEERS)
     assert apart(weights_of(always), weights_of(local_sgd)) < SAME
 

@@ -283,7 +283,7 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
         ({"whom.pattern": "{kind='drawn', size=1}"}, "whom.pattern.size", "out of range"),
         ({"whom.pattern": "{kind='lattice', side=1}"}, "whom.pattern.side", "out of range"),
         ({"whom.pattern": "{kind='lattice', side=4, dimensions=9}"}, "whom.pattern.dimensions", "out of range"),
-        ({"whom.pattern": "{kind='ring', reach=0}"}, "whom.pattern.reach", "out of range"),
+        ({"whom.pattern": "{kind='neighbours', reach=0}"}, "whom.pattern.reach", "out of range"),
         ({"whom.all_every": "-1"}, "whom.all_every", "out of range"),
         ({"what": "{kind='params', codec={kind='int8'}}"}, "whom", "too coarse"),
         ({"what": "{kind='params', codec={kind='int8'}}", "whom": "{kind='all'}"}, "what", "no model any more"),

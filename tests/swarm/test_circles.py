@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import All, Circles, Drawn, Lattice, Pattern, Ring
+from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern
 from atoll.swarm.circles import Circle, circle_of, circles_of, of_all
 from atoll.swarm.log import ALL, CIRCLES, Key
 
@@ -18,8 +18,8 @@ PATTERNS: list[Pattern] = [
     Lattice(side=2, dimensions=3),
     Drawn(),
     Drawn(size=5),
-    Ring(),
-    Ring(reach=2),
+    Neighbours(),
+    Neighbours(reach=2),
 ]
 
 
@@ -71,10 +71,10 @@ def test_a_lattice_is_as_large_as_its_members_need(count: int, sizes: list[int])
 
 def test_neighbours_on_a_ring_are_those_next_to_one_and_on_a_small_one_everybody() -> None:
     a, b, c, d, e = names(5)
-    found = circles(Ring(), 1, (a, b, c, d, e))
+    found = circles(Neighbours(), 1, (a, b, c, d, e))
     assert found[0] == Circle((a, b, e), (a,))
     assert found[2] == Circle((b, c, d), (c,))
-    assert [circle.givers for circle in circles(Ring(), 1, (a, b, c))] == [(a, b, c)] * 3
+    assert [circle.givers for circle in circles(Neighbours(), 1, (a, b, c))] == [(a, b, c)] * 3
 
 
 # how fast models come together
@@ -125,12 +125,12 @@ def test_pairs_mix_by_half_a_round_and_a_ring_as_its_graph_says() -> None:
     a_round = 31 / 64 + 32 / 64**2
     assert pairs == pytest.approx([a_round**4, a_round**10], rel=0.3)
     assert pairs == pytest.approx([5.7e-2, 4.8e-4], rel=1.0), "another simulation, of one draw"
-    ring = [left(Ring(), 64, rounds) for rounds in (4, 10)]
+    ring = [left(Neighbours(), 64, rounds) for rounds in (4, 10)]
     assert ring == pytest.approx([0.16, 0.095], rel=0.5)
 
 
 def test_on_a_ring_what_is_left_in_the_end_falls_with_the_second_eigenvalue() -> None:
     count, few, many = 12, 40, 60
     second = (1 + 2 * math.cos(2 * math.pi / count)) / 3
-    fell = left(Ring(), count, many) / left(Ring(), count, few)
+    fell = left(Neighbours(), count, many) / left(Neighbours(), count, few)
     assert fell == pytest.approx(second ** (2 * (many - few)), rel=0.2)

@@ -62,11 +62,11 @@ from atoll.spec.recipe import (
     Lattice,
     Mean,
     Merge,
+    Neighbours,
     OneRound,
     Overlap,
     Params,
     Recipe,
-    Ring,
     Sgd,
     Shift,
 )
@@ -110,7 +110,7 @@ CIRCLES: tuple[Circles, ...] = (
     Circles(pattern=Drawn(), all_every=4),
     Circles(pattern=Lattice(side=2), all_every=3),
     Circles(pattern=Lattice(side=3)),
-    Circles(pattern=Ring()),
+    Circles(pattern=Neighbours()),
 )
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""

@@ -46,10 +46,10 @@ from atoll.spec.recipe import (
     Lamb,
     Lattice,
     Muon,
+    Neighbours,
     OneRound,
     Params,
     Recipe,
-    Ring,
     Sgd,
     Sign,
     Stochastic,
@@ -239,7 +239,7 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield _within((*path, "pattern", "dimensions"), dimensions, 1, DIMENSIONS_MAX)
         case Drawn(size=size):
             yield _within((*path, "pattern", "size"), size, 2, GROUP_MAX)
-        case Ring(reach=reach):
+        case Neighbours(reach=reach):
             yield _within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
     yield from _circle_rules(path, channel)
 

@@ -227,13 +227,13 @@ class Drawn(Axis, tag="drawn"):
     size: int = 2
 
 
-class Ring(Axis, tag="ring"):
-    """Everybody with those next to it on either side: each takes from a circle of its own."""
+class Neighbours(Axis, tag="neighbours"):
+    """In a ring, everybody with those next to it on either side: each takes from a circle of its own."""
 
     reach: int = 1
 
 
-Pattern = Lattice | Drawn | Ring
+Pattern = Lattice | Drawn | Neighbours
 
 
 class Circles(Axis, tag="circles"):

@@ -1,12 +1,12 @@
 """Who exchanges with whom in a round that is not of all: circles, which follow from the round's number and its members.
 
 Each circle has those who give their contribution to it and those who take its result, in canonical order. Mostly these
-are the same, and every member is in one circle; on a ring everybody takes from a circle of its own and gives to
-its neighbours' too. Everybody works the circles out from the log alone; nobody has to be told.
+are the same, and every member is in one circle; neighbours stand in a ring, and everybody takes from a circle of its own
+and gives to those next to it too. Everybody works the circles out from the log alone; nobody has to be told.
 
     lattice, side 3      round 1: | a b c | d e f | g h i |      round 2: | a d g | b e h | c f i |
     drawn, size 2        round 1: | a f | b d | c e |            round 2: | a b | c f | d e |
-    ring, reach 1        a from (f a b), b from (a b c), c from (b c d), ...
+    neighbours, reach 1  a from (f a b), b from (a b c), c from (b c d), ...
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import lru_cache
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Lattice, Pattern, Ring, Whom
+from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern, Whom
 from atoll.swarm.log import CIRCLES, Key
 
 
@@ -53,7 +53,7 @@ def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...]) -> Iterabl
             return _alike(_along(members, side, turn % dimensions))
         case Drawn(size=size):
             return _alike(_cut(_drawn(turn, members), max(1, len(members) // size)))
-        case Ring(reach=reach):
+        case Neighbours(reach=reach):
             return _around(members, reach)
 
 
