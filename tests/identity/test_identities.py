@@ -9,7 +9,21 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Step
-from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Muon, Outer, Sgd, TopK
+from atoll.spec.recipe import (
+    AdamW,
+    AllGather,
+    Assign,
+    Butterfly,
+    Cosine,
+    Delta,
+    Feedback,
+    Fp32,
+    Inner,
+    Muon,
+    Outer,
+    Sgd,
+    TopK,
+)
 from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
 
@@ -50,6 +64,25 @@ def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, same: f
     weights = weights_of(trained(run, 1))
     assert apart(weights, start) > 1e-3
     assert apart(weights, plain.weights()) < same
+
+
+def test_groups_of_unequal_size_that_pass_on_sums_and_weights_come_to_the_flat_mean_by_samples() -> None:
+    tree, flat = (
+        trained(
+            diloco(
+                inner=Sgd(lr=0.3),
+                outer=Assign(),
+                steps=2,
+                rounds=2,
+                start_with=5,
+                weights="samples",
+                route=Butterfly(group=group),
+            ),
+            5,
+        )
+        for group in (3, 64)
+    )
+    assert apart(weights_of(tree), weights_of(flat)) < SAME
 
 
 def test_one_peer_follows_the_schedule_as_plain_training_does() -> None:

@@ -47,6 +47,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
+    "hierarchical": {"whom": All()},
     "howcw": {"overlap": Block()},
     "gossip": {"whom": All()},
     "gossip-pga": {"whom": All()},

@@ -1,7 +1,7 @@
 """Who exchanges with whom in a round that is not of all: circles, which follow from the round's number and its members.
 
 Each circle has those who give their contribution to it and those who take its result, in canonical order. Mostly these
-are the same, and every member is in one circle; neighbours stand in a ring, and everybody takes from a circle of its own
+are the same, and every member is in one circle. Neighbours stand in a ring: everybody takes from a circle of its own
 and gives to those next to it too. Everybody works the circles out from the log alone; nobody has to be told.
 
     lattice, side 3      round 1: | a b c | d e f | g h i |      round 2: | a d g | b e h | c f i |
