@@ -8,12 +8,10 @@ from typing import Any
 from msgspec import Struct
 
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import Accumulate, Recipe
+from atoll.spec.recipe import Accumulate, All, Block, Every, Fp32, Grad, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_time
-
-DDP = "ddp"
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -47,8 +45,26 @@ class Comparison(Struct, frozen=True, kw_only=True):
     stands_for_parameters: int = 0
     version: str = ""
 
-    def entry(self, label: str) -> Entry | None:
-        return next((entry for entry in self.entries if entry.trial.label == label), None)
+    @property
+    def solo(self) -> Trial | None:
+        """One peer alone, if it was played."""
+        return next((entry.trial for entry in self.entries if entry.trial.label == SOLO), None)
+
+    @property
+    def baseline(self) -> Trial | None:
+        """What the others are measured against: the first recipe that is DDP, whatever it is called."""
+        together = (entry for entry in self.entries if entry.trial.label != SOLO)
+        return next((entry.trial for entry in together if is_ddp(entry.run.recipe)), None)
+
+
+def is_ddp(recipe: Recipe) -> bool:
+    """Return whether everybody's whole gradients are exchanged at every step and waited for."""
+    if len(recipe.channel) != 1:
+        return False
+    (channel,) = recipe.channel.values()
+    whole = isinstance(channel.what, Grad) and channel.what.codec == channel.what.merged() == Fp32()
+    waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
+    return whole and waited_for and channel.when == Every(steps=1)
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -73,22 +89,17 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def rows(comparison: Comparison) -> list[Row]:
     """Return the table of a comparison, in the order the recipes were named, one peer alone first."""
-    solo, ddp = (_held_out(comparison.entry(label)) for label in (SOLO, DDP))
-    reference = comparison.entry(DDP)
-    return [_row(entry.trial, solo, ddp, reference.trial if reference else None) for entry in comparison.entries]
+    return [_row(entry.trial, comparison.solo, comparison.baseline) for entry in comparison.entries]
 
 
-def _held_out(entry: Entry | None) -> float | None:
-    return entry.trial.held_out if entry is not None else None
-
-
-def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial | None) -> Row:
+def _row(trial: Trial, solo: Trial | None, ddp: Trial | None) -> Row:
     alone = trial.label == SOLO
-    of_ddp = trial.worst_bytes / reference.worst_bytes if reference and reference.worst_bytes else None
+    of_ddp = trial.worst_bytes / ddp.worst_bytes if ddp and ddp.worst_bytes else None
+    gain = gain_kept(trial.held_out, solo.held_out, ddp.held_out) if solo and ddp else None
     return Row(
         label=trial.label,
         held_out=trial.held_out,
-        gain_kept=None if alone else gain_kept(trial.held_out, solo, ddp),
+        gain_kept=None if alone else gain,
         tokens=trial.tokens,
         rounds=trial.rounds,
         contributors=trial.contributors,
@@ -164,13 +175,13 @@ def notes(comparison: Comparison) -> list[str]:
             f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained. What "
             "is received is not told apart then."
         )
-    if comparison.entry(SOLO) is not None:
+    if comparison.solo is not None:
         found.append(
             f"solo: one peer alone, in the plain way, on its own 1/{comparison.peers} of the tokens, on the fastest "
             "machine."
         )
-    if comparison.entry(SOLO) is not None and comparison.entry(DDP) is not None:
-        found.append("Gain kept: (loss of solo - loss) / (loss of solo - loss of ddp).")
+    if comparison.solo is not None and comparison.baseline is not None:
+        found.append(f"Gain kept: (loss of solo - loss) / (loss of solo - loss of {comparison.baseline.label}).")
     if any(entry.trial.contributors < 0.9 * entry.trial.peers for entry in comparison.entries):
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."

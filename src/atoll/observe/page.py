@@ -12,7 +12,6 @@ from html import escape
 
 from atoll.observe import plots
 from atoll.observe.comparison import (
-    DDP,
     HEAD,
     Comparison,
     Row,
@@ -115,8 +114,10 @@ def _found(comparison: Comparison) -> list[str]:
     good = [row for row in together if row.held_out is not None]
     said = [_best(good)] if good else ["No recipe ended with a loss that is a number."]
     frugal = min(together, key=lambda row: row.sent_bytes + (row.received_bytes or 0))
-    if frugal.bytes_of_ddp and frugal.label != DDP:
-        said.append(f"{frugal.label} moves least: {1 / frugal.bytes_of_ddp:,.0f} times less than DDP{_kept(frugal)}.")
+    ddp = comparison.baseline
+    if ddp is not None and frugal.bytes_of_ddp and frugal.label != ddp.label:
+        times = f"{1 / frugal.bytes_of_ddp:,.0f} times less than {ddp.label}"
+        said.append(f"{frugal.label} moves least: {times}{_kept(frugal)}.")
     quick = min(together, key=lambda row: row.took_s)
     said.append(f"{quick.label} is done first, after {say_time(quick.took_s)} of virtual time.")
     return said
