@@ -124,7 +124,7 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     muloco, how = of("muloco")
     assert (muloco.work.inner.lr, how.what.residual.decay, how.what.codec.bits) == (0.02, 0.9, 2)  # type: ignore[union-attr]
     _, streaming = of("streaming")
-    assert (streaming.when.steps, streaming.overlap.steps, streaming.overlap.reconcile.keep) == (30, 1, 0.5)
+    assert (streaming.when.steps, streaming.overlap.steps) == (30, 1)
     assert (streaming.merge.outer.lr, streaming.merge.outer.momentum) == (0.4, 0.9)
     _, diloco = of("diloco")
     assert (diloco.when, diloco.merge.outer, diloco.what.codec) == (Every(steps=500), NESTEROV, Fp32())
