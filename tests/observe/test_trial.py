@@ -135,6 +135,13 @@ def test_the_table_has_a_line_for_each_recipe_and_says_what_gain_is() -> None:
     assert "Gain kept" not in text(compared("diloco", "sparseloco"))
 
 
+def test_what_belongs_to_one_column_stands_below_its_head() -> None:
+    head, *lines = text(compared("solo", "sparse-butterfly")).splitlines()[2:5]
+    assert {len(line) for line in lines} == {len(head)}
+    assert [line.index("  ") for line in (head, *lines)] == [len("recipe"), len("solo"), len("sparse-butterfly")]
+    assert head.rindex("rounds") + len("rounds") == lines[0].index(" 2 ") + len(" 2")
+
+
 def test_bytes_are_told_as_part_of_ddps() -> None:
     assert [row.bytes_of_ddp for row in rows(compared("solo", "ddp", "diloco"))] == [None, 1.0, 1.0]
 

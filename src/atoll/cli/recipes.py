@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from atoll.errors import SpecError
-from atoll.units import say_bytes, say_count, say_time
+from atoll.units import say_bytes, say_count, say_table, say_time
 
 if TYPE_CHECKING:
     from atoll.plan.traffic import Line, Traffic
@@ -226,14 +226,9 @@ def _table(asked: _Asked, moved: dict[str, dict[str, Any]]) -> list[str]:
         sent, received = each["round_sent_bytes"], each["round_received_bytes"]
         row = (name, str(each["steps_per_round"]), say_bytes(sent), say_bytes(received), say_bytes(each["step_bytes"]))
         rows.append((*row, _least(each), _times(each)))
-    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        f"{row[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(row[1:], wide[1:], strict=True))
-        for row in rows
-    ]
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
     slowest = next((each["slowest_line"] for each in moved.values() if each["slowest_line"]), None)
-    return [head, "", *lines, "", BOUND, *([f"The slowest line: {slowest}."] if slowest else [])]
+    return [head, "", *say_table(rows), "", BOUND, *([f"The slowest line: {slowest}."] if slowest else [])]
 
 
 def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from atoll.observe.trial import Trial, gain_kept
 from atoll.spec.recipe import Accumulate, All, Block, Every, Fp32, Grad, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_time
+from atoll.units import say_bytes, say_count, say_table, say_time
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -68,23 +68,12 @@ def is_ddp(recipe: Recipe) -> bool:
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of the table; what cannot be said is None."""
+    """One line of the table: a trial, and what it comes to beside the others; what cannot be said is None."""
 
-    label: str
-    held_out: float | None
+    trial: Trial
     gain_kept: float | None
-    tokens: int
-    rounds: int
-    contributors: float
-    steps: int
-    took_s: float
-    computing: float
-    sent_bytes: int
-    received_bytes: int | None
     bytes_of_ddp: float | None
     """What its busiest peer moved, as part of what DDP's did."""
-    missed: int
-    finished: bool
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -96,22 +85,7 @@ def _row(trial: Trial, solo: Trial | None, ddp: Trial | None) -> Row:
     alone = trial.label == SOLO
     of_ddp = trial.worst_bytes / ddp.worst_bytes if ddp and ddp.worst_bytes else None
     gain = gain_kept(trial.held_out, solo.held_out, ddp.held_out) if solo and ddp else None
-    return Row(
-        label=trial.label,
-        held_out=trial.held_out,
-        gain_kept=None if alone else gain,
-        tokens=trial.tokens,
-        rounds=trial.rounds,
-        contributors=trial.contributors,
-        steps=trial.steps,
-        took_s=trial.took_s,
-        computing=trial.computing,
-        sent_bytes=trial.sent_bytes,
-        received_bytes=trial.received_bytes,
-        bytes_of_ddp=None if alone else of_ddp,
-        missed=trial.missed,
-        finished=trial.finished,
-    )
+    return Row(trial=trial, gain_kept=None if alone else gain, bytes_of_ddp=None if alone else of_ddp)
 
 
 HEAD = (
@@ -130,29 +104,25 @@ HEAD = (
 
 def cells(row: Row) -> tuple[str, ...]:
     """Return a line of the table as text, in the order of `HEAD`."""
+    trial = row.trial
     return (
-        row.label,
-        say_loss(row.held_out) + ("" if row.finished else " (not finished)"),
+        trial.label,
+        say_loss(trial.held_out) + ("" if trial.finished else " (not finished)"),
         say_gain(row.gain_kept),
-        say_count(row.tokens),
-        str(row.rounds),
-        f"{row.contributors:.1f}".removesuffix(".0"),
-        say_time(row.took_s),
-        say_share(row.computing),
-        say_bytes(row.sent_bytes),
-        "-" if row.received_bytes is None else say_bytes(row.received_bytes),
+        say_count(trial.tokens),
+        str(trial.rounds),
+        f"{trial.contributors:.1f}".removesuffix(".0"),
+        say_time(trial.took_s),
+        say_share(trial.computing),
+        say_bytes(trial.sent_bytes),
+        "-" if trial.received_bytes is None else say_bytes(trial.received_bytes),
     )
 
 
 def text(comparison: Comparison) -> str:
     """Return a comparison as people read it in a terminal."""
-    table = [HEAD, *(cells(row) for row in rows(comparison))]
-    wide = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
-    lines = [
-        f"{line[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line[1:], wide[1:], strict=True))
-        for line in table
-    ]
-    return "\n".join([headline(comparison), "", *lines, "", *notes(comparison)])
+    table = say_table([HEAD, *(cells(row) for row in rows(comparison))])
+    return "\n".join([headline(comparison), "", *table, "", *notes(comparison)])
 
 
 def headline(comparison: Comparison) -> str:
@@ -214,12 +184,13 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "stands_for": comparison.stands_for or None,
         "command": comparison.command,
         "recipes": [
-            msgspec.to_builtins(row)
+            msgspec.to_builtins(row.trial)
             | {
+                "gain_kept": row.gain_kept,
+                "bytes_of_ddp": row.bytes_of_ddp,
                 "run": identity(entry.run),
                 "consensus_distance": consensus_distance(entry.run),
                 "reused": entry.reused,
-                "points": [msgspec.to_builtins(point) for point in entry.trial.points],
             }
             for row, entry in zip(rows(comparison), comparison.entries, strict=True)
         ],

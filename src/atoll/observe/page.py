@@ -24,7 +24,7 @@ from atoll.observe.comparison import (
     settings,
 )
 from atoll.observe.plots import Curve, Tick
-from atoll.observe.trial import Point
+from atoll.observe.trial import Point, Trial
 from atoll.spec.run import identity
 from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_time
@@ -110,15 +110,14 @@ def _listed(labels: Sequence[str]) -> str:
 
 def _found(comparison: Comparison) -> list[str]:
     """Return what the numbers say, in sentences."""
-    together = [row for row in rows(comparison) if row.label != SOLO]
-    good = [row for row in together if row.held_out is not None]
+    together = [row for row in rows(comparison) if row.trial.label != SOLO]
+    good = [row.trial for row in together if row.trial.held_out is not None]
     said = [_best(good)] if good else ["No recipe ended with a loss that is a number."]
-    frugal = min(together, key=lambda row: row.sent_bytes + (row.received_bytes or 0))
-    ddp = comparison.baseline
-    if ddp is not None and frugal.bytes_of_ddp and frugal.label != ddp.label:
+    frugal, ddp = min(together, key=lambda row: row.trial.worst_bytes), comparison.baseline
+    if ddp is not None and frugal.bytes_of_ddp and frugal.trial.label != ddp.label:
         times = f"{1 / frugal.bytes_of_ddp:,.0f} times less than {ddp.label}"
-        said.append(f"{frugal.label} moves least: {times}{_kept(frugal)}.")
-    quick = min(together, key=lambda row: row.took_s)
+        said.append(f"{frugal.trial.label} moves least: {times}{_kept(frugal)}.")
+    quick = min((row.trial for row in together), key=lambda trial: trial.took_s)
     said.append(f"{quick.label} is done first, after {say_time(quick.took_s)} of virtual time.")
     return said
 
@@ -132,19 +131,19 @@ def _kept(row: Row) -> str:
     return f", and keeps {say_gain(row.gain_kept)} of its gain over one peer alone"
 
 
-def _best(good: list[Row]) -> str:
-    best = min(good, key=lambda row: row.held_out or 0.0)
+def _best(good: list[Trial]) -> str:
+    best = min(good, key=lambda trial: trial.held_out or 0.0)
     return f"{best.label} ends with the lowest held-out loss, {say_loss(best.held_out)} nats per token."
 
 
 def _table(comparison: Comparison, places: dict[str, int | None]) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in HEAD)
     lines = []
-    lowest = min((row.held_out for row in rows(comparison) if row.held_out is not None), default=None)
+    lowest = min((row.trial.held_out for row in rows(comparison) if row.trial.held_out is not None), default=None)
     for row in rows(comparison):
         first, *rest = cells(row)
-        mark = ' class="best"' if row.held_out is not None and row.held_out == lowest else ""
-        named = f"<td>{plots.key(places[row.label])}{escape(first)}</td>"
+        mark = ' class="best"' if lowest is not None and row.trial.held_out == lowest else ""
+        named = f"<td>{plots.key(places[row.trial.label])}{escape(first)}</td>"
         lines.append(f"<tr{mark}>{named}" + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>")
     body = f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(lines)}</tbody>"
     return f'<div class="scroll"><table>\n{body}\n</table></div>'
