@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.journal import Event, Line
-from atoll.observe.comparison import Comparison, Entry, is_ddp, rows, text
+from atoll.observe.comparison import HEAD, Comparison, Entry, is_ddp, rows, table, text
 from atoll.observe.page import page
 from atoll.observe.trial import fold_trial, gain_kept
 from atoll.spec.load import demo_run, load_recipe, recipe_names
@@ -140,6 +140,14 @@ def test_what_belongs_to_one_column_stands_below_its_head() -> None:
     assert {len(line) for line in lines} == {len(head)}
     assert [line.index("  ") for line in (head, *lines)] == [len("recipe"), len("solo"), len("sparse-butterfly")]
     assert head.rindex("rounds") + len("rounds") == lines[0].index(" 2 ") + len(" 2")
+
+
+def test_a_column_in_which_nobody_has_anything_to_say_is_left_out() -> None:
+    trial = fold_trial("diloco", told([6.0, 5.0]), scale=10.0)
+    found = replace(compared("diloco"), entries=(Entry(trial=trial, run=under("diloco")),))
+    head, line = table(found)
+    assert set(HEAD) - set(head) == {"gain kept", "received"}
+    assert len(line) == len(head)
 
 
 def test_bytes_are_told_as_part_of_ddps() -> None:

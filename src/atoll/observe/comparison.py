@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import Accumulate, All, Block, Every, Fp32, Grad, Recipe
+from atoll.spec.recipe import All, Block, Every, Fp32, Grad, Recipe
 from atoll.spec.run import Run, identity
+from atoll.spec.say import kind, say
 from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_table, say_time
 
@@ -100,10 +100,19 @@ HEAD = (
     "sent",
     "received",
 )
+NOTHING = "-"
+"""In a cell: cannot be said."""
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Return a line of the table as text, in the order of `HEAD`."""
+def table(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return the table as text, its head first, without the columns in which nobody has anything to say."""
+    body = [_cells(row) for row in rows(comparison)]
+    told = [place for place in range(len(HEAD)) if any(cells[place] != NOTHING for cells in body)]
+    return [tuple(cells[place] for place in told) for cells in (HEAD, *body)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return a line of the table in the order of `HEAD`."""
     trial = row.trial
     return (
         trial.label,
@@ -115,14 +124,13 @@ def cells(row: Row) -> tuple[str, ...]:
         say_time(trial.took_s),
         say_share(trial.computing),
         say_bytes(trial.sent_bytes),
-        "-" if trial.received_bytes is None else say_bytes(trial.received_bytes),
+        NOTHING if trial.received_bytes is None else say_bytes(trial.received_bytes),
     )
 
 
 def text(comparison: Comparison) -> str:
     """Return a comparison as people read it in a terminal."""
-    table = say_table([HEAD, *(cells(row) for row in rows(comparison))])
-    return "\n".join([headline(comparison), "", *table, "", *notes(comparison)])
+    return "\n".join([headline(comparison), "", *say_table(table(comparison)), "", *notes(comparison)])
 
 
 def headline(comparison: Comparison) -> str:
@@ -143,7 +151,7 @@ def notes(comparison: Comparison) -> list[str]:
         )
         found.append(
             f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained. What "
-            "is received is not told apart then."
+            "is received is not known then."
         )
     if comparison.solo is not None:
         found.append(
@@ -156,7 +164,7 @@ def notes(comparison: Comparison) -> list[str]:
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
-    found.append("Sent and received: by the peer that moved most.")
+    found.append("Bytes are those of the peer that moved most.")
     if all(consensus_distance(entry.run) == 0.0 for entry in comparison.entries):
         found.append("Consensus distance is 0 at every commit, by promise.")
     return found
@@ -201,35 +209,19 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the choices that tell recipes apart, as names and text."""
     ((_, channel),) = recipe.channel.items()
     work, what = recipe.work, channel.what
-    form = _numbers(what.codec) + ("" if what.result is None else f", merged as {_kind(what.result)}")
-    stepper = "gradients go to the outer optimizer" if isinstance(work.inner, Accumulate) else _numbers(work.inner)
+    form = say(what.codec) + ("" if what.result is None else f", merged as {say(what.result)}")
     return [
-        ("local steps a round", str(channel.when.round_steps)),
+        ("a round", say(channel.when)),
+        ("work in it", say(work.quota)),
         ("batch a step", f"{work.batch} samples"),
-        ("local optimizer", stepper),
-        ("schedule", _numbers(work.schedule)),
-        ("exchanged", f"{_kind(what)} as {form}; {_numbers(what.residual)}"),
-        ("route", _kind(channel.whom.route)),
-        ("outer optimizer", _numbers(channel.merge.outer)),
-        ("while it is exchanged", _numbers(channel.overlap)),
+        ("local optimizer", say(work.inner)),
+        ("schedule", say(work.schedule)),
+        ("exchanged", f"{kind(what)} as {form}"),
+        ("what that leaves out", say(what.residual)),
+        ("route", say(channel.whom.route)),
+        ("outer optimizer", say(channel.merge.outer)),
+        ("while it is exchanged", say(channel.overlap)),
     ]
-
-
-def _kind(choice: Any) -> str:
-    return str(choice.__struct_config__.tag)
-
-
-def _numbers(choice: Any) -> str:
-    """Return a choice with the numbers that differ from their defaults."""
-    known = {field: getattr(choice, field) for field in choice.__struct_fields__}
-    said = ", ".join(f"{name} {_plain(value)}" for name, value in known.items() if value not in (False, 0, None))
-    return f"{_kind(choice)} ({said})" if said else _kind(choice)
-
-
-def _plain(value: Any) -> str:
-    if hasattr(value, "__struct_config__"):
-        return _numbers(value)
-    return " / ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
 
 
 def say_loss(loss: float | None) -> str:
@@ -237,7 +229,7 @@ def say_loss(loss: float | None) -> str:
 
 
 def say_gain(gain: float | None) -> str:
-    return "-" if gain is None else f"{100 * gain:.0f} %"
+    return NOTHING if gain is None else f"{100 * gain:.0f} %"
 
 
 def say_share(share: float) -> str:
