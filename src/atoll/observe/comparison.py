@@ -165,8 +165,9 @@ def notes(comparison: Comparison) -> list[str]:
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
     found.append("Bytes are those of the peer that moved most.")
-    if all(consensus_distance(entry.run) == 0.0 for entry in comparison.entries):
-        found.append("Consensus distance is 0 at every commit, by promise.")
+    unknown = [entry.trial.label for entry in comparison.entries if consensus_distance(entry.run) is None]
+    but = f", but for {', '.join(unknown)}: there the journal does not tell" if unknown else ""
+    found.append(f"At a commit all peers hold the same bits, by promise: the consensus distance is 0{but}.")
     return found
 
 

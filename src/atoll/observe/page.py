@@ -14,7 +14,6 @@ from atoll.observe import plots
 from atoll.observe.comparison import (
     Comparison,
     Row,
-    consensus_distance,
     notes,
     rows,
     say_gain,
@@ -176,20 +175,7 @@ def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
         _computing(comparison, places),
     ]
     keys = "".join(f"<span>{plots.key(place)}{escape(label)}</span>" for label, place in places.items())
-    return (
-        f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>\n'
-        f'<p class="dim">{escape(_consensus(comparison))}</p>'
-    )
-
-
-def _consensus(comparison: Comparison) -> str:
-    """Return why how far apart peers are is not plotted."""
-    apart = [entry.trial.label for entry in comparison.entries if consensus_distance(entry.run) is None]
-    common = (
-        "At a commit all peers of a recipe that promises one common model hold the same bits, so the consensus "
-        "distance is 0 and there is nothing to plot."
-    )
-    return f"{common} Not in the journal is that of {_listed(apart)}." if apart else common
+    return f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>'
 
 
 def _curves(comparison: Comparison, places: dict[str, int | None], against: Against) -> str:
