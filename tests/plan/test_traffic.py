@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
-from atoll.spec.load import load_recipe, recipe_names
+from atoll.spec.load import load_recipe, recipe_names, recipe_text
 from atoll.spec.recipe import All, AllGather, Butterfly, Recipe
 from tests.peer.world import counting_run, events, play, sized
 
@@ -91,14 +91,16 @@ def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
 
 
 def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_however_many_there_are() -> None:
-    """The figures of the recipe's header."""
-    parameters = 4096 * 64 * 80
+    parameters = 125_000_000
     less = [
         every_step_fp32(parameters, peers) / traffic(load_recipe(name), parameters, [Line()] * peers).step_bytes
         for peers in (8, 16)
         for name in ("sparse-butterfly", "sparseloco")
     ]
-    assert less == pytest.approx([4389, 1097, 4389, 549], rel=0.01)
+    assert [round(each) for each in less] == [4387, 1097, 4387, 548]
+    header = recipe_text("sparse-butterfly")
+    assert all(figure in header for figure in (f"{less[0]:,.0f} times less", f"at {less[1]:,.0f}"))
+    assert f"--parameters {parameters} --peers 8" in header
 
 
 def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:

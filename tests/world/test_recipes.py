@@ -13,7 +13,7 @@ from atoll.journal import Line
 from atoll.sim.scenario import Outcome, Scenario, key_of, simulate
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
-from atoll.spec.load import recipe_names
+from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import TargetBatch
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
@@ -23,42 +23,13 @@ SEED, PEERS, ROUNDS = 23, 4, 5
 QUICK = ("dedloc", "eager", "sparse-butterfly", "sparseloco", "streaming")
 """One that works by speed, one that is a round late, two that feed back, one in fragments."""
 
-RUN = """
-name = "reef"
-
-[model]
-kind = "fresh"
-size = {{ dim = 16, layers = 3, heads = 2, kv_heads = 1, ffn = 32 }}
-
-[data]
-context = 16
-source = {{ kind = "shards", path = '{shards}' }}
-
-[recipe]
-base = "diloco"
-
-[recipe.work]
-batch = 2
-
-[recipe.channel.outer.when]
-steps = 6
-
-[budget]
-rounds = {rounds}
-
-[membership]
-start_with = {peers}
-contributors_min = {peers}
-
-[upkeep]
-checkpoint_every = 1
-"""
-
 
 def run_of(shore: Shore, recipe: str) -> Run:
-    path = shore.folder / "run.toml"
-    path.write_text(RUN.format(shards=shore.shards, rounds=ROUNDS, peers=PEERS))
-    sets = [f"{recipe}:recipe.channel.outer.when.samples=24"] if recipe in ("dedloc", "howcw") else []
+    """Return a run under a recipe: of three layers, so that it can go in three fragments."""
+    path = shore.run_file(rounds=ROUNDS, start_with=PEERS, contributors_min=PEERS, steps=6)
+    sets = ["model.size.layers=3"]
+    if isinstance(load_recipe(recipe).channel["outer"].when, TargetBatch):
+        sets.append(f"{recipe}:recipe.channel.outer.when.samples=24")
     (variant,) = variants(path, [recipe], sets)
     return pinned(variant.run, Machine())
 

@@ -66,6 +66,8 @@ def variants(path: Path, recipes: Sequence[str], overrides: Sequence[str] = ()) 
     for label in labels:
         if labels.count(label) > 1:
             raise SpecError(f"--recipes: '{label}' is named twice", hint="name each recipe once")
+        if label == SOLO:
+            raise SpecError(f"--recipes: '{SOLO}' is what one peer alone is called", hint="give the file another name")
     sets = _sorted_out(overrides, [*labels, SOLO])
     return [
         Variant(label, _under(path, recipe, sets[""], sets[label]))
@@ -185,19 +187,23 @@ def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
 
 
 def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
+    """Keep the steps between exchanges, unless a round of the other is one step; a delay ends with its round."""
     (own_name,), ((name, channel),) = own.channel, other.channel.items()
     steps = _dig(table, ("channel", own_name, "when", "steps"))
+    if not isinstance(steps, int):
+        return
     match channel.when:
-        case Fragments(count=count) if isinstance(steps, int):
-            steps = -(-steps // count) * count
-            most = steps // count
-        case Every(steps=theirs) if isinstance(steps, int) and theirs > 1:
-            blends = isinstance(channel.overlap, Delay) and isinstance(channel.overlap.reconcile, Blend)
-            most = steps - blends
+        case Fragments(count=count):
+            steps = -(-steps // count) * count  # all rounds have as many
+            round_steps = steps // count
+        case Every(steps=theirs) if theirs > 1:
+            round_steps = steps
         case _:
             return
     _put(kept, ("channel", name, "when", "steps"), steps)
     if isinstance(channel.overlap, Delay):
+        blends_all = isinstance(channel.when, Every) and isinstance(channel.overlap.reconcile, Blend)
+        most = round_steps - blends_all  # blended in with the last step, the next delta would be of no step
         _put(kept, ("channel", name, "overlap", "steps"), max(1, min(channel.overlap.steps, most)))
 
 
