@@ -165,15 +165,24 @@ def notes(comparison: Comparison) -> list[str]:
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
     found.append("Bytes are those of the peer that moved most.")
-    unknown = [entry.trial.label for entry in comparison.entries if consensus_distance(entry.run) is None]
-    but = f", but for {', '.join(unknown)}: there the journal does not tell" if unknown else ""
-    found.append(f"At a commit all peers hold the same bits, by promise: the consensus distance is 0{but}.")
+    own = [(entry.trial.label, consensus_distance(entry)) for entry in comparison.entries if not _common(entry.run)]
+    but = ", ".join(f"{label} {'(not told)' if far is None else f'({100 * far:.2g} %)'}" for label, far in own)
+    found.append(
+        "At a commit all peers hold the same bits, by promise: the consensus distance is 0"
+        + (f", but for {but}: so far were they from their mean before the last round." if own else ".")
+    )
     return found
 
 
-def consensus_distance(run: Run) -> float | None:
-    """Return how far apart peers are at a commit: 0 where one common model is promised, otherwise not known here."""
-    return 0.0 if all(channel.common for channel in run.recipe.channel.values()) else None
+def _common(run: Run) -> bool:
+    return all(channel.common for channel in run.recipe.channel.values())
+
+
+def consensus_distance(entry: Entry) -> float | None:
+    """Return how far apart peers were in the end: 0 where one common model is promised; None: nobody has told."""
+    if _common(entry.run):
+        return 0.0
+    return entry.trial.apart[-1][1] if entry.trial.apart else None
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
@@ -198,7 +207,7 @@ def data(comparison: Comparison) -> dict[str, Any]:
                 "gain_kept": row.gain_kept,
                 "bytes_of_ddp": row.bytes_of_ddp,
                 "run": identity(entry.run),
-                "consensus_distance": consensus_distance(entry.run),
+                "consensus_distance": consensus_distance(entry),
                 "reused": entry.reused,
             }
             for row, entry in zip(rows(comparison), comparison.entries, strict=True)
@@ -219,6 +228,7 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("schedule", say(work.schedule)),
         ("exchanged", f"{kind(what)} as {form}"),
         ("what that leaves out", say(what.residual)),
+        ("with whom", "all" if isinstance(channel.whom, All) else say(channel.whom.pattern)),
         ("route", say(channel.whom.route)),
         ("outer optimizer", say(channel.merge.outer)),
         ("while it is exchanged", say(channel.overlap)),

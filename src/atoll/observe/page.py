@@ -173,6 +173,7 @@ def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
             Against("bytes", f"{both} by the busiest peer", lambda point: point.worst_bytes, say_bytes, log=True),
         ),
         _computing(comparison, places),
+        _apart(comparison, places),
     ]
     keys = "".join(f"<span>{plots.key(place)}{escape(label)}</span>" for label, place in places.items())
     return f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>'
@@ -205,6 +206,21 @@ def _computing(comparison: Comparison, places: dict[str, int | None]) -> str:
     )
     note = "The rest is spent exchanging, waiting for others, and looking at held-out text."
     return f"<figure><h3>Time in which peers compute</h3>{svg}<figcaption>{note}</figcaption></figure>"
+
+
+def _apart(comparison: Comparison, places: dict[str, int | None]) -> str:
+    """Return how far apart peers are, of those recipes in which each has a model of its own."""
+    curves = [
+        Curve(x=[at for at, _ in trial.apart], y=[100 * far for _, far in trial.apart], place=places[trial.label])
+        for trial in (entry.trial for entry in comparison.entries)
+        if trial.apart
+    ]
+    if not curves:
+        return ""
+    ticks = _even_ticks(max(max(curve.x) for curve in curves), say_count)
+    svg = plots.lines(curves, x="tokens of all peers", y="% of the weights' length", ticks=ticks)
+    note = "From a peer's weights to the mean that it takes, of its circle or of all. Recipes with one model are at 0."
+    return f"<figure><h3>How far apart peers are</h3>{svg}<figcaption>{note}</figcaption></figure>"
 
 
 TIMES = tuple(

@@ -52,6 +52,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     missed: int
     """Contributions that came too late and were done again."""
     finished: bool
+    apart: tuple[tuple[int, float], ...] = ()
+    """How far from the mean that they took peers' weights were, as a part of its length, after so many tokens.
+
+    Nothing where all have one model."""
 
     @property
     def worst_bytes(self) -> int:
@@ -78,6 +82,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
     """
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
+    apart: dict[int, list[float]] = {}
     newest = 0
     for line in lines:
         progress.add(line)
@@ -87,6 +92,8 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
                 looks.setdefault(version, look)
             case journal.RoundCommitted(version=version):
                 newest = max(newest, version)
+            case journal.RoundApplied(version=version, apart=distance) if distance:
+                apart.setdefault(version, []).append(distance)
             case journal.TrafficCounted():
                 presence.moved[newest] = _moved(progress.peers[line.peer], scale)
             case _:
@@ -113,7 +120,13 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         received_bytes=None if scale != 1 else busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
+        apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
     )
+
+
+def _tokens(progress: Progress, version: int) -> int:
+    """Return the tokens in all rounds up to a version."""
+    return sum(each.tokens for number, each in progress.rounds.items() if number <= version and each.committed_s)
 
 
 def _contributors(progress: Progress) -> float:
