@@ -50,7 +50,11 @@ KNOBS: dict[str, dict[str, Any]] = {
     "muloco": {"what": Delta()},
     "opendiloco": {"what": Delta()},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
-    "sparseloco": {"what": Delta(), "whom": load_recipe("diloco").channel["outer"].whom},
+    "sparseloco": {
+        "what": Delta(),
+        "whom": load_recipe("diloco").channel["outer"].whom,
+        "merge": Merge(outer=NESTEROV),
+    },
     "streaming": {"when": Every(steps=2)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""

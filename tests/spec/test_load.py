@@ -225,6 +225,15 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.overlap={kind='delay', steps=1, reconcile={kind='blend', keep=1.5}}",
             "recipe.channel.outer.overlap.reconcile.keep",
         ),
+        ("recipe.channel.outer.merge.combine={kind='mean-present'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.merge.combine={kind='trimmed', drop=0.5}", "recipe.channel.outer.merge.combine.drop"),
+        ("recipe.channel.outer.merge.combine={kind='median-norm-clip'}", "recipe.channel.outer.merge.combine.over"),
+        ("recipe.channel.outer.merge.combine={kind='centred-clip'}", "recipe.channel.outer.merge.combine.over"),
+        (
+            "recipe.channel.outer.merge.combine={kind='centred-clip', over='chunk', radius=0}",
+            "recipe.channel.outer.merge.combine.radius",
+        ),
+        ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -275,6 +284,13 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
     said, advice = refused(tmp_path, f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n', *overrides)
     assert f": recipe.channel.{channel}.{path}: " in said
     assert advice
+
+
+def test_only_a_mean_can_be_led(tmp_path: Path) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "eager"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, "recipe.channel.outer.merge.combine={kind='trimmed'}")
+    assert "recipe.channel.outer.overlap.eager: our own share can be taken back only from a mean" in said
+    assert "mean" in advice
 
 
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def _shards(channel: Channel, grid: Grid, members: Sequence[bytes], lines: Seque
         able = [peer for peer, line in zip(members, lines, strict=True) if line.reached] or list(members)
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
     known = dict(zip(members, lines, strict=True))
-    groups = group_slices(members, groups_needed(len(members), route.group))
+    groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
     between = 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []
     for number, group in enumerate(groups):

@@ -41,7 +41,6 @@ from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import (
     Blend,
     Block,
-    Butterfly,
     Channel,
     Codec,
     Delay,
@@ -52,6 +51,7 @@ from atoll.spec.recipe import (
     Fragments,
     Int8,
     Lamb,
+    Mean,
     Overlap,
     Shift,
 )
@@ -473,6 +473,8 @@ def _told_by_the_log(channel: Channel) -> bool:
     what, overlap = channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         return False  # a part has moved with the samples of several rounds
+    if not isinstance(channel.merge.combine, Mean):
+        return False  # what a life's marks do to lengths and ranks no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
     if isinstance(what.codec, Int8):
@@ -509,9 +511,9 @@ def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) ->
 def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
     channel = next(iter(run.recipe.channel.values()))
-    route, codec = channel.whom.route, channel.what.codec
+    codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
-    groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
+    groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
     for first, end in pairwise(bounds):

@@ -24,6 +24,7 @@ from atoll.spec.recipe import (
     Buckets,
     Butterfly,
     BySpeed,
+    CentredClip,
     Channel,
     Codec,
     Constant,
@@ -41,14 +42,19 @@ from atoll.spec.recipe import (
     Growing,
     Int8,
     Lamb,
+    Mean,
+    MeanPresent,
+    MedianNormClip,
     Muon,
     OneRound,
+    Rda,
     Recipe,
     Sgd,
     Sign,
     Stochastic,
     TargetBatch,
     TopK,
+    Trimmed,
     Work,
     Wsd,
 )
@@ -195,6 +201,7 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     if isinstance(route, Butterfly):
         yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
     yield from _wire_rules(path, channel)
+    yield from _combine_rules((*path, "merge", "combine"), channel)
     yield from _overlap_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
@@ -210,6 +217,32 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         case Delta():
             hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+
+
+def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Ways to combine, and which of them go with the route and the codec."""
+    combine = channel.merge.combine
+    gathers = isinstance(channel.whom.route, AllGather)
+    match combine:
+        case Mean():
+            return
+        case MeanPresent():
+            sparse = isinstance(channel.what.codec, TopK)
+            said = "everybody sends everything: it is the mean"
+            yield sparse, path, said, 'choose { kind = "mean" }, or a codec that leaves something out, like "top-k"'
+        case Trimmed():
+            fits = 0 < combine.drop < 0.5
+            yield fits, (*path, "drop"), f"{combine.drop} is out of range", "it must be more than 0 and less than 0.5"
+        case MedianNormClip() | CentredClip():
+            said = f"an owner has chunks, of which a {combine.over} may be many: it cannot know its length"
+            hint = 'set over = "chunk", or whom.route = { kind = "all-gather" }'
+            yield gathers or combine.over == "chunk", (*path, "over"), said, hint
+        case Rda():
+            said = "an owner has chunks, of which a tensor may be many: it cannot know its length"
+            yield gathers, path, said, 'set whom.route = { kind = "all-gather" }'
+    if isinstance(combine, CentredClip):
+        yield _above((*path, "radius"), combine.radius)
+        yield _within((*path, "iterations"), combine.iterations, 1, 1000)
 
 
 def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -260,6 +293,9 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             said = "how much of the mean is our own is known before it comes only where all weigh the same"
             yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
             linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
+            mean = isinstance(merge.combine, Mean)
+            said = "our own share can be taken back only from a mean"
+            yield mean or not eager, (*path, "eager"), said, 'set merge.combine.kind = "mean", or eager = false'
             said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
             hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'
             yield linear or not eager, (*path, "eager"), said, hint

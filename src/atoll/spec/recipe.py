@@ -244,11 +244,51 @@ class Lamb(Axis, tag="lamb"):
     weight_decay: float = 0.01
 
 
-class Mean(Axis, tag="mean"):
-    """Weighted mean over the contributors."""
+class _Combiner(Axis):
+    """A way to make one of many contributions."""
 
     weights: Literal["uniform", "samples"] = "uniform"
 
+
+class Mean(_Combiner, tag="mean"):
+    """Weighted mean over the contributors."""
+
+
+class MeanPresent(_Combiner, tag="mean-present"):
+    """Weighted mean of each coordinate over those contributors that sent it."""
+
+
+class Trimmed(_Combiner, tag="trimmed"):
+    """Weighted mean of each coordinate without its largest and its smallest values."""
+
+    drop: float = 0.25
+    """So many of the contributors at either end, rounded up; of one or two nobody can be told apart, nor dropped."""
+
+
+Over = Literal["chunk", "tensor", "whole"]
+"""What a length is of: one chunk, which its owner has; one tensor, or all of a round, for those who have everything."""
+
+
+class MedianNormClip(_Combiner, tag="median-norm-clip"):
+    """Weighted mean of contributions, those longer than the median made as long as that."""
+
+    over: Over = "tensor"
+
+
+class CentredClip(_Combiner, tag="centred-clip"):
+    """The centre from which contributions, none counted as farther than a radius, pull evenly (CenteredClip)."""
+
+    radius: float = 1.0
+    """In lengths of the median contribution."""
+    iterations: int = 20
+    over: Over = "whole"
+
+
+class Rda(_Combiner, tag="rda"):
+    """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean."""
+
+
+Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
 
 Outer = Assign | Sgd | AdamW | Lamb
 
@@ -257,7 +297,7 @@ class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """Combine contributions, then move the anchor."""
 
     outer: Outer
-    combine: Mean = Mean()
+    combine: Combine = Mean()
     scheduled: bool = False
     """True when the local schedule's factor also scales the outer learning rate (gradients need this)."""
 
@@ -317,6 +357,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     late: Discard = Discard()
     home: Replicated = Replicated()
     consistency: Literal["common"] = "common"
+
+    def group_max(self, members: int) -> int:
+        """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
+        route = self.whom.route
+        return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
 
 
 # work: what happens between exchanges

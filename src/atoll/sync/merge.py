@@ -120,14 +120,18 @@ def finish(outer: Outer, anchor: Anchor, layout: Mapping[str, int], rate: float 
 
 
 def _norm(values: Vector) -> float:
-    """Return the length of a vector: squares added up in a fixed order, so that all machines get the same bits."""
-    squares = np.square(values, dtype=np.float64)
-    while squares.size > 1:
-        half = -(-squares.size // 2)
-        upper = squares[half:]
-        squares[: upper.size] += upper
-        squares = squares[:half]
-    return math.sqrt(float(squares[0]))
+    return math.sqrt(inner(values, values))
+
+
+def inner(one: Vector, other: Vector) -> float:
+    """Return the inner product of two vectors: added up in a fixed order, so that all machines get the same bits."""
+    products = np.multiply(one, other, dtype=np.float64)
+    while products.size > 1:
+        half = -(-products.size // 2)
+        upper = products[half:]
+        products[: upper.size] += upper
+        products = products[:half]
+    return float(products[0]) if products.size else 0.0
 
 
 def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:

@@ -106,6 +106,13 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
             return sparse.spread(codec, decoded(codec.values, values, sparse.kept(codec, count)), places, count)
 
 
+def sent(codec: Codec, data: bytes | memoryview, count: int) -> NDArray[np.bool_]:
+    """Return which of `count` elements wire bytes that were checked are about: all, or those that were kept."""
+    if not isinstance(codec, TopK):
+        return np.ones(count, np.bool_)
+    return sparse.named(codec, _halves(codec, data, count)[1], count)
+
+
 def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
     match codec:
