@@ -8,10 +8,29 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.model.compute import Step
-from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Muon, Outer, Sgd, TopK
+from atoll.model.compute import Step, Vector
+from atoll.spec.recipe import (
+    AdamW,
+    AllGather,
+    Assign,
+    Cosine,
+    Dct,
+    Delta,
+    Feedback,
+    Fp32,
+    Grad,
+    Inner,
+    Muon,
+    Outer,
+    Sgd,
+    SignSgd,
+    TopK,
+)
+from atoll.sync.codec import decode, encode
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.schedule import rate
-from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
+from atoll.sync.units import whole
+from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, steps_over, trained, weights_of
 
 MUON = Muon(lr=0.02, adamw=AdamW(lr=3e-3))
 MUON_SAME = 10 * SAME
@@ -96,6 +115,58 @@ def test_sparseloco_that_keeps_all_and_feeds_nothing_back_is_fedavg() -> None:
     sparse = diloco(**common, outer=Sgd(lr=1.0), what=kept, route=AllGather())  # type: ignore[arg-type]
     plain = diloco(**common, outer=Assign())  # type: ignore[arg-type]
     assert apart(weights_of(trained(sparse, peers)), weights_of(trained(plain, peers))) < SAME
+
+
+@pytest.mark.parametrize("transform", [None, Dct(tile=16)])
+def test_demo_that_keeps_all_and_no_momentum_is_a_sign_step_on_the_mean_gradient(transform: Dct | None) -> None:
+    """Frequencies bring back what is next to nothing with another sign: what counts is what is not."""
+    peers, rounds, lr = 3, 1 if transform else 3, 1e-3
+    what = Grad(codec=TopK(keep=16, block=16), residual=Feedback(decay=0.0), result=Fp32(), transform=transform)
+    run = demo(what=what, outer=SignSgd(lr=lr), rounds=rounds, start_with=peers)
+    engine = engine_of(run)
+    common = engine.weights()
+    for round_ in range(rounds):
+        engine.assign(common)
+        firsts = [(round_ * peers + place) * BATCH for place in range(peers)]
+        mean = np.mean([engine.gradient(steps_over(first, 1))[1] for first in firsts], axis=0)
+        common = (common - lr * np.sign(mean)).astype(np.float32)
+    clear = np.abs(mean) > 1e-7
+    assert clear.mean() > 0.5
+    assert apart(weights_of(trained(run, peers))[clear], common[clear]) < SAME
+
+
+def test_demos_momentum_holds_what_was_not_sent() -> None:
+    """By the authors' loop: momentum, frequencies, the largest, and what was sent taken out of the values."""
+    peers, rounds, lr, decay = 2, 3, 1e-3, 0.9
+    codec = TopK(keep=4, block=256)
+    what = Grad(codec=codec, residual=Feedback(decay=decay), result=Fp32(), transform=Dct(tile=16))
+    run = demo(what=what, outer=SignSgd(lr=lr, weight_decay=0.1), rounds=rounds, start_with=peers)
+    engines = [engine_of(run) for _ in range(peers)]
+    common = engines[0].weights()
+    unit = whole(common.size, codec)
+    tiles = Frequencies(Dct(tile=16), unit, engines[0].shapes)
+    momenta = [np.zeros_like(common) for _ in range(peers)]
+    for round_ in range(rounds):
+        received, counts = np.zeros_like(common), np.zeros_like(common)
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            gradient = engine.gradient(steps_over((round_ * peers + place) * BATCH, 1))[1]
+            momenta[place] = decay * momenta[place] + gradient
+            frequencies = tiles.of(momenta[place])
+            chosen = np.concatenate(
+                [sent_of(codec, frequencies[slice(*unit.grid.bounds(i))]) for i in range(unit.grid.chunks)]
+            )
+            momenta[place] -= tiles.back(chosen)
+            received += chosen
+            counts += chosen != 0
+        step = tiles.back((received / np.maximum(counts, 1)).astype(np.float32))
+        common = (common * (1 - lr * 0.1) - lr * np.sign(step)).astype(np.float32)
+    same = np.abs(weights_of(trained(run, peers)) - common) < SAME
+    assert same.mean() > 0.98, "rounding turns a sign here and there"
+
+
+def sent_of(codec: TopK, values: Vector) -> Vector:
+    return decode(codec, encode(codec, values), values.size)
 
 
 def test_diloco_keeps_every_peers_own_adam_between_rounds() -> None:

@@ -42,6 +42,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "sparse-butterfly": {"what": Delta()},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},

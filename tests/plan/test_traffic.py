@@ -33,6 +33,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
+        pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],

@@ -234,6 +234,8 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.merge.combine.radius",
         ),
         ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.what.transform={kind='dct', tile=1}", "recipe.channel.outer.what.transform.tile"),
+        ("recipe.channel.outer.merge.outer={kind='sign-sgd', lr=0}", "recipe.channel.outer.merge.outer.lr"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -291,6 +293,16 @@ def test_only_a_mean_can_be_led(tmp_path: Path) -> None:
     said, advice = refused(tmp_path, text, "recipe.channel.outer.merge.combine={kind='trimmed'}")
     assert "recipe.channel.outer.overlap.eager: our own share can be taken back only from a mean" in said
     assert "mean" in advice
+
+
+def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> None:
+    dct = "recipe.channel.outer.what.transform={kind='dct'}"
+    for recipe, said in (("eager", "ahead by is made of values"), ("sparseloco", "not tensor by tensor")):
+        text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+        told, advice = refused(tmp_path, text, dct)
+        assert "recipe.channel.outer.what.transform: " in told
+        assert said in told
+        assert "leave it out" in advice
 
 
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from atoll.swarm.log import (
 from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
 from atoll.sync.units import Unit
@@ -431,6 +432,11 @@ class Member:
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""
         return self.units[(version - 1) % len(self.units)]
+
+    def frequencies(self, version: int) -> Frequencies | None:
+        """Return how what a round is about is transformed; None: it is not."""
+        transform = self.channel.what.transform
+        return None if transform is None else Frequencies(transform, self.unit_of(version), self.engine.shapes)
 
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""

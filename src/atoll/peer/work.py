@@ -36,6 +36,7 @@ from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.merge import Anchor, advance, finish
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
@@ -164,11 +165,12 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
     what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
-    grid = unit.grid
+    grid, frequencies = unit.grid, member.frequencies(announced.key.version)
+    whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
-        values = contribution(first, end)
+        values = contribution(first, end) if whole is None else whole[first:end]
         if not np.isfinite(values).all():
             raise LocalError(
                 f"training diverged in round {announced.key.version}: some values are not finite",
@@ -361,10 +363,11 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
         factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
 
     asked = isinstance(member.run.recipe.work.quota, Growing)
+    frequencies = member.frequencies(version)
 
     def job() -> tuple[Anchor, str, float]:
         before = anchor.weights.copy() if asked else None
-        stepped = _stepped(channel, unit, anchor, result, factor)
+        stepped = _stepped(channel, unit, anchor, result, factor, frequencies)
         finish(channel.merge.outer, stepped, layout, factor)
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0
 
@@ -389,18 +392,24 @@ def _distance(before: Vector, after: Vector) -> float:
     return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
-def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float) -> Anchor:
+def _stepped(
+    channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float, frequencies: Frequencies | None
+) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
     codec, outer = channel.what.merged(), channel.merge.outer
     bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
-    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
-        merged = decoded(codec, chunk, end - first)
-        for at, run in unit.runs(first, end):
+    merged: Iterator[tuple[int, Vector]]
+    pairs = zip(result.chunks, bounds, strict=True)
+    merged = ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
+    if frequencies is not None:  # a tile may lie in two chunks: all of them first
+        merged = iter([(0, frequencies.back(np.concatenate([values for _, values in merged])))])
+    for first, values in merged:
+        for at, run in unit.runs(first, first + values.size):
             for start in range(run.start, run.stop, STEP_ELEMENTS):
                 stop = min(start + STEP_ELEMENTS, run.stop)
-                part = merged[at + start - run.start : at + stop - run.start]
+                part = values[at + start - run.start : at + stop - run.start]
                 advance(outer, anchor.part(start, stop), part, factor)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 

@@ -473,7 +473,7 @@ def _told_by_the_log(channel: Channel) -> bool:
     what, overlap = channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         return False  # a part has moved with the samples of several rounds
-    if not isinstance(channel.merge.combine, Mean):
+    if not isinstance(channel.merge.combine, Mean) or what.transform is not None:
         return False  # what a life's marks do to lengths and ranks no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells

@@ -30,6 +30,7 @@ from atoll.spec.recipe import (
     Constant,
     Cosine,
     Cyclic,
+    Dct,
     Delay,
     Delta,
     E3m0,
@@ -40,6 +41,7 @@ from atoll.spec.recipe import (
     Fragments,
     Grad,
     Growing,
+    Inner,
     Int8,
     Lamb,
     Mean,
@@ -47,10 +49,12 @@ from atoll.spec.recipe import (
     MedianNormClip,
     Muon,
     OneRound,
+    Outer,
     Rda,
     Recipe,
     Sgd,
     Sign,
+    SignSgd,
     Stochastic,
     TargetBatch,
     TopK,
@@ -263,7 +267,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
     yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
-    linear = isinstance(channel.merge.outer, Assign | Sgd)
+    linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
     said = "counts its steps, of which every part has had another number"
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
 
@@ -310,6 +314,8 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield _within((*path, "residual", "decay"), what.residual.decay, 0, 1)
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
+    if what.transform is not None:
+        yield from _transform_rules((*path, "transform"), channel, what.transform)
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
     said = "the mean of sparse contributions is not as sparse: most would be lost"
@@ -324,6 +330,17 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
+    yield _within((*path, "tile"), transform.tile, 2, 256)
+    combine = channel.merge.combine
+    apart = isinstance(combine, Rda) or (isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor")
+    said = "frequencies lie tile by tile, not tensor by tensor as this way to combine needs them"
+    yield not apart, path, said, 'leave it out, or set merge.combine = { kind = "mean" }'
+    eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
+    said = "what a peer is ahead by is made of values, its contribution of frequencies"
+    yield not eager, path, said, "leave it out, or set overlap.eager = false"
 
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
@@ -346,7 +363,7 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             pass
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
+def _optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
     match optimizer:
         case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
@@ -359,6 +376,9 @@ def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assig
             yield _below_one((*path, "momentum"), optimizer.momentum)
             real = optimizer.momentum > 0 or not optimizer.nesterov
             yield real, (*path, "nesterov"), "is true without momentum", "set momentum, for example 0.9"
+        case SignSgd():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _within((*path, "weight_decay"), optimizer.weight_decay, 0)
         case Muon():
             yield _above((*path, "lr"), optimizer.lr)
             yield _below_one((*path, "momentum"), optimizer.momentum)

@@ -155,10 +155,19 @@ class Feedback(Axis, tag="feedback"):
 Residual = Forget | Feedback
 
 
+class Dct(Axis, tag="dct"):
+    """The frequencies of each tile of a tensor (orthonormal cosine transform) in place of its values."""
+
+    tile: int = 64
+    """Elements along a side of a tile, at most: the largest divisor of the tensor's own side up to this."""
+
+
 class _Quantity(Axis):
     """Something to exchange, and its form on the wire."""
 
     codec: Codec = Fp32()
+    transform: Dct | None = None
+    """What the codec is given, and what results are made of; none: values themselves."""
     residual: Residual = Forget()
     result: Codec | None = None
     """The form of what contributions are merged into; none: the same as theirs."""
@@ -244,6 +253,13 @@ class Lamb(Axis, tag="lamb"):
     weight_decay: float = 0.01
 
 
+class SignSgd(Axis, tag="sign-sgd"):
+    """Steps of the same size in every coordinate, against the sign."""
+
+    lr: float
+    weight_decay: float = 0.0
+
+
 class _Combiner(Axis):
     """A way to make one of many contributions."""
 
@@ -290,7 +306,7 @@ class Rda(_Combiner, tag="rda"):
 
 Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
 
-Outer = Assign | Sgd | AdamW | Lamb
+Outer = Assign | Sgd | SignSgd | AdamW | Lamb
 
 
 class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
