@@ -47,6 +47,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
+    "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
     "muloco": {"what": Delta()},
     "opendiloco": {"what": Delta()},

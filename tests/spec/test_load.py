@@ -236,6 +236,9 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
         ("recipe.channel.outer.what.transform={kind='dct', tile=1}", "recipe.channel.outer.what.transform.tile"),
         ("recipe.channel.outer.merge.outer={kind='sign-sgd', lr=0}", "recipe.channel.outer.merge.outer.lr"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=-1}", "recipe.channel.outer.what.codec.least"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=1e-3}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.codec={kind='significance'}", "recipe.channel.outer.what.result"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -303,6 +306,24 @@ def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> N
         assert "recipe.channel.outer.what.transform: " in told
         assert said in told
         assert "leave it out" in advice
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "path", "why"),
+    [
+        ("demo-sgd", ["codec={kind='threshold', least=1, scaled=true}"], "codec.scaled", "a gradient does not shrink"),
+        ("demo-sgd", ["codec={kind='significance'}"], "codec", "no weights of their own"),
+        ("fedht", ["result={kind='threshold', least=1}"], "result", "how large the mean must be"),
+    ],
+)
+def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
+    tmp_path: Path, recipe: str, overrides: list[str], path: str, why: str
+) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, *(f"recipe.channel.outer.what.{each}" for each in overrides))
+    assert f"recipe.channel.outer.what.{path}: " in said
+    assert why in said
+    assert advice
 
 
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:

@@ -167,6 +167,7 @@ class _Asked:
             "parameters": self.parameters,
             "peers": len(self.lines),
             "steps_per_round": found.steps,
+            "exact": found.exact,
             "round_sent_bytes": worst.sent_bytes,
             "round_received_bytes": worst.received_bytes,
             "step_bytes": found.step_bytes,
@@ -233,7 +234,9 @@ def _table(asked: _Asked, moved: dict[str, dict[str, Any]]) -> list[str]:
     ]
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
     slowest = next((each["slowest_line"] for each in moved.values() if each["slowest_line"]), None)
-    return [head, "", *lines, "", BOUND, *([f"The slowest line: {slowest}."] if slowest else [])]
+    bounds = [name for name, each in moved.items() if not each["exact"]]
+    most = [f"Of {', '.join(bounds)} it is the most that can be: what is sent depends on values."] if bounds else []
+    return [head, "", *lines, "", BOUND, *most, *([f"The slowest line: {slowest}."] if slowest else [])]
 
 
 def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:
@@ -246,7 +249,8 @@ def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:
     if each["slowest_line"]:
         rows.append(("an exchange", f"at least {_least(each)}, by the line of {each['slowest_line']}"))
     head = f"moves, with {say_count(asked.parameters)} parameters on {asked.where}, by the peer that moves most"
-    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND]
+    most = [] if each["exact"] else ["It is the most that can be: what is sent depends on values."]
+    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND, *most]
 
 
 def _least(each: dict[str, Any]) -> str:

@@ -31,7 +31,7 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
+from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound, Significance, Threshold
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
@@ -167,6 +167,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
     grid, frequencies = unit.grid, member.frequencies(announced.key.version)
     whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
+    large = _large(member, announced.key.version)
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
@@ -176,14 +177,14 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
                 f"training diverged in round {announced.key.version}: some values are not finite",
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
-        seed = seed_of(announced.key.version, index, member.me)
+        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
         match what.residual:
             case Forget():
-                return encode(what.codec, values, seed)
+                return encode(what.codec, values, seed, least)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
-                data = encode_fed_back(what.codec, values, left_out, decay, seed)
+                data = encode_fed_back(what.codec, values, left_out, decay, seed, least)
                 unit.put(residual, left_out, first)
                 return data
 
@@ -192,6 +193,26 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     few = max(1, ENCODE_ELEMENTS // grid.chunk)
     while some := {index: encoded(index) for index in islice(order, few)}:
         yield some
+
+
+def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+    """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
+    codec, unit, weights = member.channel.what.codec, member.unit_of(version), member.anchor.weights
+    match codec:
+        case Threshold(least=least, scaled=scaled):
+            factor = _factor(member, version) if scaled else 1.0
+            return lambda first, end: least * factor
+        case Significance(least=least):
+            part = np.float32(least / math.sqrt(version))
+            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
+        case _:
+            return lambda first, end: None
+
+
+def _factor(member: Member, version: int) -> float:
+    """Return the schedule's factor at the beginning of a round."""
+    steps = (version - 1) * member.channel.when.round_steps
+    return rate(member.run.recipe.work.schedule, steps, spent(member, version))
 
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
@@ -357,11 +378,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     version = committed.key.version
     channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
-    factor = 1.0
-    if channel.merge.scheduled:
-        schedule = member.run.recipe.work.schedule
-        factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
-
+    factor = _factor(member, version) if channel.merge.scheduled else 1.0
     asked = isinstance(member.run.recipe.work.quota, Growing)
     frequencies = member.frequencies(version)
 

@@ -10,6 +10,7 @@ into results of R bytes, and a member that owns the share s:
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
 not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
 is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
+Where a codec sends whatever is large enough, bytes are those of a round in which everything is.
 Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
@@ -23,7 +24,7 @@ from atoll.spec.fleet import Machine
 from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
 from atoll.swarm.layout import Layout
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
-from atoll.sync.codec import wire_bytes
+from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.grid import Grid, grid_of
 
 
@@ -63,6 +64,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     steps: int
     """Local steps that a round stands for."""
     moved: tuple[Moved, ...]
+    exact: bool = True
+    """False where what is sent depends on values: it is so much at most."""
 
     @property
     def worst(self) -> Moved:
@@ -101,6 +104,7 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
         received[receiver] += size_bytes
     return Traffic(
         steps=_steps(recipe, channel, len(lines)),
+        exact=is_exact(channel.what.codec),
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer])
             for peer, line in zip(members, lines, strict=True)

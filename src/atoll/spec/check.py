@@ -54,9 +54,12 @@ from atoll.spec.recipe import (
     Recipe,
     Sgd,
     Sign,
+    Significance,
     SignSgd,
+    Sparse,
     Stochastic,
     TargetBatch,
+    Threshold,
     TopK,
     Trimmed,
     Work,
@@ -231,7 +234,7 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         case Mean():
             return
         case MeanPresent():
-            sparse = isinstance(channel.what.codec, TopK)
+            sparse = isinstance(channel.what.codec, Sparse)
             said = "everybody sends everything: it is the mean"
             yield sparse, path, said, 'choose { kind = "mean" }, or a codec that leaves something out, like "top-k"'
         case Trimmed():
@@ -316,6 +319,15 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield from _codec_rules((*path, "result"), what.result)
     if what.transform is not None:
         yield from _transform_rules((*path, "transform"), channel, what.transform)
+    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
+    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
+    said = "true, but a gradient does not shrink with the rate"
+    yield not (scaled and isinstance(what, Grad)), (*path, "codec", "scaled"), said, "set it to false"
+    said = "frequencies have no weights of their own to be compared with"
+    compared = isinstance(what.codec, Significance) and what.transform is not None
+    yield not compared, (*path, "codec"), said, 'leave transform out, or choose { kind = "threshold", least = ... }'
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
     said = "the mean of sparse contributions is not as sparse: most would be lost"
@@ -358,6 +370,9 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             power = codec.block & (codec.block - 1) == 0
             yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
             yield _within((*path, "keep"), codec.keep, 1, codec.block)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case Threshold() | Significance():
+            yield _within((*path, "least"), codec.least, 0)
             yield from _codec_rules((*path, "values"), codec.values)
         case Fp32() | Fp16() | Bf16():
             pass

@@ -138,7 +138,26 @@ class TopK(Axis, tag="top-k"):
     values: Quantiser = Fp32()
 
 
-Codec = Quantiser | TopK
+class Threshold(Axis, tag="threshold"):
+    """Only what is at least so large; how many that are differs from chunk to chunk, and from round to round."""
+
+    least: float
+    scaled: bool = False
+    """True: times the schedule's factor, so that what counts as large shrinks with the steps that it is made of."""
+    values: Quantiser = Fp32()
+
+
+class Significance(Axis, tag="significance"):
+    """Only what is at least such a part of the weight it is to change (Gaia's filter)."""
+
+    least: float = 0.01
+    """In the first round; divided by the square root of the round's number in later ones."""
+    values: Quantiser = Fp32()
+
+
+Sparse = TopK | Threshold | Significance
+"""What sends some values only."""
+Codec = Quantiser | Sparse
 
 
 class Forget(Axis, tag="forget"):
