@@ -54,6 +54,7 @@ from atoll.spec.recipe import (
     Mean,
     Overlap,
     Shift,
+    Trimmed,
 )
 from atoll.spec.run import Run
 from atoll.swarm.log import (
@@ -473,8 +474,8 @@ def _told_by_the_log(channel: Channel) -> bool:
     what, overlap = channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         return False  # a part has moved with the samples of several rounds
-    if not isinstance(channel.merge.combine, Mean) or what.transform is not None:
-        return False  # what a life's marks do to lengths and ranks no log tells
+    if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
+        return False  # what a life's marks do to lengths and frequencies no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
     if isinstance(what.codec, Int8):
@@ -513,6 +514,10 @@ def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
     channel = next(iter(run.recipe.channel.values()))
     codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
+    if isinstance(channel.merge.combine, Trimmed):
+        there = [peer for peer in members if peer in committed.contributors]
+        sent = [_sent(codec, _contribution(run, anchor, leases[peer])) for peer in there]
+        return _sent(codec, _middle(channel.merge.combine, sent, [len(leases[peer]) for peer in there]))
     groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
@@ -524,6 +529,19 @@ def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
             weight += weighs
         total = total + part
     return _sent(codec, total / np.float32(weight))
+
+
+def _middle(combine: Trimmed, sent: list[Vector], samples: list[int]) -> Vector:
+    """Return the mean of what is left of each element when those at either end are gone, from the smallest on."""
+    count = len(sent)
+    cut = min(math.ceil(count * combine.drop), (count - 1) // 2)
+    weights = np.array([1.0] * count if combine.weights == "uniform" else samples, np.float32)
+    total, weight = np.zeros_like(sent[0]), np.zeros_like(sent[0])
+    for place in range(cut, count - cut):
+        which = np.array(sent).argsort(axis=0, kind="stable")[place]
+        total = total + np.array(sent)[which, np.arange(total.size)] * weights[which]
+        weight = weight + weights[which]
+    return total / weight
 
 
 def _contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
