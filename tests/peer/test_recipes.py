@@ -44,11 +44,13 @@ KNOBS: dict[str, dict[str, Any]] = {
     "sparse-butterfly": {"what": Delta()},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
     "hierarchical": {"whom": All()},
+    "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
     "gossip": {"whom": All()},
     "gossip-pga": {"whom": All()},
@@ -57,7 +59,11 @@ KNOBS: dict[str, dict[str, Any]] = {
     "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
-    "sparseloco": {"what": Delta(), "whom": load_recipe("diloco").channel["outer"].whom},
+    "sparseloco": {
+        "what": Delta(),
+        "whom": load_recipe("diloco").channel["outer"].whom,
+        "merge": Merge(outer=NESTEROV),
+    },
     "streaming": {"when": Every(steps=2)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""

@@ -9,7 +9,7 @@ from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Butterfly, Recipe
+from atoll.spec.recipe import All, AllGather, Butterfly, Recipe, Threshold
 from tests.peer.world import counting_run, events, play, sized
 
 OVERHEAD = 0.02
@@ -33,6 +33,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
+        pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],
@@ -66,6 +67,24 @@ def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:
     recipe = load_recipe("noloco")
     few, many = (traffic(recipe, 1_000_000, [Line()] * peers).worst.total_bytes for peers in (4, 64))
     assert few == many == 2 * 4_000_000
+
+
+def test_where_what_is_sent_depends_on_values_the_prediction_is_the_most() -> None:
+    parameters, peers = 100_000, 3
+    shipped = counting_run("fedht", rounds=ROUNDS, start_with=peers, checkpoint_every=100)
+    predicted = traffic(shipped.recipe, parameters, [Line()] * peers)
+    assert not predicted.exact
+
+    def worst(least: float) -> float:
+        channel = shipped.recipe.channel["outer"]
+        channel = replace(channel, what=replace(channel.what, codec=Threshold(least=least)))
+        run = replace(shipped, recipe=replace(shipped.recipe, channel={"outer": channel}))
+        outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+        counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1] for peer in range(peers)]
+        return max(each.round_sent_bytes for each in counted) / ROUNDS
+
+    assert worst(0.0) == pytest.approx(predicted.worst.sent_bytes, rel=OVERHEAD), "all of it is large enough"
+    assert worst(1e-2) < 0.9 * predicted.worst.sent_bytes
 
 
 def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:

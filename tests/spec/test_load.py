@@ -225,6 +225,20 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.overlap={kind='delay', steps=1, reconcile={kind='blend', keep=1.5}}",
             "recipe.channel.outer.overlap.reconcile.keep",
         ),
+        ("recipe.channel.outer.merge.combine={kind='mean-present'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.merge.combine={kind='trimmed', drop=0.5}", "recipe.channel.outer.merge.combine.drop"),
+        ("recipe.channel.outer.merge.combine={kind='median-norm-clip'}", "recipe.channel.outer.merge.combine.over"),
+        ("recipe.channel.outer.merge.combine={kind='centred-clip'}", "recipe.channel.outer.merge.combine.over"),
+        (
+            "recipe.channel.outer.merge.combine={kind='centred-clip', over='chunk', radius=0}",
+            "recipe.channel.outer.merge.combine.radius",
+        ),
+        ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.what.transform={kind='dct', tile=1}", "recipe.channel.outer.what.transform.tile"),
+        ("recipe.channel.outer.merge.outer={kind='sign-sgd', lr=0}", "recipe.channel.outer.merge.outer.lr"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=-1}", "recipe.channel.outer.what.codec.least"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=1e-3}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.codec={kind='significance'}", "recipe.channel.outer.what.result"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -288,6 +302,7 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
         ({"what": "{kind='params', codec={kind='int8'}}"}, "whom", "too coarse"),
         ({"what": "{kind='params', codec={kind='int8'}}", "whom": "{kind='all'}"}, "what", "no model any more"),
         ({"overlap": "{kind='delay', steps=1}"}, "whom", "wait for the result"),
+        ({"merge.combine": "{kind='trimmed'}"}, "whom", "mean of weights"),
         ({"when": "{kind='fragments', steps=10, count=2}"}, "whom", "whole models"),
         ({"merge.outer": "{kind='adamw', lr=1e-3}"}, "whom", "counts its steps"),
     ],
@@ -300,6 +315,41 @@ def test_what_does_not_go_with_models_of_everybodys_own_is_refused(
     told, advice = refused(tmp_path, text, *overrides)
     assert f": recipe.channel.outer.{path}: " in told
     assert said in told
+    assert advice
+
+
+def test_only_a_mean_can_be_led(tmp_path: Path) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "eager"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, "recipe.channel.outer.merge.combine={kind='trimmed'}")
+    assert "recipe.channel.outer.overlap.eager: our own share can be taken back only from a mean" in said
+    assert "mean" in advice
+
+
+def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> None:
+    dct = "recipe.channel.outer.what.transform={kind='dct'}"
+    for recipe, said in (("eager", "ahead by is made of values"), ("sparseloco", "not tensor by tensor")):
+        text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+        told, advice = refused(tmp_path, text, dct)
+        assert "recipe.channel.outer.what.transform: " in told
+        assert said in told
+        assert "leave it out" in advice
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "path", "why"),
+    [
+        ("demo-sgd", ["codec={kind='threshold', least=1, scaled=true}"], "codec.scaled", "a gradient does not shrink"),
+        ("demo-sgd", ["codec={kind='significance'}"], "codec", "no weights of their own"),
+        ("fedht", ["result={kind='threshold', least=1}"], "result", "how large the mean must be"),
+    ],
+)
+def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
+    tmp_path: Path, recipe: str, overrides: list[str], path: str, why: str
+) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, *(f"recipe.channel.outer.what.{each}" for each in overrides))
+    assert f"recipe.channel.outer.what.{path}: " in said
+    assert why in said
     assert advice
 
 

@@ -162,6 +162,7 @@ class _Moves:
     parameters: int
     peers: int
     steps_per_round: int
+    exact: bool
     round_sent_bytes: int
     round_received_bytes: int
     step_bytes: float
@@ -196,6 +197,7 @@ class _Asked:
             parameters=self.parameters,
             peers=len(self.lines),
             steps_per_round=found.steps,
+            exact=found.exact,
             round_sent_bytes=found.worst.sent_bytes,
             round_received_bytes=found.worst.received_bytes,
             step_bytes=found.step_bytes,
@@ -257,7 +259,9 @@ def _table(asked: _Asked, moved: dict[str, _Moves]) -> list[str]:
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
     ddp = "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
     slowest = sorted({each.slowest_line for each in moved.values() if each.slowest_line})
-    return [head, "", *say_table(rows), "", BOUND, ddp, *(f"The slowest line: {line}." for line in slowest)]
+    bounds = [name for name, each in moved.items() if not each.exact]
+    most = [f"Of {', '.join(bounds)} it is the most that can be: what is sent depends on values."] if bounds else []
+    return [head, "", *say_table(rows), "", BOUND, *most, ddp, *(f"The slowest line: {line}." for line in slowest)]
 
 
 def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
@@ -270,4 +274,5 @@ def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
     if moves.slowest_line:
         rows.append(("an exchange", f"at least {moves.least()}, by the line of {moves.slowest_line}"))
     head = f"moves, with {say_count(asked.parameters)} parameters on {asked.where}, by the peer that moves most"
-    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND]
+    most = [] if moves.exact else ["It is the most that can be: what is sent depends on values."]
+    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND, *most]

@@ -54,7 +54,7 @@ from atoll.spec.recipe import Fp32
 from atoll.swarm.layout import Cell
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
-from atoll.sync.codec import check, wire_bytes
+from atoll.sync.codec import check, length_of
 
 M = TypeVar("M")
 U = TypeVar("U", bound=Hashable)
@@ -300,7 +300,7 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     receipts.expect()
     for index in missing:
         chunk = await hear(stream, PartTalk)
-        if not isinstance(chunk, Chunk) or chunk.index != index or len(chunk.data) != _chunk_bytes(member, plan, index):
+        if not isinstance(chunk, Chunk) or chunk.index != index or not _is_whole(member, plan, chunk):
             raise PeerError(f"chunk {index} was announced, something else came")
         if contribution not in owned.parts:
             raise PeerError("a contribution was forgotten for newer ones of the same peer")
@@ -334,9 +334,10 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
     return owned.parts.setdefault(contribution, {})
 
 
-def _chunk_bytes(member: Member, plan: Plan, index: int) -> int:
-    first, end = member.grid_of(plan.key).bounds(index)
-    return wire_bytes(member.channel.what.codec, end - first)
+def _is_whole(member: Member, plan: Plan, chunk: Chunk) -> bool:
+    """Return whether a chunk of a contribution is as long as it must be; what is in it is looked at later."""
+    first, end = member.grid_of(plan.key).bounds(chunk.index)
+    return len(chunk.data) == length_of(member.channel.what.codec, chunk.data, end - first)
 
 
 # as owner: results and sums go out

@@ -48,6 +48,7 @@ from atoll.swarm.log import (
 from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
 from atoll.sync.units import Unit
@@ -450,6 +451,11 @@ class Member:
     def sends_weights(self, key: Key) -> bool:
         """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
         return isinstance(self.channel.what, Params) or (key.scope == ALL and not self.channel.common)
+
+    def frequencies(self, version: int) -> Frequencies | None:
+        """Return how what a round is about is transformed; None: it is not."""
+        transform = self.channel.what.transform
+        return None if transform is None else Frequencies(transform, self.unit_of(version), self.engine.shapes)
 
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""

@@ -2,9 +2,11 @@
 
     parts of a group's members  ->  sum and weight  ->  (at the chunk's root) mean of all groups, encoded
 
-Where there is one group the two are one job. What to make is decided by looking at the chunks that something came
-of; what was made before and is still right, also for an earlier plan, is not made again. Jobs run off the loop, many
-chunks at a time. Everything made names the set of contributions in it.
+Where there is one group the two are one job, and there may be other rules than a mean (`sync.combine`). A rule that
+looks at whole tensors needs all chunks of all contributions first: they are measured as they come, then combined. What
+to make is decided by looking at the chunks that something came of; what was made before and is still right, also for an
+earlier plan, is not made again. Jobs run off the loop, many chunks at a time. Everything made names the set of
+contributions in it.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from atoll import journal as events
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
+from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Codec, Feedback, Fp32
+from atoll.spec.recipe import Codec, Feedback, Fp32, MeanPresent
 from atoll.swarm.layout import Cell
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
-from atoll.sync.codec import BadChunk, decode, encode, seed_of
+from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
+from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.merge import add_up, mean
 
@@ -63,6 +67,8 @@ class Bench:
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = not self._layout.joined
         self._grid = member.grid_of(plan.key)
+        self._lengths = lengths_of(member.channel, member.unit_of(plan.key.version), member.engine.layout)
+        assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
 
     async def run(self) -> None:
@@ -85,7 +91,17 @@ class Bench:
         member = self._member
         parts = max(len(group) for group in self._layout.groups)
         batch_max = max(1, BATCH_BYTES // (parts * member.bulk_of(self._plan.key).chunk_bytes))
+        if self._lengths is not None:
+            look |= dict.fromkeys(self._mine)  # what becomes of one depends on all
         sums = self._due_sums(present, look)
+        if self._lengths is not None and (due := self._unmeasured(self._lengths, sums)):
+            look.clear()
+            while due and member.plan is present:
+                await self._measure(self._lengths, due[:batch_max])
+                del due[:batch_max]
+            return True
+        if self._lengths is not None:
+            sums = [each for each in sums if self._lengths.complete(set_id(each[1]))]
         means = [] if sums or self._alone else self._due_means(present, look)
         look.clear()
         while sums and member.plan is present:
@@ -175,23 +191,46 @@ class Bench:
                 newest[contribution.peer] = max(contribution.serial, newest.get(contribution.peer, 0))
         return tuple(Contribution(p, newest[p]) for p in hoped) if all(p in newest for p in hoped) else None
 
+    def _unmeasured(self, lengths: Lengths, sums: list[tuple[Cell, Target]]) -> list[tuple[Cell, Target]]:
+        """Return those of some sums whose chunks are not measured for their set yet."""
+        return [((group, index), target) for (group, index), target in sums if not lengths.knows(index, set_id(target))]
+
+    async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
+        """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""
+        member, owned, codec, grid = self._member, self._owned, self._member.channel.what.codec, self._grid
+        parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
+
+        def job() -> _Unusable | None:
+            for ((_, index), target), held in zip(batch, parts, strict=True):
+                first, end = grid.bounds(index)
+                try:
+                    lengths.measure(index, set_id(target), _decoded(codec, held, target, end - first))
+                except _Unusable as error:
+                    return error
+            return None
+
+        blamed = await member.aside(job, vectors=sum(len(held) for held in parts) / grid.chunks)
+        if blamed is not None:
+            self._blame(blamed)
+
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
         member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
-        limit = float(np.finfo(np.float32).max) / len(self._layout.groups)
 
         def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
             made: list[tuple[Cell, Sum | Reduction]] = []
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
                 first, end = grid.bounds(unit[1])
                 try:
-                    total = _added_up(what.codec, held, target, weighed, end - first, limit)
+                    values = _decoded(what.codec, held, target, end - first)
                     if self._alone:
-                        made.append((unit, self._reduction(set_id(target), unit[1], mean([total], sum(weighed)))))
+                        merged = _usable(self._combined(unit[1], target, held, values, weighed), target, values, 1)
+                        made.append((unit, self._reduction(set_id(target), unit[1], merged)))
                     else:
+                        total = _usable(add_up(values, weighed), target, values, len(self._layout.groups))
                         made.append((unit, Sum(set_id(target), sum(weighed), encode(Fp32(), total))))
                 except _Unusable as error:
                     return made, error
@@ -209,6 +248,19 @@ class Bench:
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
         owned.summed.notify()
+
+    def _combined(
+        self, index: int, target: Target, held: list[memoryview], values: list[Vector], weights: list[float]
+    ) -> Vector:
+        """Return what the contributions to a chunk make together."""
+        if self._lengths is not None:
+            return self._lengths.combined(index, set_id(target), values, weights)
+        channel = self._member.channel
+        combine, codec = channel.merge.combine, channel.what.codec
+        counts = isinstance(combine, MeanPresent)
+        return combined(
+            combine, values, weights, [sent(codec, data, values[0].size) for data in held] if counts else ()
+        )
 
     def _blame(self, error: _Unusable) -> None:
         self._bad.append(error.contribution)
@@ -305,21 +357,24 @@ class _Unusable(Exception):
         self.contribution = contribution
 
 
-def _added_up(
-    codec: Codec, held: list[memoryview], target: Target, weights: list[float], count: int, limit: float
-) -> Vector:
-    """Return the weighted sum of one chunk, with no value beyond the limit; raises `_Unusable`."""
-    decoded = []
+def _decoded(codec: Codec, held: list[memoryview], target: Target, count: int) -> list[Vector]:
+    """Return one chunk of some contributions; raises `_Unusable`."""
+    values = []
     for contribution, data in zip(target, held, strict=True):
         try:
-            decoded.append(decode(codec, data, count))
+            values.append(decode(codec, data, count))
         except BadChunk as error:
             raise _Unusable(contribution, str(error)) from error
-    total = add_up(decoded, weights)
-    if not (float(total.max()) <= limit and float(total.min()) >= -limit):
-        largest = max(range(len(decoded)), key=lambda i: float(np.abs(decoded[i]).max()))
+    return values
+
+
+def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> Vector:
+    """Return what was made of some values, if so many times of it can be added up; raises `_Unusable`."""
+    limit = float(np.finfo(np.float32).max) / times
+    if not (float(made.max()) <= limit and float(made.min()) >= -limit):
+        largest = max(range(len(values)), key=lambda i: float(np.abs(values[i]).max()))
         raise _Unusable(target[largest], "its values are too large to be averaged")
-    return total
+    return made
 
 
 def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:

@@ -31,11 +31,24 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Feedback, Forget, Grad, Growing, OneRound, Params
+from atoll.spec.recipe import (
+    Block,
+    Channel,
+    Delay,
+    Feedback,
+    Forget,
+    Grad,
+    Growing,
+    OneRound,
+    Params,
+    Significance,
+    Threshold,
+)
 from atoll.swarm import lease
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.merge import Anchor, advance, approach, finish, meet
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
@@ -164,24 +177,26 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
     what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
-    grid = unit.grid
+    grid, frequencies = unit.grid, member.frequencies(announced.key.version)
+    whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
+    large = _large(member, announced.key.version)
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
-        values = contribution(first, end)
+        values = contribution(first, end) if whole is None else whole[first:end]
         if not np.isfinite(values).all():
             raise LocalError(
                 f"training diverged in round {announced.key.version}: some values are not finite",
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
-        seed = seed_of(announced.key.version, index, member.me)
+        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
         match what.residual:
             case Forget():
-                return encode(what.codec, values, seed)
+                return encode(what.codec, values, seed, least)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
-                data = encode_fed_back(what.codec, values, left_out, decay, seed)
+                data = encode_fed_back(what.codec, values, left_out, decay, seed, least)
                 unit.put(residual, left_out, first)
                 return data
 
@@ -190,6 +205,26 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     few = max(1, ENCODE_ELEMENTS // grid.chunk)
     while some := {index: encoded(index) for index in islice(order, few)}:
         yield some
+
+
+def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+    """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
+    codec, unit, weights = member.channel.what.codec, member.unit_of(version), member.anchor.weights
+    match codec:
+        case Threshold(least=least, scaled=scaled):
+            factor = _factor(member, version) if scaled else 1.0
+            return lambda first, end: least * factor
+        case Significance(least=least):
+            part = np.float32(least / math.sqrt(version))
+            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
+        case _:
+            return lambda first, end: None
+
+
+def _factor(member: Member, version: int) -> float:
+    """Return the schedule's factor at the beginning of a round."""
+    steps = (version - 1) * member.channel.when.round_steps
+    return rate(member.run.recipe.work.schedule, steps, spent(member, version))
 
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
@@ -399,16 +434,13 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     key, version = committed.key, committed.key.version
     channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
-    factor = 1.0
-    if channel.merge.scheduled:
-        schedule = member.run.recipe.work.schedule
-        factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
+    factor = _factor(member, version) if channel.merge.scheduled else 1.0
     step, asked = _step_of(member, key, factor), isinstance(member.run.recipe.work.quota, Growing)
-    given = await _given(member, key)
+    given, frequencies = await _given(member, key), member.frequencies(version)
 
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
-        stepped = _stepped(channel, unit, anchor, result, step)
+        stepped = _stepped(channel, unit, anchor, result, step, frequencies)
         finish(channel.merge.outer, stepped, layout, factor)
         apart = _apart(channel, unit, result, given) if given is not None else 0.0
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
@@ -470,18 +502,24 @@ def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float
     return _distance(unit.take(given).copy(), merged)
 
 
-def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take) -> Anchor:
+def _stepped(
+    channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take, frequencies: Frequencies | None
+) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
     codec = channel.what.merged()
     bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
-    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
-        merged = decoded(codec, chunk, end - first)
-        for at, run in unit.runs(first, end):
+    merged: Iterator[tuple[int, Vector]]
+    pairs = zip(result.chunks, bounds, strict=True)
+    merged = ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
+    if frequencies is not None:  # a tile may lie in two chunks: all of them first
+        merged = iter([(0, frequencies.back(np.concatenate([values for _, values in merged])))])
+    for first, values in merged:
+        for at, run in unit.runs(first, first + values.size):
             for start in range(run.start, run.stop, STEP_ELEMENTS):
                 stop = min(start + STEP_ELEMENTS, run.stop)
-                part = merged[at + start - run.start : at + stop - run.start]
+                part = values[at + start - run.start : at + stop - run.start]
                 step(anchor.part(start, stop), part)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 

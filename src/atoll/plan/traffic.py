@@ -11,6 +11,7 @@ into results of R bytes, and a member that owns the share s:
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
 not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
 is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
+Where a codec sends whatever is large enough, bytes are those of a round in which everything is.
 Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
@@ -26,7 +27,7 @@ from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
-from atoll.sync.codec import wire_bytes
+from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.grid import Grid, grid_of
 
 ROUNDS_FEW, ROUNDS_MAX = 4, 64
@@ -69,6 +70,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     steps: int
     """Local steps that a round stands for."""
     moved: tuple[Moved, ...]
+    exact: bool = True
+    """False where what is sent depends on values: it is so much at most."""
 
     @property
     def worst(self) -> Moved:
@@ -112,6 +115,7 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
             received[receiver] += size_bytes
     return Traffic(
         steps=_steps(recipe, channel, len(lines)),
+        exact=is_exact(channel.what.codec),
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer] // len(rounds), received_bytes=received[peer] // len(rounds))
             for peer, line in known.items()
@@ -179,7 +183,7 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, AllGather):
         able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
-    groups = group_slices(members, groups_needed(len(members), route.group))
+    groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
     among = circles or [Circle(group, group) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []

@@ -50,7 +50,9 @@ from atoll.spec.recipe import (
     Fragments,
     Int8,
     Lamb,
+    Mean,
     Shift,
+    Trimmed,
 )
 from atoll.spec.run import Run
 from atoll.swarm.circles import Circle, circles_of
@@ -513,6 +515,8 @@ def _told_by_the_log(channel: Channel) -> bool:
     what, overlap = channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         return False  # a part has moved with the samples of several rounds
+    if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
+        return False  # what a life's marks do to lengths and frequencies no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
     if isinstance(what.codec, Int8):

@@ -6,6 +6,7 @@ code it judges only to step the outer optimizer at its scheduled rate.
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,6 @@ from atoll.sim.compute import CountingEngine, delta_of, first_weights
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import (
     Blend,
-    Butterfly,
     Codec,
     Delay,
     Delta,
@@ -25,6 +25,7 @@ from atoll.spec.recipe import (
     Int8,
     Overlap,
     Params,
+    Trimmed,
 )
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry
@@ -56,9 +57,13 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
 def merged_of(run: Run, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
     channel = next(iter(run.recipe.channel.values()))
-    route, codec = channel.whom.route, channel.what.codec
+    codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
-    groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
+    if isinstance(channel.merge.combine, Trimmed):
+        there = [peer for peer in members if peer in committed.contributors]
+        came = [sent(codec, contribution(run, anchor, leases[peer])) for peer in there]
+        return sent(codec, _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
+    groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
     for first, end in pairwise(bounds):
@@ -69,6 +74,19 @@ def merged_of(run: Run, anchor: Anchor, committed: Committed) -> Vector:
             weight += weighs
         total = total + part
     return sent(codec, total / np.float32(weight))
+
+
+def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
+    """Return the mean of what is left of each element when those at either end are gone, from the smallest on."""
+    count = len(came)
+    cut = min(math.ceil(count * combine.drop), (count - 1) // 2)
+    weights = np.array([1.0] * count if combine.weights == "uniform" else samples, np.float32)
+    total, weight = np.zeros_like(came[0]), np.zeros_like(came[0])
+    for place in range(cut, count - cut):
+        which = np.array(came).argsort(axis=0, kind="stable")[place]
+        total = total + np.array(came)[which, np.arange(total.size)] * weights[which]
+        weight = weight + weights[which]
+    return total / weight
 
 
 def contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:

@@ -25,11 +25,13 @@ from atoll.spec.recipe import (
     Buckets,
     Butterfly,
     BySpeed,
+    CentredClip,
     Channel,
     Codec,
     Constant,
     Cosine,
     Cyclic,
+    Dct,
     Delay,
     Delta,
     Drawn,
@@ -42,19 +44,31 @@ from atoll.spec.recipe import (
     Fragments,
     Grad,
     Growing,
+    Inner,
     Int8,
     Lamb,
     Lattice,
+    Mean,
+    MeanPresent,
+    MedianNormClip,
     Muon,
     Neighbours,
     OneRound,
+    Outer,
     Params,
+    Rda,
     Recipe,
     Sgd,
     Sign,
+    Significance,
+    SignSgd,
+    Sparse,
     Stochastic,
     TargetBatch,
+    Threshold,
     TopK,
+    Trimmed,
+    What,
     Work,
     Wsd,
 )
@@ -200,6 +214,7 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
     yield from _whom_rules(path, channel)
     yield from _wire_rules(path, channel)
+    yield from _combine_rules((*path, "merge", "combine"), channel)
     yield from _overlap_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
@@ -218,12 +233,18 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         case Params():
             hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "weights stay where they are: the inner work only accumulates", hint
-            exact = isinstance(channel.what.codec, Fp32 | Fp16 | Bf16) and channel.what.residual == Forget()
+            exact = _is_exact(channel.what)
             hint = 'choose codec { kind = "fp32" }, "fp16" or "bf16" without feedback, or exchange { kind = "delta" }'
             yield exact, (*path, "what"), "weights as coarse as that are no model any more", hint
             hint = 'choose { kind = "block" }, or exchange { kind = "delta" }'
             said = "what a peer goes on with is known by how far it went, not by where it is"
             yield isinstance(channel.overlap, Block), (*path, "overlap"), said, hint
+
+
+def _is_exact(what: What) -> bool:
+    """Return whether what arrives is what was sent but for rounding, all of it and at once."""
+    forgets = what.residual == what.owners == Forget()
+    return isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None and forgets
 
 
 def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -252,12 +273,40 @@ def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
     said = "circles exchange whole models after a fixed number of steps, and wait for the result"
     yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    mean = isinstance(channel.merge.combine, Mean)
+    said = "the last round of all is the mean of weights, and those of circles must come to the same"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }}, {all_}'
     own = isinstance(channel.merge.outer, Assign | Sgd)
     said = "an outer optimizer that counts its steps would count others than everybody's"
     yield own, path, said, f'choose merge.outer of kind "assign" or "sgd", {all_}'
-    sent = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.residual == what.owners == Forget()
     said = "in a round of all weights travel in the form of contributions, which is too coarse for that"
-    yield sent, path, said, f'choose codec {{ kind = "fp32" }}, "fp16" or "bf16" without feedback, {all_}'
+    yield _is_exact(what), path, said, f'choose codec {{ kind = "fp32" }}, "fp16" or "bf16" without feedback, {all_}'
+
+
+def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Ways to combine, and which of them go with the route and the codec."""
+    combine = channel.merge.combine
+    gathers = isinstance(channel.whom.route, AllGather)
+    match combine:
+        case Mean():
+            return
+        case MeanPresent():
+            sparse = isinstance(channel.what.codec, Sparse)
+            said = "everybody sends everything: it is the mean"
+            yield sparse, path, said, 'choose { kind = "mean" }, or a codec that leaves something out, like "top-k"'
+        case Trimmed():
+            fits = 0 < combine.drop < 0.5
+            yield fits, (*path, "drop"), f"{combine.drop} is out of range", "it must be more than 0 and less than 0.5"
+        case MedianNormClip() | CentredClip():
+            said = f"an owner has chunks, of which a {combine.over} may be many: it cannot know its length"
+            hint = 'set over = "chunk", or whom.route = { kind = "all-gather" }'
+            yield gathers or combine.over == "chunk", (*path, "over"), said, hint
+        case Rda():
+            said = "an owner has chunks, of which a tensor may be many: it cannot know its length"
+            yield gathers, path, said, 'set whom.route = { kind = "all-gather" }'
+    if isinstance(combine, CentredClip):
+        yield _above((*path, "radius"), combine.radius)
+        yield _within((*path, "iterations"), combine.iterations, 1, 1000)
 
 
 def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -278,7 +327,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
     yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
-    linear = isinstance(channel.merge.outer, Assign | Sgd)
+    linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
     said = "counts its steps, of which every part has had another number"
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
 
@@ -308,6 +357,9 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             said = "how much of the mean is our own is known before it comes only where all weigh the same"
             yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
             linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
+            mean = isinstance(merge.combine, Mean)
+            said = "our own share can be taken back only from a mean"
+            yield mean or not eager, (*path, "eager"), said, 'set merge.combine.kind = "mean", or eager = false'
             said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
             hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'
             yield linear or not eager, (*path, "eager"), said, hint
@@ -322,6 +374,17 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield _within((*path, "residual", "decay"), what.residual.decay, 0, 1)
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
+    if what.transform is not None:
+        yield from _transform_rules((*path, "transform"), channel, what.transform)
+    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
+    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
+    said = "true, but a gradient does not shrink with the rate"
+    yield not (scaled and isinstance(what, Grad)), (*path, "codec", "scaled"), said, "set it to false"
+    said = "frequencies have no weights of their own to be compared with"
+    compared = isinstance(what.codec, Significance) and what.transform is not None
+    yield not compared, (*path, "codec"), said, 'leave transform out, or choose { kind = "threshold", least = ... }'
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
     said = "the mean of sparse contributions is not as sparse: most would be lost"
@@ -336,6 +399,17 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
+    yield _within((*path, "tile"), transform.tile, 2, 256)
+    combine = channel.merge.combine
+    apart = isinstance(combine, Rda) or (isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor")
+    said = "frequencies lie tile by tile, not tensor by tensor as this way to combine needs them"
+    yield not apart, path, said, 'leave it out, or set merge.combine = { kind = "mean" }'
+    eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
+    said = "what a peer is ahead by is made of values, its contribution of frequencies"
+    yield not eager, path, said, "leave it out, or set overlap.eager = false"
 
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
@@ -354,11 +428,14 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
             yield _within((*path, "keep"), codec.keep, 1, codec.block)
             yield from _codec_rules((*path, "values"), codec.values)
+        case Threshold() | Significance():
+            yield _within((*path, "least"), codec.least, 0)
+            yield from _codec_rules((*path, "values"), codec.values)
         case Fp32() | Fp16() | Bf16():
             pass
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
+def _optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
     match optimizer:
         case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
@@ -371,6 +448,9 @@ def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assig
             yield _below_one((*path, "momentum"), optimizer.momentum)
             real = optimizer.momentum > 0 or not optimizer.nesterov
             yield real, (*path, "nesterov"), "is true without momentum", "set momentum, for example 0.9"
+        case SignSgd():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _within((*path, "weight_decay"), optimizer.weight_decay, 0)
         case Muon():
             yield _above((*path, "lr"), optimizer.lr)
             yield _below_one((*path, "momentum"), optimizer.momentum)

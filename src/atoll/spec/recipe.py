@@ -138,7 +138,26 @@ class TopK(Axis, tag="top-k"):
     values: Quantiser = Fp32()
 
 
-Codec = Quantiser | TopK
+class Threshold(Axis, tag="threshold"):
+    """Only what is at least so large; how many that are differs from chunk to chunk, and from round to round."""
+
+    least: float
+    scaled: bool = False
+    """True: times the schedule's factor, so that what counts as large shrinks with the steps that it is made of."""
+    values: Quantiser = Fp32()
+
+
+class Significance(Axis, tag="significance"):
+    """Only what is at least such a part of the weight it is to change (Gaia's filter)."""
+
+    least: float = 0.01
+    """In the first round; divided by the square root of the round's number in later ones."""
+    values: Quantiser = Fp32()
+
+
+Sparse = TopK | Threshold | Significance
+"""What sends some values only."""
+Codec = Quantiser | Sparse
 
 
 class Forget(Axis, tag="forget"):
@@ -155,10 +174,19 @@ class Feedback(Axis, tag="feedback"):
 Residual = Forget | Feedback
 
 
+class Dct(Axis, tag="dct"):
+    """The frequencies of each tile of a tensor (orthonormal cosine transform) in place of its values."""
+
+    tile: int = 64
+    """Elements along a side of a tile, at most: the largest divisor of the tensor's own side up to this."""
+
+
 class _Quantity(Axis):
     """Something to exchange, and its form on the wire."""
 
     codec: Codec = Fp32()
+    transform: Dct | None = None
+    """What the codec is given, and what results are made of; none: values themselves."""
     residual: Residual = Forget()
     result: Codec | None = None
     """The form of what contributions are merged into; none: the same as theirs."""
@@ -285,20 +313,67 @@ class Lamb(Axis, tag="lamb"):
     weight_decay: float = 0.01
 
 
-class Mean(Axis, tag="mean"):
-    """Weighted mean over the contributors."""
+class SignSgd(Axis, tag="sign-sgd"):
+    """Steps of the same size in every coordinate, against the sign."""
+
+    lr: float
+    weight_decay: float = 0.0
+
+
+class _Combiner(Axis):
+    """A way to make one of many contributions."""
 
     weights: Literal["uniform", "samples"] = "uniform"
 
 
-Outer = Assign | Sgd | AdamW | Lamb
+class Mean(_Combiner, tag="mean"):
+    """Weighted mean over the contributors."""
+
+
+class MeanPresent(_Combiner, tag="mean-present"):
+    """Weighted mean of each coordinate over those contributors that sent it."""
+
+
+class Trimmed(_Combiner, tag="trimmed"):
+    """Weighted mean of each coordinate without its largest and its smallest values."""
+
+    drop: float = 0.25
+    """So many of the contributors at either end, rounded up; of one or two nobody can be told apart, nor dropped."""
+
+
+Over = Literal["chunk", "tensor", "whole"]
+"""What a length is of: one chunk, which its owner has; one tensor, or all of a round, for those who have everything."""
+
+
+class MedianNormClip(_Combiner, tag="median-norm-clip"):
+    """Weighted mean of contributions, those longer than the median made as long as that."""
+
+    over: Over = "tensor"
+
+
+class CentredClip(_Combiner, tag="centred-clip"):
+    """The centre from which contributions, none counted as farther than a radius, pull evenly (CenteredClip)."""
+
+    radius: float = 1.0
+    """In lengths of the median contribution."""
+    iterations: int = 20
+    over: Over = "whole"
+
+
+class Rda(_Combiner, tag="rda"):
+    """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean."""
+
+
+Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
+
+Outer = Assign | Sgd | SignSgd | AdamW | Lamb
 
 
 class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Combine contributions, then move the anchor."""
 
     outer: Outer
-    combine: Mean = Mean()
+    combine: Combine = Mean()
     scheduled: bool = False
     """True when the local schedule's factor also scales the outer learning rate (gradients need this)."""
 
@@ -362,6 +437,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def common(self) -> bool:
         """Return whether all members have the same model after every round."""
         return isinstance(self.whom, All)
+
+    def group_max(self, members: int) -> int:
+        """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
+        route = self.whom.route
+        return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
 
 
 # work: what happens between exchanges

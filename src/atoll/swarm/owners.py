@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import AllGather, Butterfly, Route
+from atoll.spec.recipe import AllGather, Route
 from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import OpenRound
 from atoll.swarm.shares import (
@@ -95,8 +95,7 @@ class Sharing(Struct, frozen=True):
 
 def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
-    route = _route(broker)
-    group_max = route.group if isinstance(route, Butterfly) else len(announced.members)
+    group_max = broker.run.recipe.channel[broker.channel].group_max(len(announced.members))
     groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
     # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
     between = 2 * (len(groups) - 1) / len(groups)
@@ -191,7 +190,7 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
     here = [p for p in round_.announced.members if p in broker.present and p not in (*gone, *round_.shunned)]
     reached = [p for p in here if not broker.present[p].unreached]
     left = [p for p in owners_of(round_.shards) if p in here]
-    if round_.gather:
+    if isinstance(_route(broker), AllGather):  # nobody makes a part of a result where each makes all of it
         return _everything(broker, left) if len(left) > 1 else alone(broker, round_)
     shards: list[Shard] = []
     for group in range(1 + max(shard.group for shard in round_.shards)):
