@@ -340,6 +340,7 @@ def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> N
     [
         ("demo-sgd", ["codec={kind='threshold', least=1, scaled=true}"], "codec.scaled", "a gradient does not shrink"),
         ("demo-sgd", ["codec={kind='significance'}"], "codec", "no weights of their own"),
+        ("ddp", ["codec={kind='significance'}", "result={kind='fp32'}"], "codec", "not yet the change of a weight"),
         ("fedht", ["result={kind='threshold', least=1}"], "result", "how large the mean must be"),
     ],
 )

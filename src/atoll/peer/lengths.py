@@ -30,15 +30,24 @@ class Lengths:
         self._tensors = tensors
         self._pieces = _pieces(tensors, unit.grid)
         self._known: dict[int, tuple[bytes, list[rules.Products]]] = {}
+        self._complete = b""
+        """The set for which all chunks are measured; empty: there is none."""
         self._numbers: tuple[bytes, list[list[float]]] = (b"", [])
 
     def knows(self, index: int, of: bytes) -> bool:
         """Return whether a chunk is measured for a set of contributions."""
         return index in self._known and self._known[index][0] == of
 
+    @property
+    def begun(self) -> bool:
+        """Return whether each chunk is measured for some set: before that, nothing is complete."""
+        return len(self._known) == len(self._pieces)
+
     def complete(self, of: bytes) -> bool:
         """Return whether all chunks are measured for a set of contributions."""
-        return all(self.knows(index, of) for index in range(len(self._pieces)))
+        if self._complete != of and all(self.knows(index, of) for index in range(len(self._pieces))):
+            self._complete = of
+        return self._complete == of
 
     def measure(self, index: int, of: bytes, values: Sequence[Vector]) -> None:
         """Measure a chunk of all contributions of a set."""
@@ -46,6 +55,8 @@ class Lengths:
             rules.products(self._combine, [part[first:end] for part in values]) for _, first, end in self._pieces[index]
         ]
         self._known[index] = (of, found)
+        if self._complete != of:
+            self._complete = b""
 
     def combined(self, index: int, of: bytes, values: Sequence[Vector], weights: Sequence[float]) -> Vector:
         """Return what a chunk of all contributions of a set becomes, once all chunks are measured for it."""

@@ -92,14 +92,13 @@ class Bench:
         parts = max(len(group) for group in self._layout.groups)
         batch_max = max(1, BATCH_BYTES // (parts * member.bulk_of(self._plan.key).chunk_bytes))
         if self._lengths is not None:
+            due = self._unmeasured(self._lengths, self._due_sums(present, look))
+            look.clear()
+            if due or not self._lengths.begun:
+                await self._measure_all(self._lengths, due, present, batch_max)
+                return bool(due)
             look |= dict.fromkeys(self._mine)  # what becomes of one depends on all
         sums = self._due_sums(present, look)
-        if self._lengths is not None and (due := self._unmeasured(self._lengths, sums)):
-            look.clear()
-            while due and member.plan is present:
-                await self._measure(self._lengths, due[:batch_max])
-                del due[:batch_max]
-            return True
         if self._lengths is not None:
             sums = [each for each in sums if self._lengths.complete(set_id(each[1]))]
         means = [] if sums or self._alone else self._due_means(present, look)
@@ -194,6 +193,13 @@ class Bench:
     def _unmeasured(self, lengths: Lengths, sums: list[tuple[Cell, Target]]) -> list[tuple[Cell, Target]]:
         """Return those of some sums whose chunks are not measured for their set yet."""
         return [((group, index), target) for (group, index), target in sums if not lengths.knows(index, set_id(target))]
+
+    async def _measure_all(
+        self, lengths: Lengths, due: list[tuple[Cell, Target]], present: Plan, batch_max: int
+    ) -> None:
+        while due and self._member.plan is present:
+            await self._measure(lengths, due[:batch_max])
+            due = due[batch_max:]
 
     async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
         """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""

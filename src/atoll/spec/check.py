@@ -376,15 +376,7 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield from _codec_rules((*path, "result"), what.result)
     if what.transform is not None:
         yield from _transform_rules((*path, "transform"), channel, what.transform)
-    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
-    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
-    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
-    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
-    said = "true, but a gradient does not shrink with the rate"
-    yield not (scaled and isinstance(what, Grad)), (*path, "codec", "scaled"), said, "set it to false"
-    said = "frequencies have no weights of their own to be compared with"
-    compared = isinstance(what.codec, Significance) and what.transform is not None
-    yield not compared, (*path, "codec"), said, 'leave transform out, or choose { kind = "threshold", least = ... }'
+    yield from _threshold_rules(path, what)
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
     said = "the mean of sparse contributions is not as sparse: most would be lost"
@@ -399,6 +391,23 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
+    """What is sent if it is large enough, and what that can be compared with."""
+    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
+    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    gradients = isinstance(what, Grad)
+    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
+    said = "true, but a gradient does not shrink with the rate"
+    yield not (scaled and gradients), (*path, "codec", "scaled"), said, "set it to false"
+    if isinstance(what.codec, Significance):
+        hint = 'choose { kind = "threshold", least = ... }'
+        said = "frequencies have no weights of their own to be compared with"
+        yield what.transform is None, (*path, "codec"), said, f"leave transform out, or {hint}"
+        said = "a gradient is not yet the change of a weight that it could be a part of"
+        yield not gradients, (*path, "codec"), said, f'exchange {{ kind = "delta" }}, or {hint}'
 
 
 def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
