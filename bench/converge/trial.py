@@ -142,13 +142,24 @@ def delta(
     *,
     also: str = "",
     peers: int = 8,
+    batch: int = BATCH,
     fragments: int = 1,
     seed: int = 0,
 ) -> Trial:
     """Return peers that exchange deltas every so many steps."""
     changes = {"recipe.work.inner.lr": lr, **(changes or {})}
-    name = _name(recipe, *([also] if also else []), f"n{peers}", f"h{every}", f"lr{lr:g}", seed=seed)
-    return Trial(name=name, recipe=recipe, peers=peers, every=every, fragments=fragments, changes=changes, seed=seed)
+    special = [*([also] if also else []), *([f"b{batch}"] if batch != BATCH else [])]
+    name = _name(recipe, *special, f"n{peers}", f"h{every}", f"lr{lr:g}", seed=seed)
+    return Trial(
+        name=name,
+        recipe=recipe,
+        peers=peers,
+        batch=batch,
+        every=every,
+        fragments=fragments,
+        changes=changes,
+        seed=seed,
+    )
 
 
 def outer(lr: float, momentum: float) -> Changes:
@@ -183,7 +194,7 @@ def due(scores: Scores) -> list[Trial]:
 def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     """Return all trials in their order, and whether it is settled that they are those."""
     diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
-    sparse = [delta("sparseloco", 30, lr) for lr in (2e-3, 4e-3)]
+    sparse = [delta("sparseloco", 30, lr) for lr in (2e-3, 1e-3)]
     grid = [ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES]
     near = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
     alone = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -198,15 +209,23 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         # 2. DiLoCo by rates, ten thousand times fewer bytes, exchange beside training.
         *diloco[1:],
         delta("sparse-butterfly", 60, 2e-3, keep(TEN_THOUSAND), also=f"k{TEN_THOUSAND}"),
-        *sparse[1:],
         delta("eager", 30, 2e-3),
         delta("streaming", 30, 2e-3, fragments=3),
+    ]
+    # After those: a bit for a value instead of few values, more rounds of fewer samples, a calmer outer step.
+    second = [
+        delta("diloco", 34, 2e-3, SIGN, also="sign"),
+        delta("diloco", 30, 2e-3, batch=96),
+        delta("sparseloco", 30, 2e-3, batch=96),
+        *sparse[1:],
+        delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
+        delta("eager", 30, 2e-3, peers=2),
     ]
     seeds = (1, 2)
     # 3. At the best rate of what has one by now: fewer peers, and other seeds of what a claim names.
     best = _best(near, scores)
+    fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
     at_best = [
-        *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)]),
         *_settled(near, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in seeds]),
         *_settled(alone, scores, lambda lr: [solo(lr, seed) for seed in seeds]),
         *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in seeds]),
@@ -224,7 +243,6 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *grid,
         delta("sparseloco", 60, 2e-3, keep(13), also="k13"),
         delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
-        delta("diloco", 30, 2e-3, SIGN, also="sign"),
         delta("opendiloco", 30, 2e-3),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
         delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
@@ -232,13 +250,15 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 0.1),
         delta("diloco", 60, 2e-3),
-        delta("sparseloco", 30, 1e-3),
-        delta("sparseloco", 60, 4e-3, keep(32), also="k32"),
-        *(delta("diloco", 30, 2e-3, outer(lr, 0.9), also=f"outer{lr:g}-0.9") for lr in (0.5, 0.9)),
+        delta("sparseloco", 30, 4e-3),
+        delta("sparseloco", 60, 1e-3, keep(32), also="k32"),
+        delta("diloco", 30, 2e-3, outer(0.5, 0.9), also="outer0.5-0.9"),
+        delta("diloco", 30, 1e-3, batch=96),
         solo(8e-3),
         *(delta("sparseloco", 60, 2e-3, keep(32), also="k32", seed=seed) for seed in seeds),
     ]
-    listed = [*((trial, True) for trial in first), *at_best, *((trial, True) for trial in rest)]
+    firm = [[(trial, True) for trial in some] for some in (first, second, rest)]
+    listed = [*firm[0], *fewer, *firm[1], *at_best, *firm[2]]
     return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
 
 
