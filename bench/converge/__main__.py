@@ -1,6 +1,6 @@
 """How well recipes converge beside DDP: plays the trials of docs/convergence.md and writes each down.
 
-    python -m bench.converge --list                          the trials, and which are done
+    python -m bench.converge --list                          the trials: done, due, or to follow at the best rate then
     python -m bench.converge --shards FOLDER [--only PATTERN] [--seconds LIMIT] [--jobs N]
     python -m bench.converge --report                        docs/convergence.md's tables again from the record
 
@@ -14,6 +14,7 @@ import argparse
 import subprocess
 import sys
 import time
+import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from fnmatch import fnmatch
 from functools import partial
@@ -21,9 +22,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.converge.play import played
-from bench.converge.record import RECORD, Done, append, done
+from bench.converge.record import RECORD, Done, append, done, scores
 from bench.converge.report import write
-from bench.converge.trial import Trial, trials
+from bench.converge.trial import Scores, Trial, due, trials
 from bench.show import ending
 
 from atoll.data.shards import read_manifest
@@ -34,7 +35,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shards", type=Path, help="what `python -m bench.converge.text` made")
     parser.add_argument("--only", default="*", help="trials with such names: ddp-*,solo-*")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no trial begins later than this")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="none begins that would not end by then")
     parser.add_argument("--jobs", type=int, default=1, help="so many at once")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--record", type=Path, default=RECORD)
@@ -43,17 +44,21 @@ def main() -> int:
     parser.add_argument("--report", action="store_true")
     options = parser.parse_args()
     rows = done(options.record)
-    finished = {row.trial.name for row in rows}
-    asked = [trial for trial in trials() if any(fnmatch(trial.name, only) for only in options.only.split(","))]
     if options.list:
-        print("\n".join(f"{'done' if trial.name in finished else '    '}  {trial.name}" for trial in asked))
+        print("\n".join(_told(trial, scores(rows)) for trial in trials(scores(rows))))
     elif options.report:
         write(rows)
     else:
         with ending():
             _check(rows, options.shards)
-            _play([trial for trial in asked if trial.name not in finished], options)
+            _play(rows, options)
     return 0
+
+
+def _told(trial: Trial, known: Scores) -> str:
+    """Return a line of the list."""
+    word = "done" if trial.name in known else "" if trial in due(known) else "then"
+    return f"{word:<4}  {trial.name}"
 
 
 def _check(rows: list[Done], shards: Path) -> None:
@@ -67,29 +72,54 @@ def _check(rows: list[Done], shards: Path) -> None:
         )
 
 
-def _play(missing: list[Trial], options: argparse.Namespace) -> None:
-    """Play trials in their order, several at once, and begin none when the time is over."""
-    began_s = time.monotonic()
-    waiting = iter(missing)
+def _play(before: list[Done], options: argparse.Namespace) -> None:
+    """Play trials in their order, several at once, and begin none that would not end in time."""
+    ends_s = time.monotonic() + options.seconds
     commit = (
         options.commit or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     )
+    now: list[Done] = []
+    running: dict[Future[Done], Trial] = {}
+    broke: list[Trial] = []
     with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
-        running: set[Future[Done]] = set()
         while True:
-            while len(running) < options.jobs and time.monotonic() - began_s < options.seconds:
-                trial = next(waiting, None)
+            while len(running) < options.jobs:
+                taken = [*running.values(), *broke]
+                trial = _next(before, now, taken, ends_s - time.monotonic(), options)
                 if trial is None:
                     break
                 job = partial(played, trial, options.shards, options.device, commit=commit, jobs=options.jobs)
-                running.add(pool.submit(job))
+                running[pool.submit(job)] = trial
             if not running:
                 return
-            over, running = wait(running, return_when=FIRST_COMPLETED)
+            over, _ = wait(running, return_when=FIRST_COMPLETED)
             for each in over:
-                row = each.result()
-                append(options.record, row)
-                print(_text(row), flush=True)
+                trial = running.pop(each)
+                if (error := each.exception()) is not None:  # ours, not the trial's: it is to be played again
+                    broke.append(trial)
+                    print(f"{trial.name}: {''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
+                    continue
+                now.append(each.result())
+                append(options.record, now[-1])
+                print(_text(now[-1]), flush=True)
+
+
+def _next(
+    before: list[Done], now: list[Done], taken: list[Trial], left_s: float, options: argparse.Namespace
+) -> Trial | None:
+    """Return the first trial of the list, as it is by now, that is neither played nor taken, and would end in time."""
+    known = scores([*before, *now])
+    for trial in due(known):
+        asked = any(fnmatch(trial.name, only) for only in options.only.split(","))
+        longest_s = max((row.took_s for row in now if _alike(row.trial, trial)), default=0.0)
+        if asked and trial.name not in known and trial not in taken and longest_s < left_s:
+            return trial
+    return None
+
+
+def _alike(one: Trial, other: Trial) -> bool:
+    """Return whether two trials take about as long."""
+    return (one.how, one.alone, one.batch) == (other.how, other.alone, other.batch)
 
 
 def _text(row: Done) -> str:

@@ -50,3 +50,8 @@ def append(path: Path, row: Done) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         file.write(msgspec.json.encode(row) + b"\n")
+
+
+def scores(rows: list[Done]) -> dict[str, float | None]:
+    """Return what trials came to, by name; none: it failed."""
+    return {row.trial.name: row.bits_per_byte for row in rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.converge.record import Done
+from bench.converge.record import Done, scores
 from bench.converge.trial import Trial, trials
 
 PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
@@ -29,7 +29,8 @@ def tables(rows: list[Done]) -> str:
         "|---|---|---|---|---|---|---|",
         *(_line(row, ddp, solo) for row in sorted(rows, key=_place)),
     ]
-    left = [trial.name for trial in trials() if trial.name not in {row.trial.name for row in rows}]
+    known = scores(rows)
+    left = [trial.name for trial in trials(known) if trial.name not in known]
     return "\n".join([*lines, "", f"Played: {len(rows)}. Not played yet: {', '.join(left) or 'none'}."])
 
 

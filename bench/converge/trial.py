@@ -8,6 +8,8 @@ named here, so that one line of the record is enough to play it again.
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -54,18 +56,20 @@ class Trial(Struct, frozen=True, kw_only=True):
     alone: int = 1
     """Of so many equal shares of the samples one is trained on."""
     every: int = 1
-    """Steps between exchanges."""
+    """Steps between exchanges of the whole model."""
+    fragments: int = 1
+    """Parts in which it is exchanged, one after the other."""
     changes: dict[str, Any] = {}
     """Keys of the run file, by path."""
     seed: int = 0
 
     @property
     def rounds(self) -> int:
-        return SAMPLES // self.batch // self.every
+        return SAMPLES // self.batch // self.every * self.fragments
 
     @property
     def steps(self) -> int:
-        return self.rounds * self.every
+        return self.rounds * self.every // self.fragments
 
 
 def run_of(trial: Trial, shards: Path) -> Run:
@@ -84,6 +88,7 @@ def run_of(trial: Trial, shards: Path) -> Run:
         "recipe.work.schedule.warmup_steps": warm,
         "recipe.work.schedule.floor": FLOOR,
         "recipe.channel.outer.when.steps": trial.every,
+        **({"recipe.channel.outer.when.count": trial.fragments} if trial.fragments > 1 else {}),
         "budget.rounds": trial.rounds,
         "membership.start_with": trial.peers,
         "membership.contributors_min": trial.peers,
@@ -109,6 +114,8 @@ FEEDBACK = {f"{CHANNEL}.what.residual.kind": "feedback"}
 SIGN = {f"{CHANNEL}.what.codec.kind": "sign", **FEEDBACK}
 """A bit an element both ways; what that leaves out of a contribution goes into the next."""
 E3M0 = {f"{CHANNEL}.what.codec.kind": "e3m0"}
+TEN_THOUSAND = 53
+"""Values of a block of 4096 that are sent every 60 steps by owners too, for ten thousand times fewer bytes than DDP."""
 ADAMW = {"recipe.work.inner.kind": "adamw", "recipe.work.clip": 1.0}
 """Recipes whose own inner optimizer is SGD are also played with the one all others have."""
 
@@ -128,12 +135,31 @@ def solo(lr: float, seed: int = 0) -> Trial:
 
 
 def delta(
-    recipe: str, every: int, lr: float, changes: Changes | None = None, *, also: str = "", peers: int = 8, seed: int = 0
+    recipe: str,
+    every: int,
+    lr: float,
+    changes: Changes | None = None,
+    *,
+    also: str = "",
+    peers: int = 8,
+    batch: int = BATCH,
+    fragments: int = 1,
+    seed: int = 0,
 ) -> Trial:
     """Return peers that exchange deltas every so many steps."""
     changes = {"recipe.work.inner.lr": lr, **(changes or {})}
-    name = _name(recipe, *([also] if also else []), f"n{peers}", f"h{every}", f"lr{lr:g}", seed=seed)
-    return Trial(name=name, recipe=recipe, peers=peers, every=every, changes=changes, seed=seed)
+    special = [*([also] if also else []), *([f"b{batch}"] if batch != BATCH else [])]
+    name = _name(recipe, *special, f"n{peers}", f"h{every}", f"lr{lr:g}", seed=seed)
+    return Trial(
+        name=name,
+        recipe=recipe,
+        peers=peers,
+        batch=batch,
+        every=every,
+        fragments=fragments,
+        changes=changes,
+        seed=seed,
+    )
 
 
 def outer(lr: float, momentum: float) -> Changes:
@@ -150,35 +176,73 @@ def _name(*words: str, seed: int) -> str:
     return "-".join([*words, *([f"seed{seed}"] if seed else [])])
 
 
-def trials() -> list[Trial]:
-    """Return all of them, the most telling first; what takes longest comes early among its equals."""
-    return [
-        # 1. Where the scale begins and ends, and the three claims on it.
-        delta("diloco", 30, 2e-3),
-        delta("sparseloco", 30, 2e-3),
+Scores = Mapping[str, float | None]
+"""Bits per byte of what was played so far, by name; none: it failed."""
+NOTHING: Scores = {}
+
+
+def trials(scores: Scores = NOTHING) -> list[Trial]:
+    """Return all of them, the most telling first; those at a best rate at the one that is best so far."""
+    return [trial for trial, _ in _listed(scores)]
+
+
+def due(scores: Scores) -> list[Trial]:
+    """Return those that can be played: a best rate is known when all that decide about it were played."""
+    return [trial for trial, settled in _listed(scores) if settled]
+
+
+def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
+    """Return all trials in their order, and whether it is settled that they are those."""
+    diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
+    sparse = [delta("sparseloco", 30, lr) for lr in (2e-3, 1e-3)]
+    grid = [ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES]
+    near = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
+    alone = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
+    first = [
+        # 1. Where the scale begins and ends, and the claims on it.
+        diloco[0],
+        sparse[0],
         delta("sparseloco", 60, 2e-3, keep(32), also="k32"),
-        ddp(2e-3, 96),
-        *(solo(lr) for lr in RATES),
-        # 2. DiLoCo by rates and by peers.
-        delta("diloco", 30, 4e-3),
-        delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
-        delta("diloco", 30, 2e-3, peers=4),
-        delta("diloco", 30, 2e-3, peers=2),
-        # 3. DDP's grid: its optimum counts only with worse ones on every side.
-        ddp(4e-3, 96),
-        ddp(2e-3, 192),
-        ddp(2e-3, 48),
-        ddp(4e-3, 192),
-        ddp(1e-3, 96),
-        ddp(1e-3, 48),
-        ddp(8e-3, 192),
-        ddp(8e-3, 96),
-        ddp(4e-3, 48),
-        ddp(1e-3, 192),
-        ddp(8e-3, 48),
-        # 4. Ten thousand times fewer bytes; other recipes at eight peers.
+        delta("sparse-butterfly", 30, 2e-3),
+        *alone,
+        *near,
+        # 2. DiLoCo by rates, ten thousand times fewer bytes, exchange beside training.
+        *diloco[1:],
+        delta("sparse-butterfly", 60, 2e-3, keep(TEN_THOUSAND), also=f"k{TEN_THOUSAND}"),
+        delta("eager", 30, 2e-3),
+        delta("streaming", 30, 2e-3, fragments=3),
+    ]
+    # After those: a bit for a value instead of few values, more rounds of fewer samples, a calmer outer step.
+    second = [
+        delta("diloco", 34, 2e-3, SIGN, also="sign"),
+        delta("diloco", 30, 2e-3, batch=96),
+        delta("sparseloco", 30, 2e-3, batch=96),
+        *sparse[1:],
+        delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
+        delta("eager", 30, 2e-3, peers=2),
+    ]
+    seeds = (1, 2)
+    # 3. At the best rate of what has one by now: fewer peers, and other seeds of what a claim names.
+    best = _best(near, scores)
+    fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
+    at_best = [
+        *_settled(near, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in seeds]),
+        *_settled(alone, scores, lambda lr: [solo(lr, seed) for seed in seeds]),
+        *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in seeds]),
+        *_settled(sparse, scores, lambda lr: [delta("sparseloco", 30, lr, seed=seed) for seed in seeds]),
+        *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
+        *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in seeds]),
+        *_settled(
+            diloco,
+            scores,
+            lambda lr: [delta("diloco", 30, lr, peers=peers, seed=seed) for seed in seeds for peers in (4, 2)],
+        ),
+    ]
+    rest = [
+        # 4. The rest of DDP's grid; other recipes at eight peers; more tries, so that none is judged by its first.
+        *grid,
         delta("sparseloco", 60, 2e-3, keep(13), also="k13"),
-        delta("diloco", 30, 2e-3, SIGN, also="sign"),
+        delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
         delta("opendiloco", 30, 2e-3),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
         delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
@@ -186,15 +250,40 @@ def trials() -> list[Trial]:
         delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 0.1),
         delta("diloco", 60, 2e-3),
-        # 5. More tries, so that no recipe is judged by its first; none has more than DDP's twelve.
-        *(delta("sparseloco", 30, lr) for lr in (1e-3, 4e-3)),
-        delta("sparseloco", 60, 4e-3, keep(32), also="k32"),
-        delta("diloco", 30, 1e-3),
-        *(delta("diloco", 30, 2e-3, outer(lr, 0.9), also=f"outer{lr:g}-0.9") for lr in (0.5, 0.9)),
-        # 6. Other seeds of what a claim names.
-        *(ddp(2e-3, 96, seed) for seed in (1, 2)),
-        *(solo(2e-3, seed) for seed in (1, 2)),
-        *(delta("diloco", 30, 2e-3, peers=peers, seed=seed) for seed in (1, 2) for peers in (8, 4, 2)),
-        *(delta("sparseloco", 30, 2e-3, seed=seed) for seed in (1, 2)),
-        *(delta("sparseloco", 60, 2e-3, keep(32), also="k32", seed=seed) for seed in (1, 2)),
+        delta("sparseloco", 30, 4e-3),
+        delta("sparseloco", 60, 1e-3, keep(32), also="k32"),
+        delta("diloco", 30, 2e-3, outer(0.5, 0.9), also="outer0.5-0.9"),
+        delta("diloco", 30, 1e-3, batch=96),
+        solo(8e-3),
+        *(delta("sparseloco", 60, 2e-3, keep(32), also="k32", seed=seed) for seed in seeds),
     ]
+    firm = [[(trial, True) for trial in some] for some in (first, second, rest)]
+    listed = [*firm[0], *fewer, *firm[1], *at_best, *firm[2]]
+    return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
+
+
+def _best(tried: Sequence[Trial], scores: Scores) -> Trial:
+    """Return the best of some trials so far, the first where none was played."""
+    return min(tried, key=lambda trial: _score(trial, scores))
+
+
+def _score(trial: Trial, scores: Scores) -> float:
+    score = scores.get(trial.name)
+    return math.inf if score is None else score
+
+
+def _settled(
+    tried: Sequence[Trial], scores: Scores, later: Callable[[float], Sequence[Trial]]
+) -> list[tuple[Trial, bool]]:
+    """Return trials at the best rate of others, and whether all of those were played."""
+    return [(trial, all(one.name in scores for one in tried)) for trial in later(_rate(_best(tried, scores)))]
+
+
+def _rate(trial: Trial) -> float:
+    """Return a trial's peak rate."""
+    inner = trial.changes.get("recipe.work.inner.lr")
+    return float(trial.changes[f"{CHANNEL}.merge.outer.lr"] if inner is None else inner)
+
+
+def _new(trial: Trial, before: Sequence[tuple[Trial, bool]]) -> bool:
+    return all(trial.name != other.name for other, _ in before)

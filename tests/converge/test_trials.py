@@ -15,7 +15,7 @@ from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
 from bench.converge.text import Package
-from bench.converge.trial import SAMPLES, How, Trial, delta, run_of, solo, trials
+from bench.converge.trial import SAMPLES, How, Trial, delta, due, run_of, solo, trials
 from msgspec import json
 from msgspec.structs import replace
 
@@ -96,6 +96,15 @@ def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     assert max(tries.values()) == tries["ddp"] == len(grid) == 12
     assert {trial.batch for trial in grid} == {48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
+
+
+def test_what_follows_is_played_at_the_best_rate_once_that_is_known() -> None:
+    tried = {"diloco-n8-h30-lr0.002": 1.3, "diloco-n8-h30-lr0.004": 1.2}
+    fewer = "diloco-n2-h30-lr0.004"
+    assert fewer in [trial.name for trial in trials(tried)], "the best so far"
+    assert fewer not in [trial.name for trial in due(tried)], "another may be better"
+    assert fewer in [trial.name for trial in due({**tried, "diloco-n8-h30-lr0.001": None})], "one that failed is not"
+    assert "diloco-n2-h30-lr0.001" in [trial.name for trial in due({**tried, "diloco-n8-h30-lr0.001": 1.1})]
 
 
 def test_prose_is_kept_and_code_is_not() -> None:

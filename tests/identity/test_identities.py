@@ -243,6 +243,36 @@ def sent_of(codec: TopK, values: Vector) -> Vector:
     return decode(codec, encode(codec, values), values.size)
 
 
+def test_sparseloco_is_the_largest_of_each_block_and_the_rest_later() -> None:
+    peers, steps, rounds, block, keep, decay = 3, 2, 6, 32, 2, 0.95
+    what = Delta(codec=TopK(keep=keep, block=block), residual=Feedback(decay=decay), result=Fp32())
+    run = diloco(
+        inner=AdamW(lr=3e-3),
+        outer=Sgd(lr=1.0),
+        steps=steps,
+        rounds=rounds,
+        start_with=peers,
+        what=what,
+        route=AllGather(),
+    )
+    engines = [engine_of(run) for _ in range(peers)]
+    common = engines[0].weights()
+    assert common.size % block == 0, "no block is short"
+    left = [np.zeros_like(common) for _ in engines]
+    for round_ in range(rounds):
+        sent = []
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
+            wanted = decay * left[place] + (common - engine.weights())
+            blocks = np.abs(wanted).reshape(-1, block)
+            chosen = blocks >= np.sort(blocks, axis=1)[:, -keep, None]
+            sent.append(np.where(chosen.reshape(-1), wanted, 0.0))
+            left[place] = wanted - sent[place]
+        common = (common - np.mean(sent, axis=0)).astype(np.float32)
+    assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
 def test_diloco_keeps_every_peers_own_adam_between_rounds() -> None:
     peers, steps, rounds = 2, 2, 3
     outer = Sgd(lr=0.7, momentum=0.9, nesterov=True)

@@ -1,8 +1,9 @@
 """The model of one peer on torch: what `Engine` promises, on a CPU or one CUDA device.
 
 All trainable weights are views of one flat fp32 tensor in the order of the spec, so a vector is one copy.
-On CUDA the arithmetic is bf16 under autocast with fp32 weights, compiled, and nothing waits for the device
-inside a slice: batches are copied ahead from pinned memory and losses are summed there and read once.
+On CUDA the arithmetic is bf16 under autocast with fp32 weights, compiled, recorded and replayed (`graph.py`), and
+nothing waits for the device inside a slice: batches are copied ahead from pinned memory, losses are summed there and
+read once.
 On a CPU everything is fp32 and, for a given number of threads, the same to the bit in every process.
 """
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder
 from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.graph import Recorded, warming
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
@@ -65,10 +67,12 @@ def build_engine(
     threads: int = 1,
     compile: bool | None = None,
     recompute: bool | None = None,
+    record: bool | None = None,
 ) -> TorchEngine:
     """Return an engine holding the run's initial weights; None lets the machine decide.
 
-    `recompute` trades a third more work for the memory of activations (activation checkpointing).
+    `recompute` trades a third more work for the memory of activations (activation checkpointing); `record` launches a
+    step's kernels all at once, which only CUDA can.
     """
     where = pick_device(device)
     shape, layout = folder.layout_of(run, data.vocab_size)
@@ -83,7 +87,9 @@ def build_engine(
         model, flat = _make(run, shape, layout, adapter, where)
         micro = run.recipe.work.micro_batch or run.recipe.work.batch
         model.model.recompute = _is_big(shape, micro, where) if recompute is None else recompute
-        return TorchEngine(run, data, shape, layout, model, flat, threads, _wants_compile(where, compile))
+        compiled = _wants_compile(where, compile)
+        records = where.type == "cuda" and record is not False
+        return TorchEngine(run, data, shape, layout, model, flat, threads, compiled, records)
 
 
 def pick_device(name: str) -> torch.device:
@@ -111,6 +117,7 @@ class TorchEngine:
         flat: Tensor,
         threads: int,
         compiled: bool,
+        records: bool,
     ) -> None:
         self.shape, self.model, self.compiled = shape, model, compiled
         self.device = flat.device
@@ -120,8 +127,11 @@ class TorchEngine:
         self._micro = self._work.micro_batch or self._work.batch
         self._trained = {name: model.get_parameter(name) for name in layout}
         self._optimizers = _optimizers(self._work.inner, self._trained)
-        # One graph for all: short micro-batches are padded, so a second shape is never compiled.
+        # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
+        self._pads, self._records = compiled or records, records
+        self._recorded: Recorded | None = None
+        """None before the first step, which is taken without."""
 
     @property
     def size(self) -> int:
@@ -157,13 +167,11 @@ class TorchEngine:
         with self._on_device():
             loss_sum = torch.zeros((), device=self.device)
             for step in steps:
-                loss_sum += self._backward(step, 1.0)
-                self._clip()
-                for optimizer in self._optimizers:
-                    for group in optimizer.param_groups:
-                        group["lr"] = group["base_lr"] * step.rate
-                    optimizer.step()
-                self._drop_gradients()
+                with self._warm():
+                    loss_sum += self._backward(step, 1.0)
+                    self._set_rates(step.rate)
+                    self._step()
+                    self._drop_gradients()
             return self._trained_by(steps, loss_sum)
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
@@ -171,10 +179,12 @@ class TorchEngine:
         samples = sum(len(step.samples) for step in steps)
         with self._on_device():
             loss_sum = torch.zeros((), device=self.device)
-            for step in steps:
-                loss_sum += self._backward(step, len(step.samples) / samples)
-            self._clip()
-            mean: Vector = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()]).cpu().numpy()
+            with self._warm():
+                for step in steps:
+                    loss_sum += self._backward(step, len(step.samples) / samples)
+                self._clip()
+                mean: Vector = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()]).cpu().numpy()
+                self._drop_gradients()
             return self._trained_by(steps, loss_sum), mean
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
@@ -212,6 +222,8 @@ class TorchEngine:
             states.setdefault(name, {})[slot] = value
         for name, state in states.items():
             self._check_state(name, state)
+        self._recorded = None  # it knows the state that there was
+        self._drop_gradients()
         for optimizer in self._optimizers:
             optimizer.state.clear()
         steps = {p: optimizer for optimizer in self._optimizers for g in optimizer.param_groups for p in g["params"]}
@@ -237,20 +249,57 @@ class TorchEngine:
         batch = self._to_device(self._data.batch(step.samples), count)
         scale = 1.0 / (count * self.shape.context)
         total = torch.zeros((), device=self.device)
+        add = self._accumulate if self._recorded is None else self._recorded.add
         for tokens, targets in self._micro_batches(batch):
-            with self._precision():
-                loss = self._loss(tokens, targets)
-            (loss * (scale * share)).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+            total += add(tokens, targets, scale * share)
         return total * scale
 
+    def _accumulate(self, tokens: Tensor, targets: Tensor, scale: float | Tensor) -> Tensor:
+        """Add the gradient of a micro-batch's scaled loss; return the loss."""
+        with self._precision():
+            loss = self._loss(tokens, targets)
+        (loss * scale).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _set_rates(self, factor: float) -> None:
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(group["base_lr"] * factor)
+                else:
+                    group["lr"] = group["base_lr"] * factor
+
+    def _step(self) -> None:
+        """Step with the gradients that there are."""
+        if self._recorded is not None and all(each.defaults.get("capturable") for each in self._optimizers):
+            self._recorded.update()
+        else:
+            self._update()
+
+    def _update(self) -> None:
+        self._clip()
+        for optimizer in self._optimizers:
+            optimizer.step()
+
+    @contextmanager
+    def _warm(self) -> Iterator[None]:
+        """Do some work; where a step is to be recorded and none was taken yet, in a way that lets the next one be."""
+        if not self._records or self._recorded is not None:
+            yield
+            return
+        with warming(self.device):
+            yield
+        parameters = list(self._trained.values())
+        rows, context = self._micro, self.shape.context
+        self._recorded = Recorded(self.device, rows, context, parameters, self._accumulate, self._update)
+
     def _micro_batches(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, targets) of at most `micro_batch` samples, padded to exactly that when compiled."""
+        """Yield (tokens, targets) of at most `micro_batch` samples, padded to exactly that where shapes are fixed."""
         for at in range(0, batch.shape[0], self._micro):
             rows = batch[at : at + self._micro]
             tokens, targets = rows[:, :-1], rows[:, 1:]
             missing = self._micro - rows.shape[0]
-            if self.compiled and missing:
+            if self._pads and missing:
                 tokens = torch.cat((tokens, tokens.new_zeros(missing, tokens.shape[1])))
                 targets = torch.cat((targets, targets.new_full((missing, targets.shape[1]), IGNORED)))
             yield tokens.contiguous(), targets.contiguous()
@@ -269,6 +318,9 @@ class TorchEngine:
             torch.nn.utils.clip_grad_norm_(self._trained.values(), self._work.clip)
 
     def _drop_gradients(self) -> None:
+        if self._recorded is not None:
+            self._recorded.drop()
+            return
         for parameter in self._trained.values():
             parameter.grad = None
 
@@ -419,7 +471,10 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
                 {"params": others, "weight_decay": 0.0, "base_lr": inner.lr},
             ]
             kept = [group for group in groups if group["params"]]
-            return torch.optim.AdamW(kept, lr=inner.lr, betas=inner.betas, eps=inner.eps, fused=True)
+            # On CUDA the rate lies on the device, where a recorded step finds what it is now.
+            cuda = parameters[0].is_cuda
+            lr = torch.tensor(inner.lr, device=parameters[0].device) if cuda else inner.lr
+            return torch.optim.AdamW(kept, lr=lr, betas=inner.betas, eps=inner.eps, fused=True, capturable=cuda)
         case Sgd():
             groups = [{"params": parameters, "base_lr": inner.lr}]
             return torch.optim.SGD(groups, lr=inner.lr, momentum=inner.momentum, nesterov=inner.nesterov, fused=True)

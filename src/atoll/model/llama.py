@@ -10,7 +10,8 @@ Shape suffixes: B batch, T time, D model width, H heads, K key-value heads, E wi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -139,7 +140,7 @@ class Decoder(nn.Module):
         x_BTD: Tensor = self.embed_tokens(tokens_BT)
         for block in self.layers:
             if self.recompute and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, cos_TE, sin_TE, cache, use_reentrant=False)
+                x_BTD = _again(block, x_BTD, cos_TE, sin_TE, cache)
             else:
                 x_BTD = block(x_BTD, cos_TE, sin_TE, cache)
         if cache is not None:
@@ -178,11 +179,20 @@ class Llama(nn.Module):
         total = torch.zeros((), device=tokens_BT.device)
         for at in range(0, targets_N.numel(), rows):
             part = slice(at, at + rows)
-            total = total + checkpoint(cross_entropy, hidden_ND[part], head_VD, targets_N[part], use_reentrant=False)
+            total = total + _again(cross_entropy, hidden_ND[part], head_VD, targets_N[part])
         return total
 
     def _head(self) -> Tensor:
         return self.model.embed_tokens.weight if self.lm_head is None else self.lm_head.weight
+
+
+def _again(work: Callable[..., Tensor], *given: Any) -> Tensor:
+    """Return what some work gives, which is done again on the way back instead of keeping what that needs.
+
+    Nothing here is left to chance, so no state of chance is kept either: on CUDA that would wait for the device.
+    """
+    made: Tensor = checkpoint(work, *given, use_reentrant=False, preserve_rng_state=False)
+    return made
 
 
 def rotate(x_BHTE: Tensor, cos_TE: Tensor, sin_TE: Tensor) -> Tensor:

@@ -35,43 +35,78 @@ class Drive(Struct, frozen=True, kw_only=True):
     capacity_bytes: int = 2**62
 
 
+class _Content:
+    """The bytes of a file, as they were written: nothing is copied before it is read, and then once.
+
+    Bytes never change, so what a process gives a disk need not be copied to be kept: worlds of real models are large.
+    """
+
+    __slots__ = ("_parts", "size")
+
+    def __init__(self, data: bytes = b"") -> None:
+        self._parts = [data]
+        self.size = len(data)
+
+    def add(self, data: bytes | memoryview) -> None:
+        kept = bytes(data)  # of bytes that is no copy
+        if self.size:
+            self._parts.append(kept)
+        else:
+            self._parts = [kept]
+        self.size += len(data)
+
+    def first(self, count: int) -> bytes:
+        """Return so many bytes from the beginning."""
+        return self.whole()[:count]
+
+    def whole(self) -> bytes:
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+    def cut(self, size: int) -> None:
+        """Keep the first bytes only."""
+        self._parts = [self.first(size)]
+        self.size = size
+
+
 class _File:
     """Bytes with a durable past: the first `base` bytes of `now`, or `old` since the file was overwritten."""
 
     __slots__ = ("base", "now", "old")
 
     def __init__(self) -> None:
-        self.now = bytearray()
+        self.now = _Content()
         self.base = 0
         self.old: bytes | None = None
 
     def unsynced_bytes(self) -> int:
-        return len(self.now) - self.base
+        return self.now.size - self.base
 
     def empty(self) -> None:
         """Begin to overwrite."""
         if self.old is None:
-            self.old = bytes(self.now[: self.base])
-        self.now = bytearray()
+            self.old = self.now.first(self.base)
+        self.now = _Content()
         self.base = 0
 
-    def settle(self, synced: bytearray, length: int) -> None:
+    def settle(self, synced: _Content, length: int) -> None:
         """Make the first `length` bytes of what was `now` when the sync began durable."""
         if synced is self.now:
             self.base = max(self.base, length)
             self.old = None
         else:
-            self.old = bytes(synced[:length])
+            self.old = synced.first(length)
 
     def crash(self, rng: Random | None) -> None:
         """Go back to the durable bytes, or (with `rng`) perhaps to a torn form of the present ones."""
         if rng is not None and rng.random() < 0.5:
-            del self.now[rng.randint(self.base, len(self.now)) :]
+            self.now.cut(rng.randint(self.base, self.now.size))
         elif self.old is not None:
-            self.now = bytearray(self.old)
+            self.now = _Content(self.old)
         else:
-            del self.now[self.base :]
-        self.base = len(self.now)
+            self.now.cut(self.base)
+        self.base = self.now.size
         self.old = None
 
 
@@ -111,13 +146,13 @@ class SimDisk:
 
     async def read(self, path: str, first: int = 0, count: int | None = None) -> bytes:
         _loop().check_open()
-        data = bytes(self._file(path).now[first : None if count is None else first + count])
+        data = self._file(path).now.whole()[first : None if count is None else first + count]
         await self._take_s(len(data) / self._drive.read_bytes_s)
         return data
 
     async def size(self, path: str) -> int:
         _loop().check_open()
-        return len(self._file(path).now)
+        return self._file(path).now.size
 
     async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         _loop().check_open()
@@ -127,7 +162,7 @@ class SimDisk:
         if not append:
             file.empty()
         room = max(0, self.capacity_bytes - self.used_bytes())
-        file.now += data[:room]
+        file.now.add(data if len(data) <= room else data[:room])
         if room < len(data):
             raise LocalError(
                 f"{self._name}: the disk is full",
@@ -196,23 +231,23 @@ class SimDisk:
 
     def files(self) -> dict[str, bytes]:
         """Return every present file: for those who look at a disk from outside."""
-        return {path: bytes(file.now) for path, file in sorted(self._names.items())}
+        return {path: file.now.whole() for path, file in sorted(self._names.items())}
 
     def file(self, path: str) -> bytes:
         """Return one present file, or nothing: for those who look from outside."""
         file = self._names.get(path)
-        return bytes(file.now) if file is not None else b""
+        return file.now.whole() if file is not None else b""
 
     def durable(self, path: str) -> bytes:
         """Return what would be left of a file if the power went now and chance kept nothing."""
         file = self._durable.get(path)
         if file is None:
             return b""
-        return bytes(file.now[: file.base]) if file.old is None else file.old
+        return file.now.first(file.base) if file.old is None else file.old
 
     def used_bytes(self) -> int:
         """Return how many bytes the present files have."""
-        return sum(len(file.now) for file in self._names.values())
+        return sum(file.now.size for file in self._names.values())
 
     def _file(self, path: str) -> _File:
         if path in self._folders:
@@ -277,7 +312,7 @@ class SimDisk:
 
     async def _sync_file(self, file: _File) -> None:
         """Make the bytes of this moment durable, once the time for it has passed."""
-        synced, length = file.now, len(file.now)
+        synced, length = file.now, file.now.size
         await self._take_s(self._drive.sync_s + file.unsynced_bytes() / self._drive.write_bytes_s)
         file.settle(synced, length)
 

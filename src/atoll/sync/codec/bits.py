@@ -47,6 +47,9 @@ def unpack(data: NDArray[np.uint8], count: int, bits: int) -> NDArray[Any]:
         return data[:count].astype(np.uint16) | (high.astype(np.uint16) << np.uint16(8))
     if bits == 8:
         return data[:count]
+    if 8 % bits == 0:  # none is cut by the end of a byte
+        each = np.arange(0, 8, bits, dtype=np.uint8)
+        return ((data[:, None] >> each) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
     groups = -(-count // _GROUP)
     wide = np.zeros((groups, _GROUP), np.uint8)
     full = np.zeros(groups * bits, np.uint8)
