@@ -335,7 +335,7 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
 
 def _chunk_bytes(member: Member, plan: Plan, index: int) -> int:
     first, end = member.grid_of(plan.key).bounds(index)
-    return wire_bytes(member.channel.what.codec, end - first)
+    return wire_bytes(member.channel_of(plan.key.version).what.codec, end - first)
 
 
 # as owner: results and sums go out
@@ -539,7 +539,8 @@ def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
     first, end = member.grid_of(plan.key).bounds(returned.index)
-    check(member.channel.what.merged(), returned.data, end - first)  # of the right length, and finite
+    codec = member.channel_of(plan.key.version).what.merged()
+    check(codec, returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:

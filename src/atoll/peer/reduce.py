@@ -63,6 +63,7 @@ class Bench:
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = len(self._layout.groups) == 1
         self._grid = member.grid_of(plan.key)
+        self._channel = member.channel_of(plan.key.version)
         self._bad: list[Contribution] = []
 
     async def run(self) -> None:
@@ -174,7 +175,7 @@ class Bench:
 
     async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
+        member, owned, what, grid = self._member, self._owned, self._channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
@@ -215,7 +216,7 @@ class Bench:
 
     def _reduction(self, of: bytes, index: int, merged: Vector) -> Reduction:
         """Return a chunk of the result as it travels, with what was left out before and so that nothing is lost now."""
-        what, seed, left = self._member.channel.what, self._seed(index), None
+        what, seed, left = self._channel.what, self._seed(index), None
         if isinstance(what.owners, Feedback):
             before = self._member.left_out.get((self._plan.key.unit, index))
             left = np.zeros_like(merged) if before is None else before.copy()

@@ -27,11 +27,11 @@ from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Member, Own, Stint
-from atoll.peer.private import Private
+from atoll.peer.private import Private, goes_on
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
+from atoll.spec.recipe import Auto, Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
@@ -142,19 +142,22 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     chunks = await member.job(lambda: next(encoded), vectors)
     while member.private.moves and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    if member.private.goes_on:
+    if goes_on(member.channel_of(announced.key.version)):
         await _part_ways(member, announced, chunks)
-    if (announced.ahead and _leaves_a_trace(member)) or not announced.key.version % _checkpoint_every(member):
+    else:
+        member.private.local = None  # from here on the anchor is waited for
+    version = announced.key.version
+    if (announced.ahead and _leaves_a_trace(member)) or not version % _checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
-        await _keep_private(member, announced.key.version)
+        await _keep_private(member, version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
+    member.contributed_s = member.now_s()
     member.changes.notify()
     while member.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        version = announced.key.version + 1
-        key = replace(announced.key, version=version, unit=member.channel.when.unit(version))
+        key = replace(announced.key, version=version + 1, unit=member.channel.when.unit(version + 1))
         member.ahead = stint_of(member, key, announced.ahead_of(member.me))
 
 
@@ -163,7 +166,8 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
-    what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
+    version = announced.key.version
+    what, unit, residual = member.channel_of(version).what, member.unit_of(version), member.private.residual
     grid = unit.grid
 
     def encoded(index: int) -> memoryview:
@@ -194,7 +198,8 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
     """Fix where our next steps start from, now that our contribution is made: we do not wait for what becomes of it."""
-    private, channel, grid, engine = member.private, member.channel, member.grid_of(announced.key), member.engine
+    private, grid, engine = member.private, member.grid_of(announced.key), member.engine
+    channel = member.channel_of(announced.key.version)
     share, share_before = 1 / len(announced.members), _share_of_last(member)
 
     def led() -> Vector:
@@ -353,12 +358,13 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does."""
     version = committed.key.version
-    channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
+    channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
+    layout = member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = 1.0
     if channel.merge.scheduled:
         schedule = member.run.recipe.work.schedule
-        factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
+        factor = rate(schedule, member.steps_before(version), spent(member, version))
 
     asked = isinstance(member.run.recipe.work.quota, Growing)
 
@@ -371,6 +377,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     member.anchor, member.digest, member.moved = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
+    _time_exchange(member, committed)
     key = committed.key
     _keep_left_out(member, committed, result)
     await _settle(member, committed)
@@ -381,6 +388,13 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _count_traffic(member)
     await _checkpoint(member)
     _stand_if_near(member)
+
+
+def _time_exchange(member: Member, committed: ClosedRound) -> None:
+    """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
+    ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
+    asked = ours and isinstance(member.run.recipe.control, Auto)
+    member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
 
 
 def _distance(before: Vector, after: Vector) -> float:
@@ -470,7 +484,7 @@ def _count_traffic(member: Member) -> None:
 async def _checkpoint(member: Member) -> None:
     """Save state if this version is due."""
     version = member.anchor.version
-    if version % _checkpoint_every(member) and not _last_round(member):
+    if version % _checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
     if not await member.store.has_private(version):
@@ -486,9 +500,9 @@ async def _checkpoint(member: Member) -> None:
     )
 
 
-def _checkpoint_every(member: Member) -> int:
+def _checkpoint_every(member: Member, version: int) -> int:
     every = member.run.upkeep.checkpoint_every
-    return every or (1 if member.channel.when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+    return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
 async def recall(box: Box, store: Store, private: Private, version: int) -> None:

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
+from atoll.spec.knobs import turned
+from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Knobs, Recipe, TargetBatch
 from atoll.swarm.layout import Layout
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
 from atoll.sync.codec import wire_bytes
@@ -88,9 +89,9 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
     ]
 
 
-def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
-    """Return what a round of the recipe's channel moves for a model of so many parameters."""
-    (channel,) = recipe.channel.values()
+def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None) -> Traffic:
+    """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
+    channel = turned(recipe, knobs)
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     grid = grid_of(-(-parameters // parts), channel.what.codec)
     members = [number.to_bytes(4, "big") for number in range(len(lines))]

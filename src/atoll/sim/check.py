@@ -9,6 +9,8 @@
     durable       what a journal called committed no council could have forgotten, at any crash and at the end, and
                   its result was on two disks by then
     bad input     nonsense is blamed on who sent it, and on nobody else
+    turned        knobs stand alike for everybody in every round, as a policy may turn them, and rounds are as long as
+                  they say
     live          after the faults are over, rounds commit again and everybody gets to the newest one; no round
                   waits for a slow member beyond the run's patience, or for one that lacks the state to begin
 
@@ -36,9 +38,11 @@ from atoll.peer.private import opened
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, UNIT, CountingEngine, delta_of, first_weights, steps_in
 from atoll.sim.disk import SimDisk
-from atoll.sim.retell import Committed, announcements, commits
+from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Outcome
+from atoll.spec.knobs import objection, turned
 from atoll.spec.recipe import (
+    Auto,
     Blend,
     Block,
     Butterfly,
@@ -51,8 +55,10 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Int8,
+    Knobs,
     Lamb,
     Overlap,
+    Same,
     Shift,
 )
 from atoll.spec.run import Run
@@ -100,6 +106,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *one_leader(outcome),
         *tokens_as_counted(run, outcome.lines, entries),
         *as_the_log_says(run, outcome, entries),
+        *as_the_knobs_say(run, outcome.lines, entries),
         *blamed_rightly(outcome),
         *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
@@ -344,8 +351,9 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
-    channel = next(iter(run.recipe.channel.values()))
+    channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
     own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and isinstance(channel.what, Delta)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
 
@@ -443,12 +451,13 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
     it: there the anchor must be right but for rounding.
     """
-    channel = next(iter(run.recipe.channel.values()))
-    if not _told_by_the_log(channel):
+    channels = _channels(run, entries)
+    if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
-    mixes = isinstance(channel.merge.outer, Lamb)
-    marked = not isinstance(channel.what.codec, Int8) and not mixes
-    gap_max = 0.0 if isinstance(channel.overlap, Block) and not mixes else ROUNDING
+    mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
+    marked = not any(isinstance(channel.what.codec, Int8) for channel in channels.values()) and not mixes
+    waits = all(isinstance(channel.overlap, Block) for channel in channels.values())
+    gap_max = 0.0 if waits and not mixes else ROUNDING
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -466,6 +475,40 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
                     yield f"{whose}: chunks are made of different contributions of one peer"
             elif anchor.version <= honest_until:
                 yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
+
+
+def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
+    """Check that knobs were turned only where a policy may, the same for everybody, and that leases follow them."""
+    found = settings(entries)
+    for version, knobs in found.items():
+        if problem := objection(run.recipe, knobs):
+            yield f"version {version}: {problem}"
+    for line in lines:
+        match line.event:
+            case journal.KnobsTurned(version=version) as told:
+                knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr)
+                if found.get(version) != knobs:
+                    yield f"version {version}: {line.peer} turned knobs to what the log does not have"
+            case _:
+                pass
+    if not isinstance(run.recipe.control, Auto) or not isinstance(run.recipe.work.quota, Same):
+        return
+    channels = _channels(run, entries)
+    for announced in announcements(entries):
+        steps = _channel(channels, announced.version).when.round_steps
+        if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
+            yield f"version {announced.version} is not of {steps} steps, as its knobs say"
+        if bool(announced.ahead) and isinstance(_channel(channels, announced.version).overlap, Block):
+            yield f"version {announced.version} lets members go on, where its knobs say to wait"
+
+
+def _channels(run: Run, entries: list[Entry]) -> dict[int, Channel]:
+    """Return the channel as its knobs stand, by the first round of which that holds."""
+    return {0: turned(run.recipe, None)} | {v: turned(run.recipe, k) for v, k in settings(entries).items()}
+
+
+def _channel(channels: dict[int, Channel], version: int) -> Channel:
+    return channels[max(first for first in channels if first <= version)]
 
 
 def _told_by_the_log(channel: Channel) -> bool:
@@ -491,24 +534,25 @@ def _differences(whose: str, anchor: Anchor, expected: Anchor, gap_max: float) -
 
 def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
     """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
-    channel = next(iter(run.recipe.channel.values()))
+    channels = _channels(run, entries)
     weights = first_weights(run.seeds.data, size)
-    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)})
+    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channels[0].merge.outer)})
     by_version = {0: anchor}
     for committed in commits(entries):
         if anchor.version >= honest_until:
             break
-        merged = _merged(run, anchor, committed)
-        factor = _factor(run, anchor.version + 1)
+        channel = _channel(channels, anchor.version + 1)
+        merged = _merged(run, channels, anchor, committed)
+        factor = _factor(run, channels, anchor.version + 1)
         anchor = advance(channel.merge.outer, anchor.copy(), merged, factor)
         finish(channel.merge.outer, anchor, CountingEngine(seed=run.seeds.data, size=size).layout, factor)
         by_version[anchor.version] = anchor
     return by_version
 
 
-def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
+def _merged(run: Run, channels: dict[int, Channel], anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
-    channel = next(iter(run.recipe.channel.values()))
+    channel = _channel(channels, anchor.version + 1)
     route, codec = channel.whom.route, channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
@@ -518,15 +562,15 @@ def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
         part = np.zeros_like(anchor.weights)
         for peer in (p for p in members[first:end] if p in committed.contributors):
             weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
-            part = part + _sent(codec, _contribution(run, anchor, leases[peer])) * np.float32(weighs)
+            sent = _sent(codec, _contribution(run, _channel(channels, anchor.version), anchor, leases[peer]))
+            part = part + sent * np.float32(weighs)
             weight += weighs
         total = total + part
     return _sent(codec, total / np.float32(weight))
 
 
-def _contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
-    """Return what a member contributes that trains on some samples from an anchor."""
-    channel = next(iter(run.recipe.channel.values()))
+def _contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:
+    """Return what a member contributes that trains on some samples from an anchor, which came by this channel."""
     seed, size, batch = run.seeds.data, len(anchor.weights), run.recipe.work.batch
     if isinstance(channel.what, Delta):
         lost = _lost_steps(channel.overlap) * batch if anchor.version else 0
@@ -570,12 +614,12 @@ def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
     return min((each.version - 1 for each in strange), default=math.inf)
 
 
-def _factor(run: Run, version: int) -> float:
+def _factor(run: Run, channels: dict[int, Channel], version: int) -> float:
     """Return the factor on the outer rate in a run whose budget is in rounds."""
-    channel = next(iter(run.recipe.channel.values()))
-    if not channel.merge.scheduled:
+    if not channels[0].merge.scheduled:
         return 1.0
-    return rate(run.recipe.work.schedule, (version - 1) * channel.when.round_steps, (version - 1) / run.budget.rounds)
+    steps = sum(_channel(channels, before).when.round_steps for before in range(1, version))
+    return rate(run.recipe.work.schedule, steps, (version - 1) / run.budget.rounds)
 
 
 def settled(outcome: Outcome) -> list[str]:

@@ -123,7 +123,7 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
 
 
 def _route(broker: Broker) -> Route:
-    return next(iter(broker.run.recipe.channel.values())).whom.route
+    return broker.setting.whom.route
 
 
 def gathers(broker: Broker, shards: Shards) -> bool:
