@@ -7,8 +7,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import Accumulate, Recipe
+from atoll.spec.recipe import Accumulate, Auto, Control, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_time
@@ -63,6 +64,7 @@ class Row(Struct, frozen=True, kw_only=True):
     steps: int
     took_s: float
     computing: float
+    granularity: float | None
     sent_bytes: int
     received_bytes: int | None
     bytes_of_ddp: float | None
@@ -95,6 +97,7 @@ def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial |
         steps=trial.steps,
         took_s=trial.took_s,
         computing=trial.computing,
+        granularity=trial.granularity,
         sent_bytes=trial.sent_bytes,
         received_bytes=trial.received_bytes,
         bytes_of_ddp=None if alone else of_ddp,
@@ -112,6 +115,7 @@ HEAD = (
     "peers in each",
     "virtual time",
     "computing",
+    "granularity",
     "sent",
     "received",
 )
@@ -128,6 +132,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{row.contributors:.1f}".removesuffix(".0"),
         say_time(row.took_s),
         say_share(row.computing),
+        say_granularity(row.granularity),
         say_bytes(row.sent_bytes),
         "-" if row.received_bytes is None else say_bytes(row.received_bytes),
     )
@@ -175,6 +180,10 @@ def notes(comparison: Comparison) -> list[str]:
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
+    found.append(
+        "Granularity G: how long rounds worked, as a multiple of the rest of them; twice the peers are at best "
+        "(G + 1) / (G / 2 + 1) times as fast."
+    )
     found.append("Sent and received: by the peer that moved most.")
     if all(consensus_distance(entry.run) == 0.0 for entry in comparison.entries):
         found.append("Consensus distance is 0 at every commit, by promise.")
@@ -230,7 +239,16 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("route", _kind(channel.whom.route)),
         ("outer optimizer", _numbers(channel.merge.outer)),
         ("while it is exchanged", _numbers(channel.overlap)),
+        ("knobs are turned by", _control(recipe.control)),
     ]
+
+
+def _control(control: Control) -> str:
+    """Return who turns knobs, and how far: everything above is where a run begins then."""
+    if not isinstance(control, Auto):
+        return "nobody"
+    rungs = ", ".join(f"{_kind(rung.codec)} up to {rung.steps} steps" for rung in control.ladder)
+    return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
 
 
 def _kind(choice: Any) -> str:
