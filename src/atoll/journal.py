@@ -151,6 +151,22 @@ class QuotasChanged(_Event):
     quotas: dict[str, int]
 
 
+class KnobsTurned(_Event):
+    """From this round on the exchange is another; written by everybody, when it learns of it."""
+
+    channel: str
+    version: int
+    steps: int
+    """Local steps between two exchanges."""
+    rung: int
+    """Which form the exchange has: of the ladder in the run's recipe."""
+    delay: int
+    """Steps that results come late by."""
+    lr: float
+    """Of the outer optimizer; 0: as the recipe has it."""
+    why: str
+
+
 class PeerUnreachable(_Event):
     """Of two peers that are connected to the broker one cannot reach the other."""
 
@@ -364,7 +380,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | QuotasChanged | PeerUnreachable
+    | SharesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
     | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown

@@ -41,6 +41,7 @@ PEERS, ROUNDS, SIZE = 3, 4, 20_000
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 
 KNOBS: dict[str, dict[str, Any]] = {
+    "auto": {"merge": Merge(outer=NESTEROV)},
     "sparse-butterfly": {"what": Delta()},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},

@@ -9,7 +9,10 @@ from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Butterfly, Recipe, Threshold
+from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, Recipe, Threshold
+from atoll.swarm import forecast
+from atoll.sync.codec import wire_bytes
+from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, play, sized
 
 OVERHEAD = 0.02
@@ -101,6 +104,29 @@ def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
 def test_what_all_members_send_all_members_receive(name: str) -> None:
     moved = traffic(load_recipe(name), 1_000_000, lines_of(expand(load_fleet("town")))).moved
     assert sum(each.sent_bytes for each in moved) == sum(each.received_bytes for each in moved) > 0
+
+
+@pytest.mark.parametrize("fleet", ["lan", "homes", "volunteers"])
+def test_a_policys_forecast_is_what_the_slowest_line_needs_on_every_rung(fleet: str) -> None:
+    """Up to whole chunks, and to that a policy knows the slower direction of each line only."""
+    recipe, parameters = load_recipe("auto"), 60_000_000
+    machines = expand(load_fleet(fleet))
+    slower = [min(m.up_bytes_s, m.down_bytes_s) for m in machines]
+    pairs = list(zip(slower, machines, strict=True))
+    evenly = [Line(up_bytes_s=rate, down_bytes_s=rate, reached=not m.nat) for rate, m in pairs]
+    assert isinstance(recipe.control, Auto)
+    for number, rung in enumerate(recipe.control.ladder):
+        found = traffic(recipe, parameters, evenly, Knobs(rung=number, steps=rung.steps))
+        size_bytes = sum(wire_bytes(rung.codec, count) for count in _chunks(parameters, rung.codec))
+        lines = [forecast.Line(rate, not m.nat) for rate, m in pairs]
+        predicted_s = forecast.wire_s(rung.route, size_bytes, lines)
+        assert found.steps == rung.steps
+        assert found.slowest.least_s == pytest.approx(predicted_s, rel=0.25), rung.codec
+
+
+def _chunks(size: int, codec: Codec) -> list[int]:
+    grid = grid_of(size, codec)
+    return [end - first for first, end in map(grid.bounds, range(grid.chunks))]
 
 
 def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:

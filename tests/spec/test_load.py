@@ -354,6 +354,46 @@ def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("override", "where", "what"),
+    [
+        ("recipe.control.share=0", "control.share", "out of range"),
+        ("recipe.control.share=1.0", "control.share", "out of range"),
+        ("recipe.control.ladder=[]", "control.ladder", "is empty"),
+        ("recipe.control.least=200", "control.ladder.0.steps", "out of range"),
+        ("recipe.control.outer_lr=[[2, 0.4]]", "control.outer_lr", "must rise from 1"),
+        ("recipe.control.outer_lr=[[1, 0.4], [1, 0.5]]", "control.outer_lr", "must rise from 1"),
+        ("recipe.control.outer_lr=[[1, -0.4]]", "control.outer_lr.0.1", "not positive"),
+        ('recipe.channel.outer.merge.outer.kind="assign"', "control.outer_lr", "has its rate turned"),
+        ('recipe.channel.outer.what.residual.kind="forget"', "control.ladder.3.codec", "left out"),
+        ("recipe.channel.outer.overlap={kind='one-round'}", "channel.outer.overlap", "does not survive"),
+        ("recipe.channel.outer.when={kind='fragments', steps=10, count=2}", "channel.outer.when", "whole model"),
+        ("recipe.work.quota={kind='growing', below=0.1}", "work.quota", "two would turn"),
+        ("recipe.control.ladder=[{codec={kind='int8', block=7}, steps=50}]", "control.ladder.0.codec.block", "range"),
+        ("recipe.control.ladder=[{codec={kind='top-k'}, steps=50}]", "control.ladder.0.result", "not as sparse"),
+        (
+            "recipe.control.ladder=[{codec={kind='fp16'}, steps=50, overlap={kind='delay', steps=50}}]",
+            "control.ladder.0.overlap.steps",
+            "out of range",
+        ),
+    ],
+)
+def test_knobs_that_cannot_be_turned_are_refused_where_the_ladder_says_so(
+    tmp_path: Path, override: str, where: str, what: str
+) -> None:
+    text = RUN.replace("diloco", "auto")
+    assert load(tmp_path, text).recipe.control == load_recipe("auto").control
+    sets = [override]
+    if "assign" in override:
+        sets = ["recipe.channel.outer.merge.outer={kind='assign'}"]
+    if "forget" in override:
+        sets = ["recipe.channel.outer.what.residual={kind='forget'}"]
+    said, hint = refused(tmp_path, text, *sets)
+    assert f"recipe.{where}" in said.replace("[", ".").replace("]", "")
+    assert what in said
+    assert hint
+
+
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")

@@ -6,8 +6,9 @@ from typing import Any
 
 from msgspec import Struct
 
+from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import All, Block, Every, Fp32, Grad, Recipe
+from atoll.spec.recipe import All, Auto, Block, Control, Every, Fp32, Grad, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.variant import SOLO
@@ -97,6 +98,7 @@ HEAD = (
     "peers in each",
     "virtual time",
     "computing",
+    "granularity",
     "sent",
     "received",
 )
@@ -123,6 +125,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         f"{trial.contributors:.1f}".removesuffix(".0"),
         say_time(trial.took_s),
         say_share(trial.computing),
+        say_granularity(trial.granularity),
         say_bytes(trial.sent_bytes),
         NOTHING if trial.received_bytes is None else say_bytes(trial.received_bytes),
     )
@@ -164,6 +167,10 @@ def notes(comparison: Comparison) -> list[str]:
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
+    found.append(
+        "Granularity G: how long rounds worked, as a multiple of the rest of them; twice the peers are at best "
+        "(G + 1) / (G / 2 + 1) times as fast."
+    )
     found.append("Bytes are those of the peer that moved most.")
     own = [(entry.trial.label, consensus_distance(entry)) for entry in comparison.entries if not _common(entry.run)]
     but = ", ".join(f"{label} {'(not told)' if far is None else f'({100 * far:.2g} %)'}" for label, far in own)
@@ -232,7 +239,16 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("route", say(channel.whom.route)),
         ("outer optimizer", say(channel.merge.outer)),
         ("while it is exchanged", say(channel.overlap)),
+        ("knobs are turned by", _control(recipe.control)),
     ]
+
+
+def _control(control: Control) -> str:
+    """Return who turns knobs, and how far: everything above is where a run begins then."""
+    if not isinstance(control, Auto):
+        return "nobody"
+    rungs = ", ".join(f"{kind(rung.codec)} up to {rung.steps} steps" for rung in control.ladder)
+    return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
 
 
 def say_loss(loss: float | None) -> str:

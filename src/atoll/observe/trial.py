@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from atoll import journal
 from atoll.journal import Line
+from atoll.observe.granularity import of_run
 from atoll.observe.progress import PeerProgress, Progress
 
 
@@ -45,6 +46,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     took_s: float
     computing: float
     """Share of the peers' time in which they computed."""
+    granularity: float | None
+    """How long rounds worked, as a multiple of everything else in them; None: not told."""
     sent_bytes: int
     """Of the peer that moved most."""
     received_bytes: int | None
@@ -116,6 +119,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         steps=max((sum(peer.steps.values()) for peer in peers.values()), default=0),
         took_s=ended_s - began_s,
         computing=_computing(peers.values(), began_s, ended_s),
+        granularity=of_run(progress),
         sent_bytes=_sent(busiest, scale) if busiest else 0,
         received_bytes=None if scale != 1 else busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),

@@ -337,7 +337,7 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
 def _is_whole(member: Member, plan: Plan, chunk: Chunk) -> bool:
     """Return whether a chunk of a contribution is as long as it must be; what is in it is looked at later."""
     first, end = member.grid_of(plan.key).bounds(chunk.index)
-    return len(chunk.data) == length_of(member.channel.what.codec, chunk.data, end - first)
+    return len(chunk.data) == length_of(member.channel_of(plan.key.version).what.codec, chunk.data, end - first)
 
 
 # as owner: results and sums go out
@@ -544,7 +544,8 @@ def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
     first, end = member.grid_of(plan.key).bounds(returned.index)
-    check(member.channel.what.merged(), returned.data, end - first)  # of the right length, and finite
+    codec = member.channel_of(plan.key.version).what.merged()
+    check(codec, returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:

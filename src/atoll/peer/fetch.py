@@ -213,7 +213,7 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
 
 def _fitting(member: Member, key: Key, result: Result) -> Result:
     """Return the result if its chunks are those of its round's grid."""
-    grid, codec = member.grid_of(key), member.channel.what.merged()
+    grid, codec = member.grid_of(key), member.channel_of(key.version).what.merged()
     spans = [grid.bounds(i) for i in range(grid.chunks)]
     if [len(c) for c in result.chunks] != [wire_bytes(codec, end - first) for first, end in spans]:
         raise PeerError("the committed result does not fit this model")
@@ -436,7 +436,8 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
-    return wire_bytes(member.channel.what.merged(), member.engine.size) // len(member.units)
+    merged = member.channel_of(member.history.version).what.merged()
+    return wire_bytes(merged, member.engine.size) // len(member.units)
 
 
 def state_bytes(member: Member) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -23,8 +23,9 @@ from atoll.peer.links import Links, cancelled
 from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
+from atoll.spec import knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import BySpeed, Channel, Feedback, Growing, Params, TargetBatch
+from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import circle_of, circles_of
@@ -38,6 +39,7 @@ from atoll.swarm.log import (
     EpochStarted,
     History,
     Key,
+    KnobsTurned,
     OpenRound,
     RosterChanged,
     RoundAnnounced,
@@ -49,9 +51,9 @@ from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Stand
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.frequencies import Frequencies
-from atoll.sync.grid import Grid
+from atoll.sync.grid import Grid, grid_of
 from atoll.sync.merge import Anchor
-from atoll.sync.units import Unit
+from atoll.sync.units import Unit, whole
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
@@ -225,7 +227,7 @@ class Member:
     engine: Engine
     private: Private
     units: tuple[Unit, ...]
-    """What rounds are about, in turn."""
+    """What rounds are about, in turn, as long as nobody turns knobs."""
     life: int
     """How often this peer has started."""
     anchor: Anchor
@@ -278,11 +280,17 @@ class Member:
     """What the exchange may take of this machine's memory; 0: no limit."""
     samples_s: float = 0.0
     """How fast we worked lately; 0: not known."""
+    contributed_s: float = 0.0
+    """When we made our contribution to the open round."""
+    exchange_s: float = 0.0
+    """How long it took from there to the anchor that it is in; 0: nobody asks, or the last anchor has none of ours."""
     moved: float = 0.0
     """How far the anchor moved in the last round that we applied, as a part of its length; 0: nobody asks."""
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
+    _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
+    """The channel at each position of its knobs that we have seen, and what its rounds are about."""
     _announced_s: float = 0.0
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
@@ -295,7 +303,25 @@ class Member:
 
     @property
     def channel(self) -> Channel:
+        """Return the channel as the recipe has it; of what may be turned while the run goes on ask `channel_of`."""
         return next(iter(self.run.recipe.channel.values()))
+
+    def channel_of(self, version: int) -> Channel:
+        """Return the channel as its knobs stand in a round."""
+        turn = log.knobs_of(self.history, version)
+        return self.channel if turn is None else self._at(turn)[0]
+
+    def _at(self, turn: Knobs) -> tuple[Channel, Unit]:
+        if turn not in self._turned:
+            channel = knobs.turned(self.run.recipe, turn)
+            self._turned[turn] = (channel, whole(self.engine.size, channel.what.codec))
+        return self._turned[turn]
+
+    def steps_before(self, version: int) -> int:
+        """Return how many local steps the rounds before one have."""
+        changes = [turn.version for turn in self.history.turned if turn.version < version]
+        starts = [1, *changes, version]
+        return sum((end - first) * self.channel_of(first).when.round_steps for first, end in pairwise(starts))
 
     @property
     def silence_s_max(self) -> float:
@@ -311,13 +337,15 @@ class Member:
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
-        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes, speed, moved)]
+        measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
+        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved)]
 
     @property
     def measures_speed(self) -> bool:
         """Return whether anybody wants to know how fast we work."""
-        by_speed = isinstance(self.run.recipe.work.quota, BySpeed)
-        return by_speed or isinstance(self.channel.when, TargetBatch)
+        recipe = self.run.recipe
+        by_speed = isinstance(recipe.work.quota, BySpeed) or isinstance(self.channel.when, TargetBatch)
+        return by_speed or isinstance(recipe.control, Auto)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""
@@ -327,14 +355,22 @@ class Member:
                 problem = log.objection(entry.record, history.organiser, self.run_id)
                 if problem:
                     raise log.BadLog(f"entry {entry.index}: {problem}")
-            history = log.apply(history, entry)
+            history = self._after(history, entry)
             self._ahead[entry.index] = (entry, history)
+
+    def _after(self, history: History, entry: Entry) -> History:
+        """Return the history after one more entry; raises `BadLog` for one that cannot follow in this run."""
+        if isinstance(entry.record, KnobsTurned):
+            problem = knobs.objection(self.run.recipe, entry.record.knobs)
+            if problem or entry.record.channel not in self.run.recipe.channel:
+                raise log.BadLog(f"entry {entry.index}: {problem or 'there is no such channel'}")
+        return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
         """Take in one more committed entry of the log, and journal it unless it is only remembered."""
         before = self.history
         known = self._ahead.pop(entry.index, None)
-        self.history = known[1] if known is not None and known[0] == entry else log.apply(before, entry)
+        self.history = known[1] if known is not None and known[0] == entry else self._after(before, entry)
         match entry.record:
             case RoundAnnounced(key=key, base=base):
                 assert self.history.open is not None
@@ -446,7 +482,8 @@ class Member:
 
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""
-        return self.units[(version - 1) % len(self.units)]
+        turn = log.knobs_of(self.history, version)
+        return self.units[(version - 1) % len(self.units)] if turn is None else self._at(turn)[1]
 
     def sends_weights(self, key: Key) -> bool:
         """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
@@ -463,15 +500,19 @@ class Member:
 
     def bulk_of(self, key: Key) -> Bulk:
         """Return what one contribution to a round is on the wire."""
-        return self._bulk(self.unit_of(key.version))
+        return _bulk(self.channel_of(key.version).what.codec, self.unit_of(key.version).grid)
 
     @property
     def bulks(self) -> tuple[Bulk, ...]:
-        """Return what one contribution is on the wire, for all units in turn."""
-        return tuple(self._bulk(unit) for unit in self.units)
+        """Return what one contribution is on the wire, for all units in turn, as the recipe has it."""
+        return tuple(_bulk(self.channel.what.codec, unit.grid) for unit in self.units)
 
-    def _bulk(self, unit: Unit) -> Bulk:
-        return Bulk(unit.grid.chunks, wire_bytes(self.channel.what.codec, unit.grid.chunk))
+    @property
+    def rungs(self) -> tuple[Bulk, ...]:
+        """Return what one contribution is on the wire on each rung that knobs may be turned to."""
+        control = self.run.recipe.control
+        codecs = [rung.codec for rung in control.ladder] if isinstance(control, Auto) else []
+        return tuple(_bulk(codec, grid_of(self.engine.size, codec)) for codec in codecs)
 
     def layout(self, plan: Plan) -> Layout:
         """Return who sends what to whom under a plan of the open round."""
@@ -503,6 +544,10 @@ class Member:
 
     def _passes(self, vectors: float) -> Cost:
         return Cost(moved_bytes=4.0 * self.engine.size * vectors)
+
+
+def _bulk(codec: Codec, grid: Grid) -> Bulk:
+    return Bulk(grid.chunks, wire_bytes(codec, grid.chunk))
 
 
 def plan_id(plan: Plan) -> tuple[Key, int, int]:

@@ -67,7 +67,8 @@ class Bench:
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = not self._layout.joined
         self._grid = member.grid_of(plan.key)
-        self._lengths = lengths_of(member.channel, member.unit_of(plan.key.version), member.engine.layout)
+        self._channel = member.channel_of(plan.key.version)
+        self._lengths = lengths_of(self._channel, member.unit_of(plan.key.version), member.engine.layout)
         assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
 
@@ -203,7 +204,7 @@ class Bench:
 
     async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
         """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, codec, grid = self._member, self._owned, self._member.channel.what.codec, self._grid
+        member, owned, codec, grid = self._member, self._owned, self._channel.what.codec, self._grid
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
 
         def job() -> _Unusable | None:
@@ -221,7 +222,7 @@ class Bench:
 
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
+        member, owned, what, grid = self._member, self._owned, self._channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
@@ -261,8 +262,7 @@ class Bench:
         """Return what the contributions to a chunk make together."""
         if self._lengths is not None:
             return self._lengths.combined(index, set_id(target), values, weights)
-        channel = self._member.channel
-        combine, codec = channel.merge.combine, channel.what.codec
+        combine, codec = self._channel.merge.combine, self._channel.what.codec
         counts = isinstance(combine, MeanPresent)
         return combined(
             combine, values, weights, [sent(codec, data, values[0].size) for data in held] if counts else ()
@@ -276,7 +276,7 @@ class Bench:
 
     def _reduction(self, of: bytes, index: int, merged: Vector) -> Reduction:
         """Return a chunk of the result as it travels, with what was left out before and so that nothing is lost now."""
-        what, seed, left = self._member.channel.what, self._seed(index), None
+        what, seed, left = self._channel.what, self._seed(index), None
         if isinstance(what.owners, Feedback):
             before = self._member.left_out.get((self._plan.key.unit, index))
             left = np.zeros_like(merged) if before is None else before.copy()

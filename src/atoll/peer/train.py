@@ -16,6 +16,7 @@ import numpy as np
 from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
+from atoll.peer.private import goes_on
 from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
@@ -37,7 +38,7 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
     batch = member.run.recipe.work.batch
     count = len(samples) // batch
     schedule = member.run.recipe.work.schedule
-    first = (key.version - 1) * member.channel.when.round_steps
+    first = member.steps_before(key.version)
     begun, ended = spent(member, key.version), spent(member, key.version + 1)
     steps = [
         Step(
@@ -66,7 +67,7 @@ def spent(member: Member, version: int) -> float:
 
 def free_steps(member: Member, stint: Stint) -> int:
     """Return how many steps of a lease can be taken before the anchor is there that it is to start from."""
-    match member.channel.overlap:
+    match member.channel_of(stint.key.version - 1).overlap:
         case Block():
             return 0
         case Delay(steps=steps):
@@ -108,7 +109,7 @@ async def _start(member: Member, stint: Stint) -> None:
     if stint.started:
         return
     private = member.private
-    if private.local is None and private.goes_on:
+    if private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(member.anchor.weights.copy)
     start = member.anchor.weights if private.local is None else private.local
     await member.job(lambda: member.engine.assign(start))
@@ -147,7 +148,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     """Take in what changed in the anchor that a stint is to start from: that is there now, and some steps are taken."""
     await _start(member, stint)
     stint.reconciled = True
-    how = _reconciles(member.channel)
+    how = _reconciles(member.channel_of(stint.key.version - 1))
     if how is None or stint.key.version == 1:
         return
     unit = member.unit_of(stint.key.version - 1)

@@ -27,11 +27,12 @@ from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Member, Own, Stint
-from atoll.peer.private import Private
+from atoll.peer.private import Private, goes_on
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
 from atoll.spec.recipe import (
+    Auto,
     Block,
     Channel,
     Delay,
@@ -155,19 +156,22 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     chunks = await member.job(lambda: next(encoded), vectors)
     while member.private.moves and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    if member.private.goes_on:
+    if goes_on(member.channel_of(announced.key.version)):
         await _part_ways(member, announced, chunks)
-    if (announced.ahead and _leaves_a_trace(member)) or not announced.key.version % _checkpoint_every(member):
+    else:
+        member.private.local = None  # from here on the anchor is waited for
+    version = announced.key.version
+    if (announced.ahead and _leaves_a_trace(member)) or not version % _checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
-        await _keep_private(member, announced.key.version)
+        await _keep_private(member, version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
+    member.contributed_s = member.now_s()
     member.changes.notify()
     while member.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        version = announced.key.version + 1
-        key = replace(announced.key, version=version, unit=member.channel.when.unit(version))
+        key = replace(announced.key, version=version + 1, unit=member.channel.when.unit(version + 1))
         member.ahead = stint_of(member, key, announced.ahead_of(member.me))
 
 
@@ -176,10 +180,11 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
-    what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
-    grid, frequencies = unit.grid, member.frequencies(announced.key.version)
+    version = announced.key.version
+    what, unit, residual = member.channel_of(version).what, member.unit_of(version), member.private.residual
+    grid, frequencies = unit.grid, member.frequencies(version)
     whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
-    large = _large(member, announced.key.version)
+    large = _large(member, version)
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
@@ -209,7 +214,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
 def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
     """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
-    codec, unit, weights = member.channel.what.codec, member.unit_of(version), member.anchor.weights
+    codec, unit, weights = member.channel_of(version).what.codec, member.unit_of(version), member.anchor.weights
     match codec:
         case Threshold(least=least, scaled=scaled):
             factor = _factor(member, version) if scaled else 1.0
@@ -223,13 +228,13 @@ def _large(member: Member, version: int) -> Callable[[int, int], float | Vector 
 
 def _factor(member: Member, version: int) -> float:
     """Return the schedule's factor at the beginning of a round."""
-    steps = (version - 1) * member.channel.when.round_steps
-    return rate(member.run.recipe.work.schedule, steps, spent(member, version))
+    return rate(member.run.recipe.work.schedule, member.steps_before(version), spent(member, version))
 
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
     """Fix where our next steps start from, now that our contribution is made: we do not wait for what becomes of it."""
-    private, channel, grid, engine = member.private, member.channel, member.grid_of(announced.key), member.engine
+    private, grid, engine = member.private, member.grid_of(announced.key), member.engine
+    channel = member.channel_of(announced.key.version)
     share, share_before = 1 / len(announced.members), _share_of_last(member)
 
     def led() -> Vector:
@@ -432,7 +437,8 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
     """Step the anchor by a committed result, exactly as every other member does that it is for."""
     key, version = committed.key, committed.key.version
-    channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
+    channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
+    layout = member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = _factor(member, version) if channel.merge.scheduled else 1.0
     step, asked = _step_of(member, key, factor), isinstance(member.run.recipe.work.quota, Growing)
@@ -448,6 +454,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
+    _time_exchange(member, committed)
     _keep_left_out(member, committed, result)
     await _settle(member, committed)
     member.held, member.spare = None, {}
@@ -466,6 +473,13 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _stand_if_near(member)
 
 
+def _time_exchange(member: Member, committed: ClosedRound) -> None:
+    """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
+    ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
+    asked = ours and isinstance(member.run.recipe.control, Auto)
+    member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
+
+
 def _distance(before: Vector, after: Vector) -> float:
     """Return how far weights moved, as a part of their length."""
     before -= after
@@ -478,7 +492,7 @@ Take = Callable[[Anchor, Vector], object]
 
 def _step_of(member: Member, key: Key, factor: float) -> Take:
     """Return what a round's result does to the anchor."""
-    channel = member.channel
+    channel = member.channel_of(key.version)
     if key.scope == ALL and not channel.common:
         return meet
     take = approach if isinstance(channel.what, Params) else advance
@@ -589,7 +603,7 @@ def _count_traffic(member: Member) -> None:
 async def _checkpoint(member: Member) -> None:
     """Save state if this version is due."""
     version = member.anchor.version
-    if version % _checkpoint_every(member) and not _last_round(member):
+    if version % _checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
     if not await member.store.has_private(version):
@@ -605,9 +619,9 @@ async def _checkpoint(member: Member) -> None:
     )
 
 
-def _checkpoint_every(member: Member) -> int:
+def _checkpoint_every(member: Member, version: int) -> int:
     every = member.run.upkeep.checkpoint_every
-    return every or (1 if member.channel.when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+    return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
 async def recall(box: Box, store: Store, private: Private, version: int) -> None:

@@ -22,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
+from atoll.spec.knobs import turned
+from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Knobs, Recipe, TargetBatch
 from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
@@ -97,9 +98,9 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
     ]
 
 
-def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
-    """Return what a round of the recipe's channel moves for a model of so many parameters."""
-    (channel,) = recipe.channel.values()
+def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None) -> Traffic:
+    """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
+    channel = turned(recipe, knobs)
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     grid = grid_of(-(-parameters // parts), channel.what.codec)
     members = tuple(number.to_bytes(4, "big") for number in range(len(lines)))

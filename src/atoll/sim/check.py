@@ -9,6 +9,8 @@
     durable       what a journal called committed no council could have forgotten, at any crash and at the end, and
                   its result was on two disks by then
     bad input     nonsense is blamed on who sent it, and on nobody else
+    turned        knobs stand alike for everybody in every round, as a policy may turn them, and rounds are as long as
+                  they say
     live          after the faults are over, rounds commit again and everybody gets to the newest one; no round
                   waits for a slow member beyond the run's patience, or for one that lacks the state to begin
 
@@ -35,10 +37,13 @@ from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
+from atoll.sim.expected import channel_at, channels_of
 from atoll.sim.replicas import Replicas
-from atoll.sim.retell import Committed, announcements, commits
+from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Outcome
+from atoll.spec.knobs import objection
 from atoll.spec.recipe import (
+    Auto,
     Blend,
     Block,
     Channel,
@@ -49,8 +54,10 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Int8,
+    Knobs,
     Lamb,
     Mean,
+    Same,
     Shift,
     Trimmed,
 )
@@ -98,6 +105,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *one_leader(outcome),
         *tokens_as_counted(run, outcome.lines, entries),
         *as_the_log_says(run, outcome, entries),
+        *as_the_knobs_say(run, outcome.lines, entries),
         *blamed_rightly(outcome),
         *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
@@ -365,8 +373,9 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
-    channel = next(iter(run.recipe.channel.values()))
+    channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
     own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and isinstance(channel.what, Delta)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
 
@@ -464,15 +473,16 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
     it: there the anchor must be right but for rounding.
     """
-    channel = next(iter(run.recipe.channel.values()))
-    if not channel.common:
+    channels = channels_of(run, entries)
+    if not channels[0].common:
         yield from _as_journals_say(run, outcome, entries)
         return
-    if not _told_by_the_log(channel):
+    if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
-    mixes = isinstance(channel.merge.outer, Lamb)
-    marked = not isinstance(channel.what.codec, Int8) and not mixes
-    gap_max = 0.0 if isinstance(channel.overlap, Block) and not mixes else ROUNDING
+    mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
+    marked = not any(isinstance(channel.what.codec, Int8) for channel in channels.values()) and not mixes
+    waits = all(isinstance(channel.overlap, Block) for channel in channels.values())
+    gap_max = 0.0 if waits and not mixes else ROUNDING
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -508,6 +518,31 @@ def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
             known = replicas.of(short(host.peer), anchor.version)
             if known is not None:
                 yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
+
+
+def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
+    """Check that knobs were turned only where a policy may, the same for everybody, and that leases follow them."""
+    found = settings(entries)
+    for version, knobs in found.items():
+        if problem := objection(run.recipe, knobs):
+            yield f"version {version}: {problem}"
+    for line in lines:
+        match line.event:
+            case journal.KnobsTurned(version=version) as told:
+                knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr)
+                if found.get(version) != knobs:
+                    yield f"version {version}: {line.peer} turned knobs to what the log does not have"
+            case _:
+                pass
+    if not isinstance(run.recipe.control, Auto) or not isinstance(run.recipe.work.quota, Same):
+        return
+    channels = channels_of(run, entries)
+    for announced in announcements(entries):
+        steps = channel_at(channels, announced.version).when.round_steps
+        if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
+            yield f"version {announced.version} is not of {steps} steps, as its knobs say"
+        if bool(announced.ahead) and isinstance(channel_at(channels, announced.version).overlap, Block):
+            yield f"version {announced.version} lets members go on, where its knobs say to wait"
 
 
 def _told_by_the_log(channel: Channel) -> bool:

@@ -14,9 +14,11 @@ from msgspec.structs import replace
 
 from atoll.model.compute import Vector
 from atoll.sim.compute import CountingEngine, delta_of, first_weights
-from atoll.sim.retell import Committed, commits
+from atoll.sim.retell import Committed, commits, settings
+from atoll.spec.knobs import turned
 from atoll.spec.recipe import (
     Blend,
+    Channel,
     Codec,
     Delay,
     Delta,
@@ -33,18 +35,32 @@ from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, advance, approach, finish, outer_names
 from atoll.sync.schedule import rate
 
+Channels = dict[int, Channel]
+"""The channel as its knobs stand, by the first round of which that holds."""
+
+
+def channels_of(run: Run, entries: list[Entry]) -> Channels:
+    """Return the channel throughout a run."""
+    return {0: turned(run.recipe, None)} | {v: turned(run.recipe, k) for v, k in settings(entries).items()}
+
+
+def channel_at(channels: Channels, version: int) -> Channel:
+    """Return the channel of one round."""
+    return channels[max(first for first in channels if first <= version)]
+
 
 def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
     """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
-    channel = next(iter(run.recipe.channel.values()))
+    channels = channels_of(run, entries)
     weights = first_weights(run.seeds.data, size)
-    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)})
+    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channels[0].merge.outer)})
     by_version = {0: anchor}
     for committed in commits(entries):
         if anchor.version >= honest_until:
             break
-        merged = merged_of(run, anchor, committed)
-        factor = factor_of(run, anchor.version + 1)
+        channel = channel_at(channels, anchor.version + 1)
+        merged = merged_of(run, channels, anchor, committed)
+        factor = factor_of(run, channels, anchor.version + 1)
         if isinstance(channel.what, Params):
             approach(channel.merge.outer, anchor := replace(anchor.copy(), version=anchor.version + 1), merged, factor)
         else:
@@ -54,14 +70,14 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
     return by_version
 
 
-def merged_of(run: Run, anchor: Anchor, committed: Committed) -> Vector:
+def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
-    channel = next(iter(run.recipe.channel.values()))
+    channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
     codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
         there = [peer for peer in members if peer in committed.contributors]
-        came = [sent(codec, contribution(run, anchor, leases[peer])) for peer in there]
+        came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
         return sent(codec, _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
     groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
@@ -70,7 +86,7 @@ def merged_of(run: Run, anchor: Anchor, committed: Committed) -> Vector:
         part = np.zeros_like(anchor.weights)
         for peer in (p for p in members[first:end] if p in committed.contributors):
             weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
-            part = part + sent(codec, contribution(run, anchor, leases[peer])) * np.float32(weighs)
+            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(weighs)
             weight += weighs
         total = total + part
     return sent(codec, total / np.float32(weight))
@@ -89,9 +105,8 @@ def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
     return total / weight
 
 
-def contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
-    """Return what a member contributes that trains on some samples from an anchor."""
-    channel = next(iter(run.recipe.channel.values()))
+def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:
+    """Return what a member contributes that trains on some samples from an anchor, which came by this channel."""
     batch = run.recipe.work.batch
     if isinstance(channel.what, Params):
         return trained(run, anchor, positions)
@@ -136,9 +151,9 @@ def _in_whole_steps(block: Vector) -> Vector:
     return np.rint(block * (1 / step)) * step if step >= 2.0**-120 else np.zeros_like(block)
 
 
-def factor_of(run: Run, version: int) -> float:
+def factor_of(run: Run, channels: Channels, version: int) -> float:
     """Return the factor on the outer rate in a run whose budget is in rounds."""
-    channel = next(iter(run.recipe.channel.values()))
-    if not channel.merge.scheduled:
+    if not channels[0].merge.scheduled:
         return 1.0
-    return rate(run.recipe.work.schedule, (version - 1) * channel.when.round_steps, (version - 1) / run.budget.rounds)
+    steps = sum(channel_at(channels, before).when.round_steps for before in range(1, version))
+    return rate(run.recipe.work.schedule, steps, (version - 1) / run.budget.rounds)

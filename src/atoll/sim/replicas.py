@@ -83,9 +83,12 @@ class Replicas:
             anchor = self.of(short(peer), version - 1)
             if anchor is None or (short(peer), version - 1) in self._doubtful:
                 return None
-            how = trained if committed.announced.key.scope == ALL else contribution
+            if committed.announced.key.scope == ALL:
+                given = trained(self._run, anchor, leases[peer])
+            else:
+                given = contribution(self._run, channel, anchor, leases[peer])
             weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
-            total = total + sent(channel.what.codec, how(self._run, anchor, leases[peer])) * np.float32(weighs)
+            total = total + sent(channel.what.codec, given) * np.float32(weighs)
             weight += weighs
         return sent(channel.what.codec, total / np.float32(weight)) if weight else None
 
@@ -100,7 +103,7 @@ class Replicas:
             self._hold(who, version, None)
             return
         after = _at(version, before if before is not None else self._first)
-        outer, factor = self._channel.merge.outer, factor_of(self._run, version)
+        outer, factor = self._channel.merge.outer, factor_of(self._run, {0: self._channel}, version)
         if of_all:
             meet(after, merged)
         elif isinstance(self._channel.what, Params):

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from atoll.swarm.log import Entry, Key, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
+from atoll.spec.recipe import Knobs
+from atoll.swarm.log import Entry, Key, KnobsTurned, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
 
 class Announced(NamedTuple):
@@ -47,6 +48,11 @@ class Committed(NamedTuple):
 def announcements(entries: Sequence[Entry]) -> list[Announced]:
     """Return all rounds that a log began, also those that were given up."""
     return _retold(entries)[0]
+
+
+def settings(entries: Sequence[Entry]) -> dict[int, Knobs]:
+    """Return how a log turned the knobs, by the first round of which it holds."""
+    return {entry.record.version: entry.record.knobs for entry in entries if isinstance(entry.record, KnobsTurned)}
 
 
 def commits(entries: Sequence[Entry]) -> list[Committed]:

@@ -534,11 +534,58 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     quota: Quota = Same()
 
 
+# control: who turns the knobs while a run goes on
+
+
+class Nobody(Axis, tag="none"):
+    """Everything stays as the recipe has it."""
+
+
+class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A form that the exchange may take, and how rare and how late it may be in that form."""
+
+    codec: Codec
+    steps: int
+    """Local steps between two exchanges at most."""
+    result: Codec | None = None
+    route: Route = Butterfly()
+    overlap: Block | Delay = Block()
+    """Whether results may come late: then by so many steps at most, and no more than exchanges take."""
+
+
+class Auto(Axis, tag="auto"):
+    """The broker does: it measures rounds, and climbs the ladder no farther than exchanges take too much of them."""
+
+    ladder: tuple[Rung, ...]
+    """From what is best for the model to what is fewest bytes."""
+    share: float = 0.1
+    """Of a round's time the exchange may take so much."""
+    least: int = 10
+    """Local steps between two exchanges at least."""
+    outer_lr: tuple[tuple[int, float], ...] = ()
+    """From so many members on, the outer optimizer has this rate; empty: the one it is given."""
+
+
+Control = Nobody | Auto
+
+
+class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a policy writes: everything else of a channel stays as the recipe has it."""
+
+    rung: int
+    steps: int
+    delay: int = 0
+    """Steps that results come late by; 0: they are waited for."""
+    lr: float = 0.0
+    """Of the outer optimizer; 0: as the recipe has it."""
+
+
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How to train together."""
 
     work: Work
     channel: dict[str, Channel]
+    control: Control = Nobody()
     about: str = ""
     """One line for `atoll recipes`."""
     paper: str = ""

@@ -19,6 +19,7 @@ from atoll.errors import LocalError, PeerError, SpecError
 from atoll.net.identity import verify
 from atoll.net.transport import PeerId
 from atoll.spec.load import decode_run
+from atoll.spec.recipe import Knobs
 from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
@@ -26,6 +27,8 @@ from atoll.swarm.lease import Lease
 
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
+WHY_CHARS_MAX = 1000
+"""Words that a record may have for people."""
 
 
 class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -83,6 +86,17 @@ class SettingsChanged(Struct, frozen=True, tag="settings", forbid_unknown_fields
     signature: bytes
 
 
+class KnobsTurned(Struct, frozen=True, tag="knobs", forbid_unknown_fields=True):
+    """From a round on the channel is another: for everybody, since it is here before the round is announced."""
+
+    channel: str
+    version: int
+    """The first round of which it holds."""
+    knobs: Knobs
+    why: str
+    """What was measured and what follows from it, in words."""
+
+
 class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
     """A round began: who takes part, on how many samples, from which anchor; on which follows from the log before."""
 
@@ -126,6 +140,7 @@ Record = (
     | EpochStarted
     | RosterChanged
     | SettingsChanged
+    | KnobsTurned
     | RoundAnnounced
     | RoundCommitted
     | RoundVoided
@@ -215,6 +230,10 @@ class History(Struct, frozen=True, kw_only=True):
     """The last round, while what its members went on with is theirs."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
+    announced: int = 0
+    """The newest round that was ever announced, given up or not."""
+    turned: tuple[KnobsTurned, ...] = ()
+    """How knobs were turned, in order of rounds."""
     samples: int = 0
     """Samples in committed contributions."""
     finished: bool = False
@@ -246,6 +265,8 @@ def apply(history: History, entry: Entry) -> History:
             return _change_roster(history, change)
         case SettingsChanged(run=run):
             return replace(history, settings=run)
+        case KnobsTurned() as turn:
+            return _turn(history, turn)
         case RoundAnnounced() as announced:
             return _announce(history, announced)
         case RoundCommitted() as committed:
@@ -273,6 +294,21 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     for peer in set(change.left).difference(m.peer for m in change.joined):
         del members[peer]
     return replace(history, roster=change.version, members=members)
+
+
+def _turn(history: History, turn: KnobsTurned) -> History:
+    """Turn knobs between two rounds; what was once announced, though in vain, stays as it was announced."""
+    _must(history.open is None, "knobs are turned while a round is open")
+    _must(turn.version == history.version + 1, "knobs are turned out of turn")
+    _must(turn.version > history.announced, "knobs are turned for a round that was announced before")
+    _must(len(turn.why) <= WHY_CHARS_MAX, "knobs are turned with too many words")
+    _must(not history.turned or turn.version > history.turned[-1].version, "knobs are turned twice for a round")
+    return replace(history, turned=(*history.turned, turn))
+
+
+def knobs_of(history: History, version: int) -> Knobs | None:
+    """Return how the knobs stand in a round; None: as the recipe has it."""
+    return next((turn.knobs for turn in reversed(history.turned) if turn.version <= version), None)
 
 
 def announcement(
@@ -303,6 +339,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     if announced.ahead:
         ahead, returned, fresh = lease.take(sum(quotas), returned, fresh)
     open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster, ahead)
+    history = replace(history, announced=announced.key.version)
     return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))
 
 
