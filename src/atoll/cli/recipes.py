@@ -134,7 +134,25 @@ def explain(name: str, recipe: Recipe) -> list[str]:
             "home": channel.home,
         }
         lines += ["", f"channel {channel_name}", *(f"  {axis:<18}{_said(choice)}" for axis, choice in axes.items())]
-    return lines
+    return lines + _control_lines(recipe)
+
+
+def _control_lines(recipe: Recipe) -> list[str]:
+    """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
+    from atoll.spec.recipe import Auto
+    from atoll.spec.say import say
+
+    auto = recipe.control
+    if not isinstance(auto, Auto):
+        return []
+    limit = f"from {auto.least} steps on, so that exchanges take at most {100 * auto.share:g} % of the time"
+    lines = ["", f"knobs are turned while it runs, {limit}"]
+    for number, rung in enumerate(auto.ladder):
+        form = f"{say(rung.codec)} by {say(rung.route)}, up to {rung.steps} steps"
+        late = getattr(rung.overlap, "steps", 0)
+        lines.append(f"  rung {number:<13}{form}{f', results up to {late} steps late' if late else ''}")
+    rates = ", ".join(f"{lr} from {count} on" for count, lr in auto.outer_lr)
+    return lines + ([f"  {'outer lr':<18}by number of members: {rates}"] if rates else [])
 
 
 def _said(choice: Any) -> str:
@@ -245,7 +263,8 @@ def _parameters(model: str) -> int:
 
 BOUND = (
     "Bytes are payload by exact lengths; heads of messages add less than 2 % from a few million parameters on.\n"
-    "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting."
+    "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting.\n"
+    "Of a recipe whose knobs are turned while it runs it is what it begins with."
 )
 
 

@@ -93,7 +93,8 @@ def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
     """Return what a round took; None while nobody has measured how fast it works."""
     period_s = now_s - round_.began_s
     quotas = dict(zip(round_.announced.members, round_.announced.quotas, strict=True))
-    standings = [(p, x.standing) for p in round_.took_s if (x := broker.present.get(p)) is not None and x.standing]
+    here = {peer: broker.present[peer].standing for peer in quotas if peer in broker.present and peer in round_.took_s}
+    standings = [(peer, standing) for peer, standing in here.items() if standing is not None]
     worked_s = [
         min(quotas[peer] / standing.samples_s, round_.took_s[peer] + broker.pace.lead_s)
         for peer, standing in standings
