@@ -7,6 +7,8 @@ from pathlib import Path
 from bench.converge.record import Done, scores
 from bench.converge.trial import Trial, trials
 
+from atoll.observe.trial import gain_kept
+
 PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
 BEGIN, END = "<!-- begin: python -m bench.converge --report -->", "<!-- end -->"
 PEERS = 8
@@ -61,6 +63,7 @@ def _line(row: Done, ddp: float | None, solo: float | None) -> str:
     if bits is None:
         return f"| {row.trial.name} | failed: {row.failed.splitlines()[0]} | | | | | {row.took_s:.0f} |"
     over = f"{100 * (bits / ddp - 1):+.2f} %" if ddp else ""
-    kept = f"{100 * (solo - bits) / (solo - ddp):.1f} %" if ddp and solo else ""
+    gain = gain_kept(bits, solo, ddp)
+    kept = f"{100 * gain:.1f} %" if gain is not None else ""
     times = f"{fewer(row):,.0f}" if row.moved_bytes else ""
     return f"| {row.trial.name} | {bits:.4f} | {over} | {kept} | {times} | {row.curve[-1][1]:.3f} | {row.took_s:.0f} |"

@@ -17,6 +17,7 @@ from atoll.errors import LocalError
 from atoll.journal import Line
 from atoll.model.compute import Cost, Engine, Step, Trained, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
+from atoll.observe.trial import fold_trial
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.fleet import Device, Machine
@@ -106,9 +107,8 @@ def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | N
             run=run, machines=[machine] * peers, delays_s={(HERE, HERE): 1e-3}, build=build, remembers=False, sees=see
         )
     )
-    return Played(
-        _weights(run, outcome), [sum(some) / len(some) for _, some in sorted(losses.items())], _moved(outcome)
-    )
+    means = [sum(some) / len(some) for _, some in sorted(losses.items())]
+    return Played(_weights(run, outcome), means, fold_trial(run.name, outcome.lines).worst_bytes)
 
 
 def _weights(run: Run, outcome: Outcome) -> Vector:
@@ -119,11 +119,3 @@ def _weights(run: Run, outcome: Outcome) -> Vector:
     anchors = [anchor_from_bytes(host.disk.file(path), path) for host in outcome.hosts]
     assert len({anchor.digest() for anchor in anchors}) == 1, "all peers end on one anchor"
     return anchors[0].weights
-
-
-def _moved(outcome: Outcome) -> int:
-    moved: dict[str, int] = {}
-    for line in outcome.lines:
-        if isinstance(line.event, journal.TrafficCounted):
-            moved[line.peer] = line.event.sent_bytes + line.event.received_bytes
-    return max(moved.values())
