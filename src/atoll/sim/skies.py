@@ -50,16 +50,28 @@ from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
     AllGather,
     Blend,
+    Block,
+    BySpeed,
+    Carry,
+    Channel,
     Delay,
+    DelayedNesterov,
     Delta,
+    Discard,
     Every,
+    Forget,
     Fragments,
     Grad,
+    Late,
     Mean,
     OneRound,
     Overlap,
+    Quorum,
     Recipe,
+    Seconds,
+    Sgd,
     Shift,
+    Slack,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
@@ -97,6 +109,16 @@ OVERLAPS: tuple[Overlap, ...] = (
 )
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+HASTY = 0.3
+"""Part of the runs in which a round does not wait for everybody."""
+QUORUMS: tuple[Quorum, ...] = (
+    Quorum(),
+    Quorum(contributors=2),
+    Quorum(contributors=1, grace=Seconds(s=0.5)),
+    Quorum(contributors=2, grace=Slack(part=0.5)),
+    Quorum(contributors=64),
+)
+LATES: tuple[Late, ...] = (Carry(), Carry(), Discard())
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -115,8 +137,16 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None, fragments: int = 0) -> Recipe:
-    """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
+def _recipe(
+    name: str,
+    *,
+    gathers: bool = False,
+    overlap: Overlap | None = None,
+    fragments: int = 0,
+    quorum: Quorum | None = None,
+    late: Late | None = None,
+) -> Recipe:
+    """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
     if channel.when.round_steps > 1:
@@ -131,7 +161,26 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
-    return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
+    work = replace(shipped.work, batch=batch)
+    if quorum is not None:
+        channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
+    return replace(shipped, work=work, channel={channel_name: channel})
+
+
+def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
+    """Return a channel whose rounds do not wait for everybody, with what else goes with that."""
+    if isinstance(late, Discard) or isinstance(channel.what, Grad):
+        return replace(channel, barrier=quorum)
+    merge, what, overlap = channel.merge, channel.what, channel.overlap
+    if isinstance(channel.when, Fragments):
+        merge = replace(merge, combine=Mean(weights="tokens^2/steps"))
+        what = replace(what, residual=Forget())
+        overlap = overlap if isinstance(overlap, Block) else Delay(steps=min(2, channel.when.round_steps))
+    else:
+        overlap = Block()
+        if isinstance(merge.outer, Sgd):
+            merge = replace(merge, outer=DelayedNesterov(lr=merge.outer.lr, every=3))
+    return replace(channel, barrier=quorum, late=late, merge=merge, what=what, overlap=overlap)
 
 
 def run_of(
@@ -143,9 +192,14 @@ def run_of(
     gathers = not recipe and rng.random() < GATHERS
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
+    hasty = Random(repr(rng.getstate()))  # a stream of its own: all that is drawn after it stays as it was
+    quorum = hasty.choice(QUORUMS) if not recipe and hasty.random() < HASTY else None
+    late = hasty.choice(LATES)
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments),
+        recipe=_recipe(
+            recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, quorum=quorum, late=late
+        ),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

@@ -24,12 +24,14 @@ from atoll.spec.recipe import (
     Buckets,
     Butterfly,
     BySpeed,
+    Carry,
     Channel,
     Codec,
     Constant,
     Cosine,
     Cyclic,
     Delay,
+    DelayedNesterov,
     Delta,
     E3m0,
     Every,
@@ -39,11 +41,15 @@ from atoll.spec.recipe import (
     Fragments,
     Grad,
     Growing,
+    Inner,
     Int8,
     Lamb,
     Muon,
     OneRound,
+    Outer,
+    Quorum,
     Recipe,
+    Seconds,
     Sgd,
     Sign,
     Stochastic,
@@ -196,6 +202,9 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
     yield from _wire_rules(path, channel)
     yield from _overlap_rules(path, channel)
+    yield from _barrier_rules((*path, "barrier"), channel)
+    if isinstance(channel.late, Carry):
+        yield from _carry_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():
@@ -265,6 +274,36 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield linear or not eager, (*path, "eager"), said, hint
 
 
+def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    barrier = channel.barrier
+    if not isinstance(barrier, Quorum):
+        return
+    yield _within((*path, "contributors"), barrier.contributors, 1)
+    if isinstance(barrier.grace, Seconds):
+        yield _within((*path, "grace", "s"), barrier.grace.s, 0, 86400)
+    else:
+        yield _within((*path, "grace", "part"), barrier.grace.part, 0, 1)
+
+
+def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with work that outlasts a round."""
+    hint = 'set late = { kind = "discard" }, or '
+    overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
+    said = "a gradient is taken at the anchor that its round starts from: it cannot enter a later one"
+    yield not isinstance(channel.what, Grad), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
+    if parts:
+        blends = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Blend))
+        said = "parts that come back to who has not contributed have nothing of its own to take the place of"
+        where = (*path, "overlap")
+        yield blends, where, said, hint + 'choose { kind = "delay", ..., reconcile = { kind = "blend" } } or "block"'
+        forgets = not isinstance(channel.what.residual, Feedback)
+        said = "a contribution that is late is made again of another part, and what was left out of it would be lost"
+        yield forgets, (*path, "what", "residual"), said, hint + 'set residual = { kind = "forget" }'
+    else:
+        said = "who works on has one place that its work starts from: what it goes on with meanwhile would have another"
+        yield isinstance(overlap, Block), (*path, "overlap"), said, hint + 'set overlap = { kind = "block" }'
+
+
 def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """Codecs, and which of them go with the route."""
     what, route = channel.what, channel.whom.route
@@ -310,8 +349,13 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             pass
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
+def _optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
     match optimizer:
+        case DelayedNesterov():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _below_one((*path, "momentum"), optimizer.momentum)
+            yield _within((*path, "every"), optimizer.every, 1, 2**20)
+            yield _within((*path, "spread"), optimizer.spread, 0, 1 / max(1, optimizer.every))
         case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
             for i, beta in enumerate(optimizer.betas):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Block
+from atoll.spec.recipe import Block, Carry
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.log import (
     CouncilChanged,
@@ -246,14 +246,25 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case RoundCommitted(key=key):
             assert before.open is not None
             assert broker.history.last is not None
-            absent = set(before.open.members).difference(broker.history.last.contributors)
+            closed = broker.history.last
+            absent = set(before.open.members).difference(closed.contributors, closed.carried)
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
-            broker = replace(broker, round=None, missed=missed)
+            broker = _unawaited(replace(broker, round=None, missed=missed), closed.contributors)
         case RoundVoided():
-            broker = replace(broker, round=None)
+            broker = _unawaited(replace(broker, round=None), tuple(broker.present))
         case _:
             pass
     return broker, actions
+
+
+def _unawaited(broker: Broker, peers: tuple[bytes, ...]) -> Broker:
+    """Note that some members have nothing ready any more: it is in a round, or was given up with one."""
+    present = dict(broker.present)
+    for peer in peers:
+        standing = present[peer].standing if peer in present else None
+        if standing is not None and standing.waits:
+            present[peer] = replace(present[peer], standing=replace(standing, waits=False))
+    return replace(broker, present=present) if present != broker.present else broker
 
 
 def _inherit(broker: Broker) -> Broker:
@@ -385,7 +396,8 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     key = Key(broker.channel, version, unit=broker.run.recipe.channel[broker.channel].when.unit(version))
     broker, quotas, notes = quotas_of(broker, key, ready)
     ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
-    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead))
+    carry = isinstance(broker.run.recipe.channel[broker.channel].late, Carry)
+    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry))
     return broker, [*notes, *actions]
 
 
@@ -395,26 +407,34 @@ def overlaps(run: Run) -> bool:
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:
-    """Return who may be counted in, in canonical order."""
+    """Return who may be counted in, in canonical order; who works on from an earlier round may be far behind."""
     version = broker.history.version
     return tuple(
         peer
         for peer, presence in sorted(broker.present.items())
         if peer in broker.history.members
         and presence.standing is not None
-        and presence.standing.version >= version - LAG_MAX
+        and (presence.standing.version >= version - LAG_MAX or _carries(broker, peer))
         and peer not in broker.missed
     )
+
+
+def _carries(broker: Broker, peer: bytes) -> bool:
+    """Return whether a member works on from an earlier round."""
+    last = broker.history.last
+    return last is not None and peer in last.carried and peer in broker.history.kept
 
 
 def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
     """Return the digest of the newest anchor that most report, our own in a tie; None while too few stand there.
 
-    Too few: neither our own member nor more than half of those who would take part.
+    Too few: neither our own member nor more than half of those who would start from it. Who works on from an earlier
+    round does not, and looks at the newest only between two steps, which may be long.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
     digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
-    if broker.me not in digests and 2 * sum(p in digests for p in ready) <= len(ready):
+    starting = [p for p in ready if not _carries(broker, p)] or ready
+    if broker.me not in digests and 2 * sum(p in digests for p in starting) <= len(starting):
         return None
     counts = Counter(digests.values())
     most = [digest for digest, count in counts.items() if count == max(counts.values())]

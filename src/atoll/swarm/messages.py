@@ -114,6 +114,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """How fast I worked in the last round; 0: not known."""
     moved: float = 0.0
     """How far this anchor is from the one before it, as a part of its length; 0: not known."""
+    waits: bool = False
+    """My contribution is ready and was late for the last round: I do nothing before it is in one."""
 
 
 class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):
