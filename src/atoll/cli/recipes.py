@@ -118,7 +118,7 @@ def explain(name: str, recipe: Recipe) -> list[str]:
     lines += [f"  clip              {work.clip or 'off'}"]
     for channel_name, channel in recipe.channel.items():
         lines += ["", f"channel {channel_name}"]
-        axes = ("when", "what", "whom", "overlap", "late", "home")
+        axes = ("when", "what", "whom", "overlap", "barrier", "late", "home")
         rows = [(axis, _say(getattr(channel, axis))) for axis in axes]
         rows[3:3] = [("combine", _say(channel.merge.combine)), ("outer", _say(channel.merge.outer))]
         lines += [f"  {axis:<18}{said}" for axis, said in rows]
@@ -224,7 +224,13 @@ def _table(asked: _Asked, moved: dict[str, dict[str, Any]]) -> list[str]:
     rows = [("recipe", "steps", "sent a round", "received", "both, a step", "exchange takes", "less than DDP")]
     for name, each in moved.items():
         sent, received = each["round_sent_bytes"], each["round_received_bytes"]
-        row = (name, str(each["steps_per_round"]), say_bytes(sent), say_bytes(received), say_bytes(each["step_bytes"]))
+        row = (
+            name,
+            f"{each['steps_per_round']:g}",
+            say_bytes(sent),
+            say_bytes(received),
+            say_bytes(each["step_bytes"]),
+        )
         rows.append((*row, _least(each), _times(each)))
     wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
@@ -240,7 +246,7 @@ def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:
     """Return what one recipe moves, as lines."""
     rows = [
         ("a round", f"{say_bytes(each['round_sent_bytes'])} sent, {say_bytes(each['round_received_bytes'])} received"),
-        ("a step", f"{say_bytes(each['step_bytes'])} both ways ({each['steps_per_round']} steps a round)"),
+        ("a step", f"{say_bytes(each['step_bytes'])} both ways ({each['steps_per_round']:g} steps a round)"),
         ("against DDP", f"{_times(each)} times less per step than gradients in fp32"),
     ]
     if each["slowest_line"]:

@@ -69,6 +69,8 @@ class Row(Struct, frozen=True, kw_only=True):
     """What its busiest peer moved, as part of what DDP's did."""
     missed: int
     finished: bool
+    staleness_max: int
+    """The most rounds that were committed between a contribution's beginning and its own."""
 
 
 def rows(comparison: Comparison) -> list[Row]:
@@ -100,6 +102,7 @@ def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial |
         bytes_of_ddp=None if alone else of_ddp,
         missed=trial.missed,
         finished=trial.finished,
+        staleness_max=trial.staleness_max,
     )
 
 
@@ -230,6 +233,8 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("route", _kind(channel.whom.route)),
         ("outer optimizer", _numbers(channel.merge.outer)),
         ("while it is exchanged", _numbers(channel.overlap)),
+        ("a round waits for", _numbers(channel.barrier)),
+        ("who is late", _numbers(channel.late)),
     ]
 
 

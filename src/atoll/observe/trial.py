@@ -52,6 +52,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     missed: int
     """Contributions that came too late and were done again."""
     finished: bool
+    staleness_max: int = 0
+    """The most rounds that were committed between the beginning of work and its own."""
 
     @property
     def worst_bytes(self) -> int:
@@ -113,6 +115,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         received_bytes=None if scale != 1 else busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
+        staleness_max=max((age for each in progress.rounds.values() for age in each.staleness), default=0),
     )
 
 

@@ -7,10 +7,14 @@ into results of R bytes, and a member that owns the share s:
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
 
-which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
-not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
-is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
-Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
+which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
+no grace, each member's C counts for K of N rounds, as do its steps; results go to all: for each contribution of its own
+a member receives N / K of them, where a server would send it one. With a grace all are taken to come within it.
+
+Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
+a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
+Fragments are taken to be of the same size. Time is a bound: every line full all the while, nobody waiting for anybody,
+no latency.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
+from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Quorum, Recipe, Seconds, TargetBatch
 from atoll.swarm.layout import Layout
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
 from atoll.sync.codec import wire_bytes
@@ -60,8 +64,8 @@ class Moved(Struct, frozen=True, kw_only=True):
 class Traffic(Struct, frozen=True, kw_only=True):
     """A round of a recipe among some members."""
 
-    steps: int
-    """Local steps that a round stands for."""
+    steps: float
+    """Local steps that a round stands for, of each member on average."""
     moved: tuple[Moved, ...]
 
     @property
@@ -96,11 +100,12 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
     members = [number.to_bytes(4, "big") for number in range(len(lines))]
     layout = Layout(_shards(channel, grid, members, lines), members, gather=isinstance(channel.whom.route, AllGather))
     sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
+    part = contributors(channel, len(members)) / len(members)
+    for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
         sent[sender] += size_bytes
         received[receiver] += size_bytes
     return Traffic(
-        steps=_steps(recipe, channel, len(lines)),
+        steps=_steps(recipe, channel, len(lines)) * part,
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer])
             for peer, line in zip(members, lines, strict=True)
@@ -113,6 +118,15 @@ def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
     if isinstance(channel.when, TargetBatch):
         return max(1, round(channel.when.samples / recipe.work.batch / members))
     return channel.when.round_steps
+
+
+def contributors(channel: Channel, members: int) -> int:
+    """Return how many contribute to a round: everybody, unless it ends with fewer and gives no grace."""
+    match channel.barrier:
+        case Quorum(contributors=enough, grace=grace) if grace == Seconds():
+            return min(enough, members)
+        case _:
+            return members
 
 
 def every_step_fp32(parameters: int, members: int) -> float:
@@ -135,17 +149,23 @@ def _lengths(channel: Channel, grid: Grid) -> _Lengths:
     return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
 
 
-def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:
-    """Return everything that goes over a line in a round: from whom, to whom, how much."""
+def _transfers(
+    layout: Layout, lengths: _Lengths, members: Sequence[bytes], part: float
+) -> list[tuple[bytes, bytes, int]]:
+    """Return everything that goes over a line in a round: from whom, to whom, how much on average.
+
+    Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
+    """
+    groups = min(1.0, part * len(members) / len(layout.groups))
     found = [
-        (member, owner, sum(lengths.part[index] for index in layout.parts(owner, member)))
+        (member, owner, round(part * sum(lengths.part[index] for index in layout.parts(owner, member))))
         for owner in layout.owners
         for member in members
         if member != owner
     ]
     for owner in layout.owners:
         for root, units in layout.sums(owner).items():
-            found.append((owner, root, sum(lengths.sum[index] for _, index in units)))
+            found.append((owner, root, round(groups * sum(lengths.sum[index] for _, index in units))))
         for to, indexes in layout.returns(owner).items():
             found.append((owner, to, sum(lengths.result[index] for index in indexes)))
     return found
