@@ -109,6 +109,7 @@ class WorkProgressed(_Event):
 
     channel: str
     version: int
+    """The round for which its lease was handed out."""
     steps: int
     steps_of: int
     loss: float | None
@@ -211,6 +212,10 @@ class RoundCommitted(_Event):
     """Ranges of the global order in the committed contributions, joined where they touch."""
     returned: list[tuple[int, int]] = []
     """Ranges that were handed out for this round and went back."""
+    carried: list[tuple[int, int]] = []
+    """Ranges that stay with members who work on: theirs in the next round."""
+    staleness: list[int] = []
+    """Of each contributor, how many rounds were committed since its lease was handed out; empty: none for all."""
 
 
 class RoundApplied(_Event):
@@ -235,6 +240,16 @@ class RoundPassedOver(_Event):
     version: int
     anchor: str
     why: str
+
+
+class LeaseCarried(_Event):
+    """A round was committed without this peer's contribution: it keeps its lease and works on."""
+
+    channel: str
+    version: int
+    steps: int
+    """Taken so far."""
+    steps_of: int
 
 
 class ContributionDropped(_Event):
@@ -381,7 +396,7 @@ Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
     | SharesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
-    | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
+    | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
     | CouncilChanged | CouncilReformed

@@ -151,7 +151,7 @@ def test_fragments_in_turn_start_their_outer_step_from_their_own_last_one(late: 
     engines = [engine_of(run) for _ in range(peers)]
     anchor = engines[0].weights()
     momentum = np.zeros_like(anchor)
-    owner = _fragment_of_each_element(engines[0].layout)
+    owner = fragment_of_each_element(engines[0].layout)
     back: np.ndarray | None = None
     for round_ in range(rounds):
         deltas = []
@@ -170,7 +170,7 @@ def test_fragments_in_turn_start_their_outer_step_from_their_own_last_one(late: 
     assert apart(weights_of(trained(run, peers)), anchor) < SAME
 
 
-def _fragment_of_each_element(layout: Mapping[str, int]) -> np.ndarray:
+def fragment_of_each_element(layout: Mapping[str, int]) -> np.ndarray:
     """Return which of two fragments each element is in: layers in turn, and with them what is before and after."""
     homes = {"embed": 0, "layers.0": 0, "layers.1": 1, "model.norm": 1, "lm_head": 1}
     found = {name: next(home for part, home in homes.items() if part in name) for name in layout}

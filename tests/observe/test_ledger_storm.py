@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from atoll.observe.book import Book, Committed, Started, parse_book
 from atoll.observe.ledger import audit
 from atoll.observe.verdict import text
-from atoll.sim.faults import storm
+from atoll.sim.faults import Fault, SlowCompute, storm
 from atoll.sim.scenario import Outcome
 from tests.peer.world import counting_run, play
 
@@ -29,9 +30,9 @@ def books(outcome: Outcome) -> list[Book]:
     return [parse_book(data, Path(peer)) for peer, data in journals.items()]
 
 
-def stormy(seed: int) -> list[Book]:
-    run = counting_run(rounds=ROUNDS, steps=40, start_with=3, patience_s_max=30.0)
-    return books(play(run, PEERS, faults=storm(seed, PEERS, STORM_S), seed=seed))
+def stormy(seed: int, recipe: str = "diloco", rounds: int = ROUNDS, more: Sequence[Fault] = ()) -> list[Book]:
+    run = counting_run(recipe, rounds=rounds, steps=40, start_with=3, patience_s_max=30.0)
+    return books(play(run, PEERS, faults=[*storm(seed, PEERS, STORM_S), *more], seed=seed))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
@@ -42,6 +43,17 @@ def test_any_two_journals_of_a_storm_show_that_no_sample_was_lost_or_counted_twi
         ledger = audit(one, other)
         assert ledger.findings == [], text(ledger)
         assert ledger.committed == ROUNDS
+        assert len(ledger.counted | ledger.waiting) == ledger.handed
+
+
+@pytest.mark.parametrize("recipe", ["async-local-sgd", "decoupled"])
+def test_work_that_outlasts_rounds_is_accounted_for_by_any_two_journals(recipe: str) -> None:
+    slow = SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=3.0)
+    journals = stormy(1, recipe, rounds=60, more=[slow])
+    assert any(commit.carried for book in journals for commit in book.all(Committed))
+    for one, other in combinations(journals, 2):
+        ledger = audit(one, other)
+        assert ledger.findings == [], text(ledger)
         assert len(ledger.counted | ledger.waiting) == ledger.handed
 
 

@@ -24,13 +24,16 @@ from atoll.spec.recipe import (
     Block,
     Butterfly,
     Delta,
+    Discard,
     Every,
     Feedback,
     Forget,
     Fp32,
+    Full,
     Growing,
     Mean,
     Merge,
+    Quorum,
     Recipe,
     Sgd,
 )
@@ -43,9 +46,11 @@ NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 KNOBS: dict[str, dict[str, Any]] = {
     "auto": {"merge": Merge(outer=NESTEROV)},
     "sparse-butterfly": {"what": Delta()},
+    "async-local-sgd": {"barrier": Full(), "late": Discard(), "merge": Merge(outer=NESTEROV)},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "decoupled": {"barrier": Full(), "late": Discard(), "when": Every(steps=2), "overlap": Block()},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},
@@ -144,6 +149,11 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     assert (diloco.what.residual, diloco.overlap, diloco.whom.route) == (Forget(), Block(), Butterfly())
     assert of("fedavg")[1].merge.outer == Assign()
     assert isinstance(of("ddp")[1].merge.outer, AdamW)
+    free, how = of("async-local-sgd")
+    assert (how.when, how.barrier, how.merge.outer.momentum) == (Every(steps=50), Quorum(), 0.9)
+    assert (how.merge.outer.spread, free.work.inner.lr) == (0.0, 4e-4)  # type: ignore[union-attr]
+    _, decoupled = of("decoupled")
+    assert (decoupled.when.steps, decoupled.overlap.steps, decoupled.barrier.contributors) == (24, 2, 1)
     assert (of("dedloc")[1].when.samples, of("dedloc")[1].merge.outer.lr) == (4096, 1.76e-3)
 
 

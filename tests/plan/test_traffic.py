@@ -7,13 +7,14 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
+from atoll.sim.faults import SlowCompute
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
 from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, Recipe, Threshold
 from atoll.swarm import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
-from tests.peer.world import counting_run, events, play, sized
+from tests.peer.world import counting_run, events, once, play, sized
 
 OVERHEAD = 0.02
 ROUNDS = 3
@@ -88,6 +89,30 @@ def test_where_what_is_sent_depends_on_values_the_prediction_is_the_most() -> No
 
     assert worst(0.0) == pytest.approx(predicted.worst.sent_bytes, rel=OVERHEAD), "all of it is large enough"
     assert worst(1e-2) < 0.9 * predicted.worst.sent_bytes
+
+
+def test_a_part_that_all_are_in_time_for_moves_as_much_as_where_all_are_waited_for() -> None:
+    parameters, peers, rounds = 3_000_000, 3, 16
+    run = counting_run("decoupled", rounds=rounds, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert sum(each.sent_bytes for each in predicted.moved) * rounds == pytest.approx(sum(counted), rel=OVERHEAD)
+
+
+def test_where_each_contributes_alone_results_go_to_all_and_contributions_to_owners_once() -> None:
+    """However many are at work: each sends its own once for N results that it receives."""
+    parameters, peers, rounds = 300_000, 3, 24
+    run = counting_run("async-local-sgd", rounds=rounds, steps=8, start_with=peers, checkpoint_every=100)
+    faults = [SlowCompute(at_s=0.0, peer=place, for_s=1e6, factor=factor) for place, factor in ((1, 1.3), (2, 1.7))]
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9, faults=faults)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    pushes = sum(len(event.contributors) for _, event in once(outcome, journal.RoundCommitted))
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert predicted.steps == 8 / peers
+    part = (peers - 1) / peers * 4 * parameters  # what a contribution more than one in a round adds
+    total = sum(each.sent_bytes for each in predicted.moved) * rounds + (pushes - rounds) * part
+    assert total == pytest.approx(sum(counted), rel=3 * OVERHEAD)
 
 
 def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:

@@ -216,6 +216,23 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.when={kind='target-batch', samples=64}", "recipe.channel.outer.when"),
         ("recipe.work.quota={kind='by-speed', least=0}", "recipe.work.quota.least"),
         ("recipe.channel.outer.overlap={kind='delay', steps=0}", "recipe.channel.outer.overlap.steps"),
+        ("recipe.channel.outer.barrier={kind='quorum', contributors=0}", "recipe.channel.outer.barrier.contributors"),
+        (
+            "recipe.channel.outer.barrier={kind='quorum', grace={kind='slack', part=1.5}}",
+            "recipe.channel.outer.barrier.grace.part",
+        ),
+        (
+            "recipe.channel.outer.barrier={kind='quorum', grace={kind='seconds', s=-1.0}}",
+            "recipe.channel.outer.barrier.grace.s",
+        ),
+        (
+            "recipe.channel.outer.merge.outer={kind='delayed-nesterov', lr=0.7, every=0}",
+            "recipe.channel.outer.merge.outer.every",
+        ),
+        (
+            "recipe.channel.outer.merge.outer={kind='delayed-nesterov', lr=0.7, every=4, spread=0.3}",
+            "recipe.channel.outer.merge.outer.spread",
+        ),
         ("recipe.channel.outer.overlap={kind='delay', steps=10}", "recipe.channel.outer.overlap.steps"),
         (
             "recipe.channel.outer.overlap={kind='delay', steps=11, reconcile={kind='shift'}}",
@@ -303,6 +320,7 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
         ({"what": "{kind='params', codec={kind='int8'}}", "whom": "{kind='all'}"}, "what", "no model any more"),
         ({"overlap": "{kind='delay', steps=1}"}, "whom", "wait for the result"),
         ({"merge.combine": "{kind='trimmed'}"}, "whom", "mean of weights"),
+        ({"barrier": "{kind='quorum'}"}, "whom", "end together"),
         ({"when": "{kind='fragments', steps=10, count=2}"}, "whom", "whole models"),
         ({"merge.outer": "{kind='adamw', lr=1e-3}"}, "whom", "counts its steps"),
     ],
@@ -369,6 +387,7 @@ def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
         ("recipe.channel.outer.overlap={kind='one-round'}", "channel.outer.overlap", "does not survive"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=2}", "channel.outer.when", "whole model"),
         ("recipe.work.quota={kind='growing', below=0.1}", "work.quota", "two would turn"),
+        ("recipe.channel.outer.barrier={kind='quorum'}", "channel.outer.barrier", "outlast"),
         ("recipe.control.ladder=[{codec={kind='int8', block=7}, steps=50}]", "control.ladder.0.codec.block", "range"),
         ("recipe.control.ladder=[{codec={kind='top-k'}, steps=50}]", "control.ladder.0.result", "not as sparse"),
         (
@@ -398,6 +417,26 @@ def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> No
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")
     assert "recipe.channel.outer.what.owners: nobody owns a chunk" in said
+
+
+@pytest.mark.parametrize(
+    ("recipe", "override", "path"),
+    [
+        ("ddp", "", "late"),
+        ("diloco", "overlap={kind='delay', steps=1}", "overlap"),
+        ("eager", "", "overlap"),
+        ("streaming", "overlap={kind='delay', steps=1, reconcile={kind='shift'}}", "overlap"),
+        ("streaming", "what.residual={kind='feedback'}", "what.residual"),
+        ("streaming", "merge.outer={kind='delayed-nesterov', lr=0.7, every=4}", "merge.outer"),
+    ],
+)
+def test_work_that_outlasts_a_round_is_refused_where_it_cannot(
+    tmp_path: Path, recipe: str, override: str, path: str
+) -> None:
+    sets = [f"recipe.channel.outer.{each}" for each in ("late={kind='carry'}", override) if each]
+    said, advice = refused(tmp_path, f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n', *sets)
+    assert f"recipe.channel.outer.{path}: " in said
+    assert advice
 
 
 def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import Identity
+from atoll.spec.recipe import Carry, Discard, Late, Quorum, Seconds, Slack
 from atoll.spec.run import AllowList, Membership, canonical, identity
 from atoll.swarm.broker import CROWD, GONE_S_MAX, RESUME_S, step, take_office
 from atoll.swarm.lease import Range
@@ -41,7 +42,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.patience import LINKS_S, STALL_S
 from atoll.swarm.shares import Shard
-from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Logged, Said, Tell, Tick, Write
+from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Logged, Said, Tell, Tick, Wake, Write
 from tests.swarm.table import BULK, A, B, C, D, E, Table, alike, small_run
 
 
@@ -910,3 +911,119 @@ def test_settings_that_the_organiser_did_not_sign_are_refused_and_named() -> Non
     assert table.records(SettingsChanged) == []
     (refused,) = table.notes(journal.MessageRefused)
     assert (refused.who, refused.why) == (B.hex()[:8], "settings: the organiser did not sign it")
+
+
+# rounds that wait for nobody beyond a quorum
+
+
+def hasty(barrier: Quorum, *, carry: bool = True, patience_s_max: float = 3600.0) -> Table:
+    """Return a table with three members, and a first round that ends with a quorum."""
+    run = small_run(start_with=3, patience_s_max=patience_s_max)
+    late: Late = Carry() if carry else Discard()
+    channel = replace(run.recipe.channel["outer"], barrier=barrier, late=late)
+    table = Table(replace(run, recipe=replace(run.recipe, channel={"outer": channel})))
+    table.join(A, B, C)
+    return table
+
+
+def test_a_round_ends_with_the_first_contribution_where_one_is_enough() -> None:
+    table = hasty(Quorum())
+    table.contribute(B)
+    assert table.settled_of(A) == [B]
+    assert table.notes(journal.RoundSettled)[-1].why == "1 contributed"
+
+
+def test_a_grace_lets_more_in_and_is_looked_at_when_it_is_over() -> None:
+    table = hasty(Quorum(contributors=2, grace=Seconds(s=3.0)))
+    table.contribute(B)
+    table.tick(100.0)
+    assert table.plan_of(A).settled is None, "one is not enough"
+    table.contribute(A)
+    assert Wake(table.now_s + 3.0) in table.did
+    table.tick(2.9)
+    assert table.plan_of(A).settled is None
+    table.tick(0.1)
+    assert table.settled_of(A) == [A, B]
+
+
+def test_who_comes_within_the_grace_is_in() -> None:
+    table = hasty(Quorum(grace=Seconds(s=3.0)))
+    table.contribute(B)
+    table.tick(1.0)
+    table.contribute(A, C)
+    assert table.settled_of(A) == [A, B, C], "nobody is left to wait for"
+
+
+def test_of_a_quorum_that_is_never_full_patience_ends_the_wait() -> None:
+    table = hasty(Quorum(contributors=3), patience_s_max=50.0)
+    table.contribute(A)
+    table.tick(49.0)
+    assert table.plan_of(A).settled is None
+    table.tick(2.0)
+    assert table.settled_of(A) == [A]
+
+
+def test_a_slack_is_measured_from_the_rounds_before() -> None:
+    table = hasty(Quorum(grace=Slack(part=0.5)))
+    for number in range(3):
+        table.tick(14.0)
+        table.contribute(B)
+        if number < 2:
+            assert table.plan_of(A).settled is None, "what is not known yet is not cut short"
+        table.finish_round(A, B, C)
+    table.contribute(B)
+    assert table.plan_of(A).settled is None
+    table.tick(6.9)
+    assert table.plan_of(A).settled is None, "a round came every 14 s: half of that"
+    table.tick(0.2)
+    assert table.settled_of(A) == [B]
+
+
+def test_who_works_on_is_in_the_next_round_though_it_is_far_behind() -> None:
+    table = hasty(Quorum())
+    for _ in range(6):
+        table.contribute(A)
+        table.reduce(*table.round.owners)
+        table.hold(A, B)
+        table.stand(A)
+    last = table.announced()[-1]
+    assert last.members == (A, B, C)
+    assert (last.leases[B], last.leases[C]) == ([4, 5, 6, 7], [8, 9, 10, 11]), "they have had them from the beginning"
+    assert (last.since[B], last.version) == (1, 7)
+
+
+def test_where_nothing_is_carried_who_missed_a_round_is_in_again_once_it_holds_it() -> None:
+    table = hasty(Quorum(), carry=False)
+    table.contribute(A)
+    table.reduce(*table.round.owners)
+    table.hold(A, B)
+    table.stand(A)
+    assert table.announced()[-1].members == (A,)
+
+
+def test_who_was_late_and_has_nothing_else_to_do_is_waited_for() -> None:
+    table = hasty(Quorum())
+    table.contribute(A)
+    table.reduce(*table.round.owners)
+    table.hold(A, B)
+    table.say(B, Standing(1, "anchor-1", waits=True))
+    table.stand(A)
+    table.contribute(A, serial=2)
+    assert table.plan_of(A).settled is None
+    table.contribute(B)
+    assert table.settled_of(A) == [A, B]
+    table.finish_round(A, B)
+    table.contribute(A, serial=3)
+    assert table.settled_of(A) == [A], "what it had is in"
+
+
+def test_who_is_late_and_does_not_come_is_not_waited_for_for_long() -> None:
+    table = hasty(Quorum())
+    table.contribute(A)
+    table.reduce(*table.round.owners)
+    table.hold(A, B)
+    table.say(B, Standing(1, "anchor-1", waits=True))
+    table.stand(A)
+    table.contribute(A, serial=2)
+    table.tick(STALL_S + 0.1)
+    assert table.settled_of(A) == [A]

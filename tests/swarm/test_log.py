@@ -148,7 +148,7 @@ def test_a_commit_counts_the_contributors_samples_and_returns_the_others() -> No
     history = told(4)
     assert (history.version, history.open, history.samples) == (1, None, 8)
     assert history.returned == (Range(4, 4),)
-    assert history.last == ClosedRound(Key("outer", 1), (A, C), "result-1", (Range(4, 4),))
+    assert history.last == ClosedRound(Key("outer", 1), (A, C), "result-1", (Range(4, 4),), stale=(0, 0))
 
 
 def test_a_returned_lease_is_the_first_to_go_out_again() -> None:
@@ -215,9 +215,94 @@ def test_who_gets_another_quota_gives_back_what_it_went_on_with() -> None:
 
 def test_a_round_that_is_given_up_takes_with_it_what_its_members_went_on_with() -> None:
     history = ahead_told(RoundVoided(Key("outer", 1)))
-    assert (history.returned, history.begun) == ((Range(0, 24),), None)
+    assert (history.returned, history.kept) == ((Range(0, 24),), {})
     history = ahead_told(FIRST_DONE, RunFinished())
-    assert (history.returned, history.begun, history.samples) == ((Range(12, 12),), None, 12)
+    assert (history.returned, history.kept, history.samples) == ((Range(12, 12),), {}, 12)
+
+
+# work that outlasts a round
+
+
+def carried(*records: Record, ahead: bool = False) -> History:
+    """Return the history after a first round that two of three contributed to, and whose third works on; and more."""
+    story: list[Record] = [
+        EpochStarted(1, A),
+        RosterChanged(1, MEMBERS),
+        RoundAnnounced(Key("outer", 1), b"\x07", (4,), "base-0", 1, ahead=ahead, carry=True),
+        RoundCommitted(Key("outer", 1), b"\x05", "result-1"),
+        *records,
+    ]
+    history = History()
+    for index, record in enumerate(story):
+        history = apply(history, Entry(index, record))
+    return history
+
+
+def second(quotas: tuple[int, ...] = (4,), who: bytes = b"\x07", roster: int = 1, *, ahead: bool = False) -> Record:
+    return RoundAnnounced(Key("outer", 2), who, quotas, "base-1", roster, ahead=ahead, carry=True)
+
+
+def test_who_works_on_has_its_lease_in_the_next_round_too_and_the_others_get_new_ones() -> None:
+    history = carried(second())
+    assert leases(history) == [(Range(12, 4),), (Range(4, 4),), (Range(16, 4),)]
+    assert (history.returned, history.samples) == ((), 8)
+    closed = carried().last
+    assert closed is not None
+    assert (closed.carried, closed.returned) == ((B,), ())
+
+
+def test_work_that_outlasted_rounds_is_counted_once_and_its_age_is_told() -> None:
+    in_second = RoundCommitted(Key("outer", 2), b"\x01", "result-2")
+    third = RoundAnnounced(Key("outer", 3), b"\x07", (4,), "base-2", 1, carry=True)
+    in_third = RoundCommitted(Key("outer", 3), b"\x07", "result-3")
+    history = carried(second(), in_second, third, in_third)
+    assert history.last is not None
+    assert history.last.stale == (0, 2, 1)
+    assert history.last.pushes == 3
+    assert (history.pushes, history.samples) == (6, 24)
+    assert (history.returned, history.fresh, history.kept) == ((), 24, {})
+
+
+def test_who_is_not_in_the_next_round_gives_back_what_it_worked_on_and_what_came_after() -> None:
+    history = carried(RosterChanged(2, (), (B,)), second(who=b"\x03", roster=2))
+    assert leases(history) == [(Range(4, 4),), (Range(12, 4),)]
+    history = carried(RosterChanged(2, (), (B,)), second(who=b"\x03", roster=2), ahead=True)
+    assert leases(history) == [(Range(12, 4),), (Range(20, 4),)], "what they went on with"
+    assert history.returned == (Range(4, 4), Range(16, 4))
+
+
+def test_who_works_on_keeps_what_is_set_apart_for_it_after_that() -> None:
+    history = carried(second(ahead=True), ahead=True)
+    assert history.open is not None
+    assert leases(history) == [(Range(12, 4),), (Range(4, 4),), (Range(20, 4),)]
+    assert [history.open.ahead_of(p) for p in (A, B, C)] == [(Range(24, 4),), (Range(16, 4),), (Range(28, 4),)]
+    last = carried(second(), ahead=True)
+    assert last.returned == (Range(16, 4),), "after the last round nobody goes on"
+
+
+def test_another_quota_takes_a_lease_away_from_who_works_on_it() -> None:
+    history = carried(second((4, 6, 4)))
+    assert leases(history) == [(Range(4, 4),), (Range(12, 6),), (Range(18, 4),)]
+
+
+def test_a_round_that_is_given_up_takes_with_it_what_outlasted_the_one_before() -> None:
+    assert carried(second(), RoundVoided(Key("outer", 2))).returned == (Range(4, 4), Range(12, 8))
+    assert carried(RunFinished()).returned == (Range(4, 4),)
+
+
+def test_samples_since_a_part_was_last_committed_add_up_over_the_rounds_about_others() -> None:
+    story: list[Record] = [EpochStarted(1, A), RosterChanged(1, MEMBERS)]
+    for version, who in enumerate((b"\x07", b"\x05", b"\x07", b"\x07"), 1):
+        key = Key("outer", version, unit=f"fragment {version % 2}")
+        story.append(RoundAnnounced(key, b"\x07", (4,), "base", 1, carry=True))
+        story.append(RoundCommitted(key, who, f"result-{version}"))
+    worked = []
+    history = History()
+    for index, record in enumerate(story):
+        history = apply(history, Entry(index, record))
+        if history.open is not None:
+            worked.append(history.open.worked)
+    assert worked == [(4, 4, 4), (8, 8, 8), (8, 4, 8), (8, 8, 8)]
 
 
 def test_only_the_last_record_ends_the_run() -> None:

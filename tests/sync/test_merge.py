@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd
-from atoll.sync.merge import Anchor, advance, combine, finish, first_anchor, outer_names
+from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd
+from atoll.sync.merge import Anchor, Pushes, advance, combine, finish, first_anchor, outer_names
 
 OUTERS: list[Outer] = [Assign(), Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True), AdamW(lr=1e-2)]
 
@@ -174,3 +174,71 @@ def test_lengths_are_added_up_by_halves_whatever_the_machine(size: int) -> None:
     finish(outer, anchor, {"a": size})
     assert (anchor.weights == 0.0).all(), "decay alone, as long as the tensor is, takes all of it"
     assert np.isclose(np.sqrt(squares[0]), np.linalg.norm(values.astype(np.float64)))
+
+
+# Delayed Nesterov
+
+NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
+
+
+def pushed(outer: Outer, rounds: list[list[Vector]]) -> Anchor:
+    """Return what an outer optimizer makes of rounds that merge some contributions each."""
+    anchor, before = first_anchor(outer, draw(0)), 0
+    for parts in rounds:
+        merged = combine(parts, [1.0] * len(parts))
+        anchor = advance(outer, anchor, merged, 1.0, Pushes(len(parts), before))
+        before += len(parts)
+    return anchor
+
+
+def test_momentum_from_every_single_contribution_is_nesterov_to_the_bit() -> None:
+    rounds = [[draw(i)] for i in range(1, 6)]
+    delayed = pushed(DelayedNesterov(lr=0.7, momentum=0.9, every=1), rounds)
+    plain = pushed(NESTEROV, rounds)
+    assert delayed.weights.tobytes() == plain.weights.tobytes()
+    assert delayed.outer["momentum"].tobytes() == plain.outer["momentum"].tobytes()
+
+
+def test_momentum_from_all_contributions_of_a_round_is_nesterov_to_the_bit() -> None:
+    rounds = [[draw(10 * r + i) for i in range(3)] for r in range(1, 6)]
+    delayed = pushed(DelayedNesterov(lr=0.7, momentum=0.9, every=3), rounds)
+    assert delayed.weights.tobytes() == pushed(NESTEROV, rounds).weights.tobytes()
+    assert not delayed.outer["buffer"].any()
+
+
+@pytest.mark.parametrize("every", [2, 5])
+def test_so_many_contributions_one_by_one_are_one_nesterov_step_on_their_mean(every: int) -> None:
+    rounds = [[draw(10 * r + i) for i in range(every)] for r in range(1, 4)]
+    one_by_one = [[part] for parts in rounds for part in parts]
+    delayed = pushed(DelayedNesterov(lr=0.7, momentum=0.9, every=every), one_by_one)
+    assert np.abs(delayed.weights - pushed(NESTEROV, rounds).weights).max() < 2e-6
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.1, 0.25])
+def test_delayed_nesterov_is_the_formula_contribution_by_contribution(spread: float) -> None:
+    every, outer = 4, DelayedNesterov(lr=0.5, momentum=0.8, every=4, spread=spread)
+    rounds = [[draw(10 * r + i) for i in range(count)] for r, count in enumerate([1, 2, 4, 1, 9, 3])]
+    weights, momentum, buffer = draw(0).astype(np.float64), np.zeros(50), np.zeros(50)
+    index = 0
+    for parts in rounds:
+        push = combine(parts, [1.0] * len(parts)).astype(np.float64)  # each of a round's contributions: alike
+        for _ in parts:
+            buffer = buffer + push
+            index += 1
+            if index % every == 0:
+                momentum = 0.8 * momentum + buffer / every
+                weights = weights - 0.5 * ((1 - spread * every + spread) * 0.8 * momentum + push / every)
+                buffer = np.zeros(50)
+            else:
+                weights = weights - 0.5 * (spread * 0.8 * momentum + push / every)
+    assert np.abs(pushed(outer, rounds).weights - weights).max() < 1e-5
+
+
+def test_how_a_vector_is_cut_does_not_change_a_delayed_step() -> None:
+    outer = DelayedNesterov(lr=0.7, every=3, spread=0.1)
+    start, pushes = pushed(outer, [[draw(1)], [draw(2)]]), Pushes(5, 2)
+    whole = advance(outer, start.copy(), draw(3), 0.37, pushes)
+    for first in range(0, 50, 7):
+        advance(outer, start.part(first, first + 7), draw(3)[first : first + 7], 0.37, pushes)
+    assert start.weights.tobytes() == whole.weights.tobytes()
+    assert all(start.outer[name].tobytes() == whole.outer[name].tobytes() for name in outer_names(outer))

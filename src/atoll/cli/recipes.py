@@ -130,6 +130,7 @@ def explain(name: str, recipe: Recipe) -> list[str]:
             "combine": merge.combine,
             "outer": merge.outer,
             "overlap": channel.overlap,
+            "barrier": channel.barrier,
             "late": channel.late,
             "home": channel.home,
         }
@@ -179,7 +180,7 @@ class _Moves:
 
     parameters: int
     peers: int
-    steps_per_round: int
+    steps_per_round: float
     exact: bool
     round_sent_bytes: int
     round_received_bytes: int
@@ -274,7 +275,7 @@ def _table(asked: _Asked, moved: dict[str, _Moves]) -> list[str]:
     for name, each in moved.items():
         sent, received = say_bytes(each.round_sent_bytes), say_bytes(each.round_received_bytes)
         step = say_bytes(each.step_bytes)
-        rows.append((name, str(each.steps_per_round), sent, received, step, each.least(), each.times()))
+        rows.append((name, f"{each.steps_per_round:g}", sent, received, step, each.least(), each.times()))
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
     ddp = "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
     slowest = sorted({each.slowest_line for each in moved.values() if each.slowest_line})
@@ -287,7 +288,7 @@ def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
     """Return what one recipe moves, as lines."""
     rows = [
         ("a round", f"{say_bytes(moves.round_sent_bytes)} sent, {say_bytes(moves.round_received_bytes)} received"),
-        ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps_per_round} steps a round)"),
+        ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps_per_round:g} steps a round)"),
         ("against DDP", f"{moves.times()} times less per step than gradients in fp32"),
     ]
     if moves.slowest_line:

@@ -63,6 +63,8 @@ class Committed(Struct, frozen=True, tag="round_committed", tag_field="kind"):
     result: str
     counted: Ranges = ()
     returned: Ranges = ()
+    carried: Ranges = ()
+    """Kept by who works on: handed out again for the next version."""
 
 
 class Finished(Struct, frozen=True, tag="run_finished", tag_field="kind"):

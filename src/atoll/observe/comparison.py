@@ -239,6 +239,8 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("route", say(channel.whom.route)),
         ("outer optimizer", say(channel.merge.outer)),
         ("while it is exchanged", say(channel.overlap)),
+        ("a round waits for", say(channel.barrier)),
+        ("who is late", say(channel.late)),
         ("knobs are turned by", _control(recipe.control)),
     ]
 

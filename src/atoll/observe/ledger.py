@@ -4,9 +4,9 @@ It shares no code with those who hand out and count: journal lines are read here
 done again. The two journals must tell one story, version by version; what one of them missed (its peer slept or
 was killed) is filled from the other and said. The story itself must add up:
 
-    handed  =  counted + returned      of every version; a voided try returns all
+    handed  =  counted + returned + carried      of every version; a voided try returns all
     a position is handed again only after it went back, and counted in one version only; what is set apart for the next
-    version waits to be handed out
+    version, or carried into it, waits to be handed out
     every position below the highest handed one is counted, waiting to be handed again, or in the open round
 
 With the data manifest positions become samples: each epoch holds every sample once.
@@ -234,12 +234,15 @@ def _hand(ledger: Ledger, sums: _Sums, announced: Announced) -> None:
 def _count(ledger: Ledger, sums: _Sums, commit: Committed, announced: Announced | None) -> None:
     """Take in what was counted and what went back."""
     version, counted, returned = commit.version, from_ranges(commit.counted), from_ranges(commit.returned)
-    handed = from_ranges(announced.handed) if announced is not None else counted | returned
+    carried = from_ranges(commit.carried)
+    handed = from_ranges(announced.handed) if announced is not None else counted | returned | carried
     for what, which in (
         ("both counted and returned", counted & returned),
-        ("handed out, then neither counted nor returned", handed - counted - returned),
+        ("both carried on and counted or returned", carried & (counted | returned)),
+        ("handed out, then neither counted nor returned", handed - counted - returned - carried),
         ("counted without having been handed out for it", counted - handed),
         ("returned without having been handed out for it", returned - handed),
+        ("carried on without having been handed out for it", carried - handed),
     ):
         if which:
             ledger.find("sums", f"round {version}: {which} {what}", version)
@@ -252,7 +255,7 @@ def _count(ledger: Ledger, sums: _Sums, commit: Committed, announced: Announced 
     sums.ever |= handed
     sums.counted[version] = counted
     sums.total |= counted
-    sums.waiting = (sums.waiting | returned) - counted
+    sums.waiting = (sums.waiting | returned | carried) - counted
     ledger.committed += 1
     ledger.tokens += commit.tokens
 

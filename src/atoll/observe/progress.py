@@ -60,6 +60,8 @@ class RoundProgress:
     members: int = 0
     tokens: int = 0
     samples: int = 0
+    staleness: tuple[int, ...] = ()
+    """Of each contributor, how many rounds were committed since its lease was handed out."""
     loss_sum: float = 0.0
     loss_tokens: int = 0
     worked_s: dict[str, float] = field(default_factory=dict)
@@ -162,6 +164,7 @@ class Progress:
                     entry.committed_s = line.at_s
                     entry.contributors = tuple(committed.contributors)
                     entry.tokens, entry.samples = committed.tokens, committed.samples
+                    entry.staleness = tuple(committed.staleness)
             case journal.Evaluated(version=version, loss=loss):
                 if loss is not None:
                     self.held_out[version] = loss

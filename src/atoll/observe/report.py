@@ -33,6 +33,7 @@ def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
         "loss_last": losses[-1] if losses else None,
         "held_out": progress.held_out[max(progress.held_out)] if progress.held_out else None,
         "held_out_by_round": {str(version): loss for version, loss in sorted(progress.held_out.items())},
+        "staleness_max": max((age for each in progress.rounds.values() for age in each.staleness), default=0),
         "sent_bytes": progress.sent_bytes,
         "peers": [
             {
@@ -67,6 +68,8 @@ def text(summary: dict[str, Any]) -> str:
     rows.append(("tokens", _pace(summary)))
     if summary["granularity"] is not None and len(summary["peers"]) > 1:
         rows.append(("work", _granularity(summary["granularity"])))
+    if summary["staleness_max"]:
+        rows.append(("staleness", f"at most {summary['staleness_max']} rounds were committed while a peer worked on"))
     if summary["peers"]:
         rows.append(("sent", _traffic(summary)))
     if summary["lost"]:

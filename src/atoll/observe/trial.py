@@ -59,6 +59,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How far from the mean that they took peers' weights were, as a part of its length, after so many tokens.
 
     Nothing where all have one model."""
+    staleness_max: int = 0
+    """The most rounds that were committed between the beginning of work and its own."""
 
     @property
     def worst_bytes(self) -> int:
@@ -125,6 +127,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
         apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
+        staleness_max=max((age for each in progress.rounds.values() for age in each.staleness), default=0),
     )
 
 

@@ -130,6 +130,8 @@ class Stint:
     """The round that it is for."""
     lease: Lease
     steps: list[Step]
+    first: int = 0
+    """The round for which it was handed out: it may come to be for a later one."""
     started: bool = False
     """Whether the model is where the work starts from, or beyond."""
     done: int = 0
@@ -140,6 +142,14 @@ class Stint:
     """The sum so far, where gradients are exchanged."""
     reconciled: bool = False
     """Whether the anchor that it is to start from has been taken in."""
+    base: int = 0
+    """The version with which our private state is on disk as it was before this work."""
+    carried: bool = False
+    """Whether a round was committed without it: it goes on until it is done, for whichever round is open then."""
+    start: Vector | None = None
+    """Where it started from, once the anchor has moved on from there."""
+    own: Own | None = None
+    """What it came to, where that may be late for one round and enter another."""
 
 
 @dataclass
@@ -195,6 +205,8 @@ class Owned:
     sums: dict[Cell, Sum] = field(default_factory=dict)
     """Ours, and those passed up to us as a chunk's root."""
     sum_order: list[Cell] = field(default_factory=list)
+    bad: dict[Contribution, None] = field(default_factory=dict)
+    """Those that cannot be used."""
     finished: tuple[Key, int, int] | None = None
     """The plan that is settled and for which all our chunks are reduced."""
     arrived: Changes = field(default_factory=Changes)
@@ -247,6 +259,8 @@ class Member:
     downloads: Downloads = field(default_factory=Downloads)
     owned: Owned | None = None
     """What we hold of the open round as one of its owners."""
+    late: dict[Contribution, dict[int, memoryview]] = field(default_factory=dict)
+    """Likewise of contributions that were late for the last round and come again as they are."""
     incoming: dict[int, Reduction] = field(default_factory=dict)
     """Result chunks of the open round, the newest of each; they count once all are of the settled set."""
     fresh: dict[int, None] = field(default_factory=dict)
@@ -338,7 +352,12 @@ class Member:
         speed = self.samples_s if self.measures_speed else 0.0
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
         measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
-        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved)]
+        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits())]
+
+    def _waits(self) -> bool:
+        """Return whether we have nothing to do but to bring in a contribution that was late."""
+        late = self.begun is not None and self.begun.carried and self.begun.own is not None
+        return late and (self.ahead is None or self.ahead.done >= len(self.ahead.steps))
 
     @property
     def measures_speed(self) -> bool:
@@ -434,10 +453,18 @@ class Member:
         reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
         self.made = {index: made for (_, index), made in reduced.items() if made.left is not None}
         if self.owned is not None and self.owned.key.version <= key.version:
+            self._keep_late(self.owned, key)
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}
         self.reports = []
         self.plan = None
+
+    def _keep_late(self, owned: Owned, key: Key) -> None:
+        """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
+        last = self.history.last
+        carried = last.carried if last is not None and last.key == key and owned.key == key else ()
+        whole = len(self.units) == 1  # the next round is about another part otherwise
+        self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
     def take_plan(self, plan: Plan) -> None:
         """Follow a plan if it is newer than the one we follow."""
@@ -527,6 +554,11 @@ class Member:
         """Return our desk as an owner of the open round."""
         if self.owned is None or self.owned.key != key:
             self.owned = Owned(key)
+            late, self.late = self.late, {}
+            for contribution, held in late.items():
+                self.owned.parts[contribution] = {}
+                for index, data in held.items():
+                    self.owned.keep(contribution, index, data)
         return self.owned
 
     def is_member(self) -> OpenRound | None:

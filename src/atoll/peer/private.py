@@ -77,6 +77,15 @@ class Private:
         for name, vector in vectors.items():
             mine[name][:] = vector
 
+    def from_anchor(self, saved: bytes) -> bytes:
+        """Return the same saved state without weights of our own: the anchor has moved on since they were."""
+        if not self.moves:
+            return saved
+        inner, vectors = opened(saved)
+        vectors.pop("local", None)
+        kept = np.frombuffer(inner, np.uint8)
+        return save({"inner": kept, **vectors, "digest": _digest(kept, vectors)})
+
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""
         if self.residual is not None:

@@ -270,6 +270,7 @@ class Bench:
 
     def _blame(self, error: _Unusable) -> None:
         self._bad.append(error.contribution)
+        self._owned.bad[error.contribution] = None
         who = short(PeerId(error.contribution.peer))
         self._member.box.journal.write(events.MessageRefused(who=who, why=str(error)))
         self._member.report(Spoiled(self._plan.key, error.contribution.peer, str(error)))
@@ -385,7 +386,13 @@ def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> V
 
 def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
-    if member.channel.merge.combine.weights == "uniform":
-        return [1.0] * len(target)
-    quotas = dict(zip(announced.members, announced.quotas, strict=True))
-    return [float(quotas[c.peer]) for c in target]
+    match member.channel.merge.combine.weights:
+        case "uniform":
+            return [1.0] * len(target)
+        case "samples":
+            quotas = dict(zip(announced.members, announced.quotas, strict=True))
+            return [float(quotas[c.peer]) for c in target]
+        case "tokens^2/steps":  # with a sample for a unit: samples, times samples per step
+            batch = member.run.recipe.work.batch
+            worked = dict(zip(announced.members, announced.worked, strict=True))
+            return [float(worked[c.peer] * batch) for c in target]

@@ -276,6 +276,12 @@ class Store:
         if await self.has_private(version):
             await self.disk.remove(f"private/{version}.safetensors")
 
+    async def move_private(self, version: int, later: int) -> None:
+        """Let the inner optimizer state kept for one version be that of a later one, if there is any."""
+        if await self.has_private(version):
+            await self.disk.rename(f"private/{version}.safetensors", f"private/{later}.safetensors")
+            await self.disk.sync("private/")
+
     async def keep_only_private(self, version: int) -> None:
         """Drop older inner state that goes with no checkpoint."""
         kept = await self.checkpoints()

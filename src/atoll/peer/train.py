@@ -17,7 +17,7 @@ from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
-from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Shift
+from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Quorum, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
@@ -38,7 +38,7 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
     batch = member.run.recipe.work.batch
     count = len(samples) // batch
     schedule = member.run.recipe.work.schedule
-    first = member.steps_before(key.version)
+    first = _steps_before(member, key)
     begun, ended = spent(member, key.version), spent(member, key.version + 1)
     steps = [
         Step(
@@ -47,7 +47,15 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
         )
         for i in range(count)
     ]
-    return Stint(key, own, steps)
+    return Stint(key, own, steps, key.version)
+
+
+def _steps_before(member: Member, key: Key) -> int:
+    """Return how many steps came before a round's; where peers do not wait for each other, how many of our own did."""
+    if not isinstance(member.channel.barrier, Quorum):
+        return member.steps_before(key.version)
+    pending = lease.size(member.begun.lease) if member.begun is not None else 0
+    return (member.history.tally.samples.get(member.me, 0) + pending) // member.run.recipe.work.batch
 
 
 def spent(member: Member, version: int) -> float:
@@ -67,6 +75,8 @@ def spent(member: Member, version: int) -> float:
 
 def free_steps(member: Member, stint: Stint) -> int:
     """Return how many steps of a lease can be taken before the anchor is there that it is to start from."""
+    if stint.carried and stint.own is None:
+        return len(stint.steps)
     match member.channel_of(stint.key.version - 1).overlap:
         case Block():
             return 0
@@ -93,7 +103,7 @@ async def train(member: Member, stint: Stint, end: int, wanted: Callable[[], boo
         member.box.journal.write(
             events.WorkProgressed(
                 channel=stint.key.channel,
-                version=stint.key.version,
+                version=stint.first,
                 steps=stint.done,
                 steps_of=len(stint.steps),
                 loss=trained.loss_sum / trained.steps,
@@ -151,21 +161,50 @@ async def reconcile(member: Member, stint: Stint) -> None:
     how = _reconciles(member.channel_of(stint.key.version - 1))
     if how is None or stint.key.version == 1:
         return
-    unit = member.unit_of(stint.key.version - 1)
-    anchor, local, engine = member.anchor.weights, member.private.local, member.engine
+    anchor, local = member.anchor.weights, member.private.local
     assert local is not None, "there is somewhere that it starts from"
 
-    def take_in() -> None:
-        for _, run in unit.runs(0, unit.grid.size):
-            weights = engine.weights(run.start, run.stop)
-            match how:
-                case Blend(keep=keep):
-                    blend(weights, anchor[run], keep)
-                case Shift():
-                    shift(weights, anchor[run], local[run])
-            engine.assign(weights, run.start)
+    def taken_in(weights: Vector, run: slice) -> Vector:
+        match how:
+            case Blend(keep=keep):
+                return blend(weights, anchor[run], keep)
+            case Shift():
+                return shift(weights, anchor[run], local[run])
 
-    await member.job(take_in, vectors=4 / len(member.units))
+    await _take_in(member, stint.key.version - 1, taken_in)
+
+
+async def take_in_missed(member: Member, version: int, *, under_way: bool) -> None:
+    """Take in a part that others exchanged without us: it is the anchor's now, wherever we are with our work.
+
+    Our weights as we last contributed them get it too: they may have to be contributed again. Where no step was taken
+    from them, the model gets it from there.
+    """
+    how = _reconciles(member.channel)
+    if how is None:
+        return
+    assert isinstance(how, Blend), "who works on blends: the spec sees to it"
+    anchor, local, unit, keep = member.anchor.weights, member.private.local, member.unit_of(version), how.keep
+
+    def into(weights: Vector) -> None:
+        for _, run in unit.runs(0, unit.grid.size):
+            blend(weights[run], anchor[run], keep)
+
+    if local is not None:
+        await member.job(partial(into, local), vectors=2 / len(member.units))
+    if under_way:
+        await _take_in(member, version, lambda weights, run: blend(weights, anchor[run], keep))
+
+
+async def _take_in(member: Member, version: int, taken_in: Callable[[Vector, slice], Vector]) -> None:
+    """Change the part of the model that a round was about."""
+    unit, engine = member.unit_of(version), member.engine
+
+    def job() -> None:
+        for _, run in unit.runs(0, unit.grid.size):
+            engine.assign(taken_in(engine.weights(run.start, run.stop), run), run.start)
+
+    await member.job(job, vectors=4 / len(member.units))
 
 
 def _reconciles(channel: Channel) -> Blend | Shift | None:
@@ -187,8 +226,16 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
     if member.sends_weights(stint.key):
         return partial(_weights, member.engine, member.unit_of(stint.key.version))
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
+    start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
     return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
+
+
+def late_contribution(member: Member, stint: Stint) -> Contribution:
+    """Return what work that was late for one part came to in another: by our weights as we contributed them then."""
+    anchor, local = member.anchor.weights, member.private.local
+    assert local is not None, "who contributed goes on from there"
+    return partial(_apart, anchor, local, member.unit_of(stint.key.version))
 
 
 def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
@@ -200,6 +247,11 @@ def _weights(engine: Engine, unit: Unit, first: int, end: int) -> Vector:
     for at, run in unit.runs(first, end):
         weights[at : at + run.stop - run.start] = engine.weights(run.start, run.stop)
     return weights
+
+
+def _apart(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Vector:
+    delta: Vector = unit.take(start, first, end) - unit.take(weights, first, end)
+    return delta
 
 
 def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:

@@ -3,6 +3,9 @@
 Where the peer is behind, it catches up: from its own disk, then from other peers' results or by downloading a snapshot
 of the state, whichever is fewer bytes. Where the recipe lets it, it goes on with the next round's lease while it waits.
 
+Where the recipe lets work outlast a round, a peer that is not done when one is committed keeps its lease: it takes the
+result in as far as it must, works on, and contributes to whichever round is open when it is done.
+
 Work and lease are one: where a round is given up or committed without us, the lease goes back, and with it
 everything our work left. The inner optimizer is put back to what it was before. That state is read from disk,
 `private/V`, where it mostly is already because it is saved with checkpoints; a copy in memory would cost a large
@@ -30,7 +33,17 @@ from atoll.peer.member import Member, Own, Stint
 from atoll.peer.private import Private, goes_on
 from atoll.peer.results import Result
 from atoll.peer.store import Store
-from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
+from atoll.peer.train import (
+    Contribution,
+    contribution_of,
+    free_steps,
+    late_contribution,
+    reconcile,
+    spent,
+    stint_of,
+    take_in_missed,
+    train,
+)
 from atoll.spec.recipe import (
     Auto,
     Block,
@@ -50,7 +63,7 @@ from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.frequencies import Frequencies
-from atoll.sync.merge import Anchor, advance, approach, finish, meet
+from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, meet
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
 
@@ -147,6 +160,9 @@ async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
 
 async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> None:
     """Make our contribution, unless the round is over before: others get the first of it while the rest is encoded."""
+    if stint.own is not None:
+        await _contribute_again(member, announced, stint, stint.own)
+        return
     contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
@@ -161,18 +177,39 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     else:
         member.private.local = None  # from here on the anchor is waited for
     version = announced.key.version
-    if (announced.ahead and _leaves_a_trace(member)) or not version % _checkpoint_every(member, version):
+    outlasts = (announced.ahead or announced.carry) and _leaves_a_trace(member)
+    if outlasts or not version % _checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await _keep_private(member, version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
+    stint.own = own if announced.carry else None
     member.contributed_s = member.now_s()
     member.changes.notify()
     while member.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        key = replace(announced.key, version=version + 1, unit=member.channel.when.unit(version + 1))
-        member.ahead = stint_of(member, key, announced.ahead_of(member.me))
+        member.ahead = stint_of(member, _next_key(member, announced.key), announced.ahead_of(member.me))
+        member.ahead.base = announced.key.version
+
+
+async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
+    """Contribute what was late for an earlier round: as it is, or where this one is about another part, that part."""
+    serial, chunks = made.serial, made.chunks
+    if len(member.units) > 1:
+        encoded = _encoded(member, announced, late_contribution(member, stint))
+        grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
+        while len(chunks) < grid.chunks:
+            chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
+    if not await member.store.has_private(announced.key.version) and member.ahead is None:
+        await _keep_private(member, announced.key.version)
+    member.own = stint.own = Own(announced.key, serial, chunks)
+    member.changes.notify()
+
+
+def _next_key(member: Member, key: Key) -> Key:
+    """Return the key of the round after one."""
+    return replace(key, version=key.version + 1, unit=member.channel.when.unit(key.version + 1))
 
 
 def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
@@ -264,21 +301,30 @@ def _share_of_last(member: Member) -> float:
 async def _begin(member: Member, announced: OpenRound) -> Stint:
     """Take our lease: from here on our private state moves, so what it is now must be on disk."""
     own = announced.lease_of(member.me)
-    ahead = member.ahead
-    if ahead is None or (ahead.key, ahead.lease) != (announced.key, own) or member.begun is not None:
+    stint = _under_way(member)
+    if stint is None or (stint.key, stint.lease) != (announced.key, own):
         await _take_back(member, "the work on this lease begins anew")
-        ahead = stint_of(member, announced.key, own)
-        if _leaves_a_trace(member) and not await member.store.has_private(member.anchor.version):
-            await _keep_private(member, member.anchor.version)
-            await member.store.keep_only_private(member.anchor.version)
-    elif _leaves_a_trace(member):
-        await member.store.keep_only_private(member.anchor.version)
-    member.begun, member.ahead = ahead, None
+        stint = stint_of(member, announced.key, own)
+        stint.base = member.anchor.version
+        if _leaves_a_trace(member) and not await member.store.has_private(stint.base):
+            await _keep_private(member, stint.base)
+    elif member.begun is None:
+        member.ahead = None
+    member.begun = stint
+    if _leaves_a_trace(member):
+        await member.store.keep_only_private(stint.base)
     ranges = [(r.first, r.count) for r in own]
     member.box.journal.write(
         events.LeaseTaken(channel=announced.key.channel, version=announced.key.version, ranges=ranges)
     )
-    return member.begun
+    return stint
+
+
+def _under_way(member: Member) -> Stint | None:
+    """Return the work that can go on in the next round: what was begun ahead of it, or carried into it."""
+    if member.begun is None:
+        return member.ahead
+    return member.begun if member.begun.carried else None
 
 
 def _leaves_a_trace(member: Member) -> bool:
@@ -299,14 +345,15 @@ async def _take_back(member: Member, why: str) -> None:
     if not _leaves_a_trace(member):
         member.private.start_anew()
         return
-    version = begun.key.version - 1
-    private = await member.store.private(version)
+    private = await member.store.private(begun.base)
     if private is None:
         raise LocalError(
-            f"private/{version}.safetensors is gone: work that did not count cannot be taken back",
+            f"private/{begun.base}.safetensors is gone: work that did not count cannot be taken back",
             hint="start again: the inner optimizer then begins from zero",
         )
     await member.box.compute.run(partial(member.private.restore, private), member.private.cost)
+    if begun.base < member.anchor.version:
+        member.private.start_anew()  # the anchor has moved on from where our weights were then
     member.box.journal.write(events.InnerStateRestored(channel=begun.key.channel, version=begun.key.version, why=why))
 
 
@@ -320,7 +367,7 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
         return None
     if not stint.reconciled:
         await reconcile(member, stint)
-    if not await train(member, stint, len(stint.steps), wanted):
+    if not await train(member, stint, len(stint.steps), wanted) or (announced.carry and not wanted()):
         return None
     return contribution_of(member, stint)
 
@@ -441,8 +488,10 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     layout = member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     factor = _factor(member, version) if channel.merge.scheduled else 1.0
-    step, asked = _step_of(member, key, factor), isinstance(member.run.recipe.work.quota, Growing)
+    step, asked = _step_of(member, committed, factor), isinstance(member.run.recipe.work.quota, Growing)
     given, frequencies = await _given(member, key), member.frequencies(version)
+
+    await _remember_start(member, committed)
 
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
@@ -480,6 +529,18 @@ def _time_exchange(member: Member, committed: ClosedRound) -> None:
     member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
 
 
+async def _remember_start(member: Member, committed: ClosedRound) -> None:
+    """Keep where our work started from, if it goes on while the anchor moves: our contribution is the way from there.
+
+    Of a model that is exchanged in parts each is taken in as it comes instead, and starts anew from there.
+    """
+    stint = member.begun if member.begun is not None else member.ahead
+    if stint is None or member.me not in committed.carried or goes_on(member.channel):
+        return
+    if stint.started and stint.own is None and stint.start is None:
+        stint.start = await member.job(member.anchor.weights.copy)
+
+
 def _distance(before: Vector, after: Vector) -> float:
     """Return how far weights moved, as a part of their length."""
     before -= after
@@ -490,13 +551,14 @@ Take = Callable[[Anchor, Vector], object]
 """Moves some elements of an anchor by those of a result."""
 
 
-def _step_of(member: Member, key: Key, factor: float) -> Take:
+def _step_of(member: Member, committed: ClosedRound, factor: float) -> Take:
     """Return what a round's result does to the anchor."""
-    channel = member.channel_of(key.version)
+    key, channel = committed.key, member.channel_of(committed.key.version)
     if key.scope == ALL and not channel.common:
         return meet
     take = approach if isinstance(channel.what, Params) else advance
-    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor)
+    pushes = Pushes(len(committed.contributors), committed.pushes)
+    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor, pushes)
 
 
 async def _given(member: Member, key: Key) -> Vector | None:
@@ -558,7 +620,9 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
     begun = next((s for s in (member.begun, member.ahead) if s is not None and s.key == committed.key), None)
     finished = member.own is not None and member.own.key == committed.key
     member.own = None
-    if member.me not in committed.contributors:
+    if begun is not None and member.me in committed.carried:
+        await _carry(member, begun)
+    elif member.me not in committed.contributors:
         if begun is not None:
             member.box.journal.write(
                 events.ContributionDropped(channel=begun.key.channel, version=version, samples=lease.size(begun.lease))
@@ -570,7 +634,7 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
     elif begun is not None and finished:
         member.begun = None
     elif version > member.inner and await store.has_private(version):  # we did this work before a crash
-        member.begun = None
+        member.begun = member.ahead = None
         await recall(member.box, store, member.private, version)
     else:
         await _take_back(member, "it counts as done before a crash, of which nothing was kept")
@@ -580,10 +644,33 @@ async def _settle(member: Member, committed: ClosedRound) -> None:
     member.inner = max(member.inner, version)
 
 
+async def _carry(member: Member, stint: Stint) -> None:
+    """Let work outlast a round that was committed without it."""
+    version, store = stint.key.version, member.store
+    if stint.own is None:
+        if version > member.inner:
+            await store.drop_private(version)  # what an earlier life left, whose contribution did not come in time
+        if not stint.reconciled:
+            await reconcile(member, stint)
+        working: Stint | None = stint
+        member.begun, member.ahead = None, stint
+    else:
+        await store.move_private(version, version + 1)
+        working = member.ahead
+        if working is not None:
+            working.key, working.base = _next_key(member, working.key), version + 1
+    await take_in_missed(member, version, under_way=working is not None and working.started)
+    stint.carried = stint.reconciled = True
+    stint.key = _next_key(member, stint.key)
+    member.box.journal.write(
+        events.LeaseCarried(channel=stint.key.channel, version=version, steps=stint.done, steps_of=len(stint.steps))
+    )
+
+
 async def _settle_begun(member: Member) -> None:
     """Before another state takes the place of ours: let what became of our work be known, or take it back."""
     past = member.past.get(member.begun.key.version) if member.begun is not None else None
-    if past is not None and past.committed is not None:
+    if past is not None and past.committed is not None and member.me not in past.committed.carried:
         await _settle(member, past.committed)
     await _take_back(member, "the state was downloaded instead")
     member.private.start_anew()
@@ -606,7 +693,10 @@ async def _checkpoint(member: Member) -> None:
     if version % _checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
-    if not await member.store.has_private(version):
+    stint = member.begun if member.begun is not None else member.ahead
+    if stint is not None and stint.base < version:
+        await _keep_base(member, stint, version)
+    elif not await member.store.has_private(version):
         await _keep_private(member, version)
     size_bytes = await member.store.keep_checkpoint(member.anchor)
     member.box.journal.write(
@@ -617,6 +707,15 @@ async def _checkpoint(member: Member) -> None:
             took_s=asyncio.get_running_loop().time() - began_s,
         )
     )
+
+
+async def _keep_base(member: Member, stint: Stint, version: int) -> None:
+    """Save the private state from before work that is not counted yet as the one that goes with a version."""
+    saved = await member.store.private(stint.base)
+    if saved is not None:
+        kept = await member.box.compute.run(partial(member.private.from_anchor, saved), member.private.cost)
+        await member.store.keep_private(version, kept)
+        stint.base = version
 
 
 def _checkpoint_every(member: Member, version: int) -> int:
@@ -712,7 +811,8 @@ async def evaluate(member: Member, samples: int) -> None:
     """Journal the anchor's held-out loss."""
     engine = member.engine
     samples = min(samples, engine.held_out())
-    under_way = member.ahead is not None and member.ahead.done > 0
+    stints = (stint for stint in (member.begun, member.ahead) if stint is not None)
+    under_way = any(stint.started and stint.own is None for stint in stints)
     weights = await member.job(engine.weights) if under_way else None
     await member.job(lambda: engine.assign(member.anchor.weights))
     loss, tokens = 0.0, 0

@@ -8,11 +8,15 @@ into results of R bytes, and a member that owns the share s:
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
     circles       as a butterfly, with N the members of one's own
 
-which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
-not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
-is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
-Where a codec sends whatever is large enough, bytes are those of a round in which everything is.
-Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
+which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
+no grace, each member's C counts for K of N rounds, as do its steps; results go to all: for each contribution of its own
+a member receives N / K of them, where a server would send it one. With a grace all are taken to come within it.
+
+Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
+a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
+Fragments are taken to be of the same size. Where a codec sends whatever is large enough, bytes are those of a round in
+which everything is. Time is a bound: every line full all the while, nobody waiting for anybody,
+no latency.
 """
 
 from __future__ import annotations
@@ -23,7 +27,18 @@ from msgspec import Struct
 
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import turned
-from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Knobs, Recipe, TargetBatch
+from atoll.spec.recipe import (
+    All,
+    AllGather,
+    Channel,
+    Fp32,
+    Fragments,
+    Knobs,
+    Quorum,
+    Recipe,
+    Seconds,
+    TargetBatch,
+)
 from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
@@ -68,8 +83,8 @@ class Moved(Struct, frozen=True, kw_only=True):
 class Traffic(Struct, frozen=True, kw_only=True):
     """A round of a recipe among some members."""
 
-    steps: int
-    """Local steps that a round stands for."""
+    steps: float
+    """Local steps that a round stands for, of each member on average."""
     moved: tuple[Moved, ...]
     exact: bool = True
     """False where what is sent depends on values: it is so much at most."""
@@ -107,15 +122,16 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs
     known = dict(zip(members, lines, strict=True))
     sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     rounds = _rounds(channel)
+    part = contributors(channel, len(members)) / len(members)
     for key in rounds:
         circles = circles_of(channel.whom, key, members)
         gather = isinstance(channel.whom.route, AllGather)
         layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles)
-        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
+        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
     return Traffic(
-        steps=_steps(recipe, channel, len(lines)),
+        steps=_steps(recipe, channel, len(lines)) * part,
         exact=is_exact(channel.what.codec),
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer] // len(rounds), received_bytes=received[peer] // len(rounds))
@@ -142,6 +158,15 @@ def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
     return channel.when.round_steps
 
 
+def contributors(channel: Channel, members: int) -> int:
+    """Return how many contribute to a round: everybody, unless it ends with fewer and gives no grace."""
+    match channel.barrier:
+        case Quorum(contributors=enough, grace=grace) if grace == Seconds():
+            return min(enough, members)
+        case _:
+            return members
+
+
 def every_step_fp32(parameters: int, members: int) -> float:
     """Return what each member sends and receives per step where gradients go round in fp32 (DDP), by formula."""
     return 2 * 2 * (members - 1) / members * parameters * 4
@@ -162,17 +187,23 @@ def _lengths(channel: Channel, grid: Grid) -> _Lengths:
     return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
 
 
-def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:
-    """Return everything that goes over a line in a round: from whom, to whom, how much."""
+def _transfers(
+    layout: Layout, lengths: _Lengths, members: Sequence[bytes], part: float
+) -> list[tuple[bytes, bytes, int]]:
+    """Return everything that goes over a line in a round: from whom, to whom, how much on average.
+
+    Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
+    """
+    groups = min(1.0, part * len(members) / len(layout.groups))
     found = [
-        (member, owner, sum(lengths.part[index] for index in layout.parts(owner, member)))
+        (member, owner, round(part * sum(lengths.part[index] for index in layout.parts(owner, member))))
         for owner in layout.owners
         for member in members
         if member != owner
     ]
     for owner in layout.owners:
         for root, units in layout.sums(owner).items():
-            found.append((owner, root, sum(lengths.sum[index] for _, index in units)))
+            found.append((owner, root, round(groups * sum(lengths.sum[index] for _, index in units))))
         for to, cells in layout.returns(owner).items():
             found.append((owner, to, sum(lengths.result[index] for _, index in cells)))
     return found

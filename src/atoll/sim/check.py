@@ -49,6 +49,7 @@ from atoll.spec.recipe import (
     Channel,
     Delay,
     Delta,
+    Discard,
     Forget,
     Fp16,
     Fp32,
@@ -290,8 +291,13 @@ def patient(run: Run, outcome: Outcome) -> Iterator[str]:
 
 
 def ready(outcome: Outcome) -> Iterator[str]:
-    """Check that a round is announced only with members that hold what it starts from, or nearly so."""
+    """Check that a round is announced only with members that hold what it starts from, or nearly so.
+
+    Who works on from the round before starts from what it started from then.
+    """
     holds = {short(host.peer): 0 for host in outcome.hosts}
+    members_of: dict[int, list[str]] = {}
+    works_on: dict[int, set[str]] = {}
     announced = 0
     for line in outcome.lines:
         match line.event:
@@ -303,9 +309,12 @@ def ready(outcome: Outcome) -> Iterator[str]:
                 holds[line.peer] = max(version, holds[line.peer])
             case journal.RoundAnnounced(version=version, members=members) if version > announced:
                 announced = version
+                members_of[version] = members
                 for who in members:
-                    if holds.get(who, version) < version - 1 - LAG_MAX:
+                    if who not in works_on.get(version - 1, ()) and holds.get(who, version) < version - 1 - LAG_MAX:
                         yield f"version {version} was announced with {who}, which was only at {holds[who]}"
+            case journal.RoundCommitted(version=version, contributors=contributors, carried=carried) if carried:
+                works_on[version] = set(members_of.get(version, ())).difference(contributors)
             case _:
                 pass
 
@@ -315,6 +324,8 @@ def leases_as_logged(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
     leases: dict[tuple[str, int], list[list[int]]] = {}
     handed: dict[int, list[list[int]]] = {}
     counted = {each.version: sorted(each.positions) for each in commits(entries)}
+    ages = {each.version: each.staleness if any(each.staleness) else [] for each in commits(entries)}
+    carried = {each.version: (_ranges(each.carried), ages[each.version]) for each in commits(entries)}
     for each in announcements(entries):
         handed.setdefault(each.version, []).append(sorted(p for lease in each.leases.values() for p in lease))
         for peer, lease in each.leases.items():
@@ -330,12 +341,26 @@ def leases_as_logged(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
             case journal.RoundCommitted(version=version, counted=ranges) if version in counted:
                 if _positions(ranges) != counted[version]:
                     yield f"version {version}: {line.peer} tells of other samples than were counted"
+                if (line.event.carried, line.event.staleness) != carried[version]:
+                    yield f"version {version}: {line.peer} tells otherwise of who works on, or of how old its work is"
             case _:
                 pass
 
 
 def _positions(ranges: list[tuple[int, int]]) -> list[int]:
     return [position for first, count in ranges for position in range(first, first + count)]
+
+
+def _ranges(positions: list[int]) -> list[tuple[int, int]]:
+    """Return positions as ranges, joined where they touch."""
+    found: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        first, count = found[-1] if found else (position, 0)
+        if first + count == position:
+            found[-1:] = [(first, count + 1)]
+        else:
+            found.append((position, 1))
+    return found
 
 
 def counted_once(lines: list[Line]) -> Iterator[str]:
@@ -470,8 +495,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
 
     Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk. In int8
     that does not show: each block rounds the marks of a life to steps of its own. Where peers do not wait for results,
-    no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
-    it: there the anchor must be right but for rounding.
+    or for each other, no log tells from which weights each of them went on, and where a step is as long as its tensor,
+    marks move all of it: there the anchor must be right but for rounding.
     """
     channels = channels_of(run, entries)
     if not channels[0].common:
@@ -481,7 +506,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
         return  # that all agree is checked elsewhere
     mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
     marked = not any(isinstance(channel.what.codec, Int8) for channel in channels.values()) and not mixes
-    waits = all(isinstance(channel.overlap, Block) for channel in channels.values())
+    discards = isinstance(channels[0].late, Discard)
+    waits = discards and all(isinstance(channel.overlap, Block) for channel in channels.values())
     gap_max = 0.0 if waits and not mixes else ROUNDING
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
@@ -554,8 +580,8 @@ def _told_by_the_log(channel: Channel) -> bool:
         return False  # what a life's marks do to lengths and frequencies no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
-    if isinstance(what.codec, Int8):
-        return isinstance(overlap, Block)  # rounding moves whole steps
+    if isinstance(what.codec, Int8):  # rounding moves whole steps
+        return isinstance(overlap, Block) and isinstance(channel.late, Discard)
     return not isinstance(overlap, Delay) or overlap.reconcile in (Blend(), Shift())
 
 

@@ -10,7 +10,6 @@ import math
 from itertools import pairwise
 
 import numpy as np
-from msgspec.structs import replace
 
 from atoll.model.compute import Vector
 from atoll.sim.compute import CountingEngine, delta_of, first_weights
@@ -32,7 +31,7 @@ from atoll.spec.recipe import (
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry
 from atoll.sync.grid import grid_of
-from atoll.sync.merge import Anchor, advance, approach, finish, outer_names
+from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, outer_names
 from atoll.sync.schedule import rate
 
 Channels = dict[int, Channel]
@@ -54,17 +53,17 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
     channels = channels_of(run, entries)
     weights = first_weights(run.seeds.data, size)
     anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channels[0].merge.outer)})
-    by_version = {0: anchor}
+    by_version, before = {0: anchor}, 0
     for committed in commits(entries):
         if anchor.version >= honest_until:
             break
         channel = channel_at(channels, anchor.version + 1)
         merged = merged_of(run, channels, anchor, committed)
         factor = factor_of(run, channels, anchor.version + 1)
-        if isinstance(channel.what, Params):
-            approach(channel.merge.outer, anchor := replace(anchor.copy(), version=anchor.version + 1), merged, factor)
-        else:
-            anchor = advance(channel.merge.outer, anchor.copy(), merged, factor)
+        pushes = Pushes(len(committed.contributors), before)
+        before += len(committed.contributors)
+        step = approach if isinstance(channel.what, Params) else advance
+        anchor = step(channel.merge.outer, anchor.copy(), merged, factor, pushes)
         finish(channel.merge.outer, anchor, CountingEngine(seed=run.seeds.data, size=size).layout, factor)
         by_version[anchor.version] = anchor
     return by_version

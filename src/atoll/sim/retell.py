@@ -25,6 +25,10 @@ class Announced(NamedTuple):
     """Digest of the anchor that it starts from."""
     ahead: dict[bytes, list[int]]
     """The positions that each member goes on with while the round is exchanged."""
+    carry: bool
+    """Whether who has not contributed keeps both."""
+    since: dict[bytes, int]
+    """The round for which each member was first handed its lease."""
     key: Key
 
 
@@ -43,6 +47,17 @@ class Committed(NamedTuple):
     def positions(self) -> list[int]:
         """Return the samples in it."""
         return _all(self.announced, self.contributors)
+
+    @property
+    def carried(self) -> list[int]:
+        """Return the samples that stay with members whose contributions are not in it."""
+        missing = [peer for peer in self.announced.members if peer not in self.contributors]
+        return _all(self.announced, missing) if self.announced.carry else []
+
+    @property
+    def staleness(self) -> list[int]:
+        """Return of each contributor how many rounds were committed since its lease was handed out."""
+        return [self.version - self.announced.since[peer] for peer in self.contributors]
 
 
 def announcements(entries: Sequence[Entry]) -> list[Announced]:
@@ -65,32 +80,57 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
     committed: list[Committed] = []
     roster: set[bytes] = set()
     pool = _Pool()
-    begun: dict[bytes, list[int]] = {}
+    kept: dict[bytes, _Kept] = {}
     for entry in entries:
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead):
+            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
-                kept = {peer: lease for peer, lease in begun.items() if each.get(peer) == len(lease)}
-                pool.put_back(p for peer, lease in begun.items() if peer not in kept for p in lease)
-                leases = {peer: kept[peer] if peer in kept else pool.take(quota) for peer, quota in each.items()}
-                more = {peer: pool.take(quota) for peer, quota in each.items()} if ahead else {}
-                begun = {}
-                announced.append(Announced(key.version, members, leases, base, more, key))
+                lost = [peer for peer, had in kept.items() if each.get(peer) != len(had.lease)]
+                pool.put_back(p for peer in lost for p in kept.pop(peer).all)
+                leases = {peer: kept[peer].lease if peer in kept else pool.take(quota) for peer, quota in each.items()}
+                had_ahead = {peer: had.ahead for peer, had in kept.items() if had.ahead}
+                if not ahead:
+                    pool.put_back(p for lease in had_ahead.values() for p in lease)
+                more = {peer: had_ahead.get(peer) or pool.take(quota) for peer, quota in each.items()} if ahead else {}
+                since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
+                kept = {}
+                announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
             case RoundCommitted(who=who, result=result):
                 last = announced[-1]
                 committed.append(Committed(last, _marked(who, last.members), result))
-                contributors = committed[-1].contributors
-                pool.put_back(p for peer, lease in last.leases.items() if peer not in contributors for p in lease)
-                begun = last.ahead
+                kept = _kept(last, committed[-1].contributors)
+                missing = [peer for peer in last.members if peer not in committed[-1].contributors]
+                pool.put_back(p for peer in missing if not last.carry for p in last.leases[peer])
             case RoundVoided():
                 pool.put_back(_all(announced[-1], announced[-1].members))
                 pool.put_back(p for lease in announced[-1].ahead.values() for p in lease)
             case _:
                 pass
     return announced, committed
+
+
+class _Kept(NamedTuple):
+    """What a member takes on into the next round."""
+
+    lease: list[int]
+    ahead: list[int]
+    since: int
+
+    @property
+    def all(self) -> list[int]:
+        return [*self.lease, *self.ahead]
+
+
+def _kept(last: Announced, contributors: Sequence[bytes]) -> dict[bytes, _Kept]:
+    """Return what each member of a round that was committed takes on with it."""
+    found = {peer: _Kept(lease, [], last.version + 1) for peer, lease in last.ahead.items()}
+    if last.carry:
+        missing = (peer for peer in last.members if peer not in contributors)
+        found |= {peer: _Kept(last.leases[peer], last.ahead.get(peer, []), last.since[peer]) for peer in missing}
+    return found
 
 
 class _Pool:

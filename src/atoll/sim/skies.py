@@ -54,10 +54,14 @@ from atoll.spec.recipe import (
     Auto,
     Blend,
     Block,
+    BySpeed,
+    Carry,
     Channel,
     Circles,
     Delay,
+    DelayedNesterov,
     Delta,
+    Discard,
     Drawn,
     E3m0,
     Every,
@@ -67,6 +71,7 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Grad,
+    Late,
     Lattice,
     Mean,
     Merge,
@@ -74,10 +79,13 @@ from atoll.spec.recipe import (
     OneRound,
     Overlap,
     Params,
+    Quorum,
     Recipe,
     Rung,
+    Seconds,
     Sgd,
     Shift,
+    Slack,
     Stochastic,
     TopK,
 )
@@ -125,6 +133,16 @@ CIRCLES: tuple[Circles, ...] = (
 )
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+HASTY = 0.3
+"""Part of the runs in which a round does not wait for everybody."""
+QUORUMS: tuple[Quorum, ...] = (
+    Quorum(),
+    Quorum(contributors=2),
+    Quorum(contributors=1, grace=Seconds(s=0.5)),
+    Quorum(contributors=2, grace=Slack(part=0.5)),
+    Quorum(contributors=64),
+)
+LATES: tuple[Late, ...] = (Carry(), Carry(), Discard())
 COUNCIL = 5
 """The most peers that a family takes to be voting when it decides whom a run can spare."""
 
@@ -150,8 +168,10 @@ def _recipe(
     overlap: Overlap | None = None,
     fragments: int = 0,
     circles: Circles | None = None,
+    quorum: Quorum | None = None,
+    late: Late | None = None,
 ) -> Recipe:
-    """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
+    """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
     if channel.when.round_steps > 1:
@@ -170,7 +190,26 @@ def _recipe(
         what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
         channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=Merge(outer=outer))
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
-    return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
+    work = replace(shipped.work, batch=batch)
+    if quorum is not None:
+        channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
+    return replace(shipped, work=work, channel={channel_name: channel})
+
+
+def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
+    """Return a channel whose rounds do not wait for everybody, with what else goes with that."""
+    if isinstance(late, Discard) or isinstance(channel.what, Grad):
+        return replace(channel, barrier=quorum)
+    merge, what, overlap = channel.merge, channel.what, channel.overlap
+    if isinstance(channel.when, Fragments):
+        merge = replace(merge, combine=Mean(weights="tokens^2/steps"))
+        what = replace(what, residual=Forget())
+        overlap = overlap if isinstance(overlap, Block) else Delay(steps=min(2, channel.when.round_steps))
+    else:
+        overlap = Block()
+        if isinstance(merge.outer, Sgd):
+            merge = replace(merge, outer=DelayedNesterov(lr=merge.outer.lr, every=3))
+    return replace(channel, barrier=quorum, late=late, merge=merge, what=what, overlap=overlap)
 
 
 def run_of(
@@ -183,9 +222,20 @@ def run_of(
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
     circles = rng.choice(CIRCLES) if not recipe and rng.random() < IN_CIRCLES else None
+    hasty = Random(repr(rng.getstate()))  # a stream of its own: all that is drawn after it stays as it was
+    quorum = hasty.choice(QUORUMS) if not recipe and circles is None and hasty.random() < HASTY else None
+    late = hasty.choice(LATES)
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, circles=circles),
+        recipe=_recipe(
+            recipe or drawn,
+            gathers=gathers,
+            overlap=overlap,
+            fragments=fragments,
+            circles=circles,
+            quorum=quorum,
+            late=late,
+        ),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

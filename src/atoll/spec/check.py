@@ -27,6 +27,7 @@ from atoll.spec.recipe import (
     Buckets,
     Butterfly,
     BySpeed,
+    Carry,
     CentredClip,
     Channel,
     Codec,
@@ -35,7 +36,9 @@ from atoll.spec.recipe import (
     Cyclic,
     Dct,
     Delay,
+    DelayedNesterov,
     Delta,
+    Discard,
     Drawn,
     E3m0,
     Every,
@@ -44,6 +47,7 @@ from atoll.spec.recipe import (
     Fp16,
     Fp32,
     Fragments,
+    Full,
     Grad,
     Growing,
     Inner,
@@ -59,8 +63,10 @@ from atoll.spec.recipe import (
     OneRound,
     Outer,
     Params,
+    Quorum,
     Rda,
     Recipe,
+    Seconds,
     Sgd,
     Sign,
     Significance,
@@ -201,6 +207,9 @@ def _auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
     said = "a policy turns the number of steps between exchanges of the whole model"
     yield whole, (*at, "when"), said, 'choose { kind = "every", steps = ... }, or control = { kind = "none" }'
     yield channel.common, (*at, "whom"), "a policy turns knobs for all alike", 'choose { kind = "all" }'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "a policy turns knobs between rounds, which nobody's work may outlast"
+    yield full, (*at, "barrier"), said, 'choose barrier = { kind = "full" } and late = { kind = "discard" }'
     delta = isinstance(channel.what, Delta)
     yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
     said = "what an owner left out of one form of results does not fit another"
@@ -275,6 +284,9 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
     yield from _wire_rules(path, channel)
     yield from _combine_rules((*path, "merge", "combine"), channel)
     yield from _overlap_rules(path, channel)
+    yield from _barrier_rules((*path, "barrier"), channel)
+    if isinstance(channel.late, Carry):
+        yield from _carry_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():
@@ -332,6 +344,9 @@ def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
     said = "circles exchange whole models after a fixed number of steps, and wait for the result"
     yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "all circles of a round end together, when all are in"
+    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {all_}'
     mean = isinstance(channel.merge.combine, Mean)
     said = "the last round of all is the mean of weights, and those of circles must come to the same"
     yield mean, path, said, f'choose merge.combine {{ kind = "mean" }}, {all_}'
@@ -424,6 +439,36 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield linear or not eager, (*path, "eager"), said, hint
 
 
+def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    barrier = channel.barrier
+    if not isinstance(barrier, Quorum):
+        return
+    yield _within((*path, "contributors"), barrier.contributors, 1)
+    if isinstance(barrier.grace, Seconds):
+        yield _within((*path, "grace", "s"), barrier.grace.s, 0, 86400)
+    else:
+        yield _within((*path, "grace", "part"), barrier.grace.part, 0, 1)
+
+
+def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with work that outlasts a round."""
+    hint = 'set late = { kind = "discard" }, or '
+    overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
+    said = "a gradient is taken at the anchor that its round starts from: it cannot enter a later one"
+    yield not isinstance(channel.what, Grad), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
+    if parts:
+        blends = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Blend))
+        said = "parts that come back to who has not contributed have nothing of its own to take the place of"
+        where = (*path, "overlap")
+        yield blends, where, said, hint + 'choose { kind = "delay", ..., reconcile = { kind = "blend" } } or "block"'
+        forgets = not isinstance(channel.what.residual, Feedback)
+        said = "a contribution that is late is made again of another part, and what was left out of it would be lost"
+        yield forgets, (*path, "what", "residual"), said, hint + 'set residual = { kind = "forget" }'
+    else:
+        said = "who works on has one place that its work starts from: what it goes on with meanwhile would have another"
+        yield isinstance(overlap, Block), (*path, "overlap"), said, hint + 'set overlap = { kind = "block" }'
+
+
 def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """Codecs, and which of them go with the route."""
     what, route = channel.what, channel.whom.route
@@ -505,6 +550,11 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
 
 def _optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
     match optimizer:
+        case DelayedNesterov():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _below_one((*path, "momentum"), optimizer.momentum)
+            yield _within((*path, "every"), optimizer.every, 1, 2**20)
+            yield _within((*path, "spread"), optimizer.spread, 0, 1 / max(1, optimizer.every))
         case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
             for i, beta in enumerate(optimizer.betas):

@@ -1,7 +1,7 @@
 """How replicas stay one model: independent choices, one record each.
 
 A recipe is local work plus named channels; a channel is a point on the axes when, what, whom, merge,
-overlap, late and home. A number that belongs to one choice cannot be set for another, so nothing needs
+overlap, barrier, late and home. A number that belongs to one choice cannot be set for another, so nothing needs
 asserting later; a choice that is not built yet does not exist here, so it is refused, not approximated.
 """
 
@@ -295,6 +295,18 @@ class Sgd(Axis, tag="sgd"):
     nesterov: bool = False
 
 
+class DelayedNesterov(Axis, tag="delayed-nesterov"):
+    """Nesterov descent that takes its momentum from so many contributions together, for those that come one by one."""
+
+    lr: float
+    """Of one step on the mean of `every` contributions."""
+    every: int
+    """Contributions after which the momentum moves; a round that merges several counts as that many, all alike."""
+    momentum: float = 0.9
+    spread: float = 0.0
+    """So much of the momentum goes with each contribution in between, the rest when it moves; 1 / every at most."""
+
+
 class AdamW(Axis, tag="adamw"):
     """Adam with decoupled weight decay."""
 
@@ -323,7 +335,8 @@ class SignSgd(Axis, tag="sign-sgd"):
 class _Combiner(Axis):
     """A way to make one of many contributions."""
 
-    weights: Literal["uniform", "samples"] = "uniform"
+    weights: Literal["uniform", "samples", "tokens^2/steps"] = "uniform"
+    """The last: tokens, times tokens per step, of all its leases since what a contributor sends was last committed."""
 
 
 class Mean(_Combiner, tag="mean"):
@@ -366,7 +379,7 @@ class Rda(_Combiner, tag="rda"):
 
 Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
 
-Outer = Assign | Sgd | SignSgd | AdamW | Lamb
+Outer = Assign | Sgd | DelayedNesterov | SignSgd | AdamW | Lamb
 
 
 class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -378,7 +391,8 @@ class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """True when the local schedule's factor also scales the outer learning rate (gradients need this)."""
 
 
-# overlap, late, home: when the result is applied, what becomes of the late, where outer state lives
+# overlap, barrier, late, home: when the result is applied, who is waited for, what becomes of the late, where outer
+# state lives
 
 
 class Block(Axis, tag="block"):
@@ -414,8 +428,42 @@ class OneRound(Axis, tag="one-round"):
 Overlap = Block | Delay | OneRound
 
 
+class Full(Axis, tag="full"):
+    """A round waits for everybody who is there, as long as the run's patience lasts."""
+
+
+class Seconds(Axis, tag="seconds"):
+    """So long."""
+
+    s: float = 0.0
+
+
+class Slack(Axis, tag="slack"):
+    """A part of the time until the next round's contributions are due, as the last rounds came."""
+
+    part: float
+
+
+class Quorum(Axis, tag="quorum"):
+    """A round ends when so many have contributed and a grace is over, whoever is missing."""
+
+    contributors: int = 1
+    """Everybody, where there are fewer."""
+    grace: Seconds | Slack = Seconds()
+
+
+Barrier = Full | Quorum
+
+
 class Discard(Axis, tag="discard"):
     """A contribution that missed its round is dropped and its lease goes back."""
+
+
+class Carry(Axis, tag="carry"):
+    """Who is not done when a round ends keeps its lease and works on: it contributes to the round that is open then."""
+
+
+Late = Discard | Carry
 
 
 class Replicated(Axis, tag="replicated"):
@@ -430,7 +478,8 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     merge: Merge
     whom: Whom = All()
     overlap: Overlap = Block()
-    late: Discard = Discard()
+    barrier: Barrier = Full()
+    late: Late = Discard()
     home: Replicated = Replicated()
 
     @property

@@ -36,12 +36,15 @@ from atoll.spec.recipe import (
     Block,
     Delay,
     Delta,
+    Discard,
     Every,
     Fragments,
+    Full,
     Mean,
     Merge,
     Muon,
     Nobody,
+    Quorum,
     Recipe,
     TargetBatch,
 )
@@ -82,16 +85,20 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
     sets = _sorted_out(overrides, None)
     run = load_run(path, overrides=[*sets[""], *sets.get(SOLO, [])])
     ((name, channel),) = run.recipe.channel.items()
-    channel = replace(channel, when=Every(steps=channel.when.round_steps), overlap=Block())
+    channel = replace(
+        channel, when=Every(steps=channel.when.round_steps), overlap=Block(), barrier=Full(), late=Discard()
+    )
     if not isinstance(run.recipe.work.inner, Accumulate):  # all of one delta, nothing left out: plain training
         channel = replace(channel, what=Delta(), whom=All(), merge=Merge(outer=Assign(), combine=Mean()))
     return Variant(SOLO, replace(run, recipe=replace(run.recipe, channel={name: channel}, control=Nobody())))
 
 
 def round_tokens(run: Run, peers: int) -> int:
-    """Return how many tokens a round takes when everybody contributes."""
+    """Return how many tokens a round takes when everybody contributes, or as many as end it."""
     (channel,) = run.recipe.channel.values()
     batch = run.recipe.work.batch
+    if isinstance(channel.barrier, Quorum):
+        peers = min(peers, channel.barrier.contributors)
     samples = peers * channel.when.round_steps * batch
     if isinstance(channel.when, TargetBatch):
         samples = max(samples, -(-channel.when.samples // batch) * batch)

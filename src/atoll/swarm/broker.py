@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Auto, Block, Channel, Circles
+from atoll.spec.recipe import Auto, Block, Carry, Channel, Circles
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.circles import of_all
 from atoll.swarm.control import observe, turn
@@ -255,13 +255,15 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case RoundCommitted(key=key):
             assert before.open is not None
             assert broker.history.last is not None
-            absent = set(before.open.members).difference(broker.history.last.contributors)
+            closed = broker.history.last
+            absent = set(before.open.members).difference(closed.contributors, closed.carried)
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
             measures = isinstance(broker.run.recipe.control, Auto) and broker.announced
-            closed = broker.round if measures else None
-            broker = replace(broker, round=None, missed=missed, closed=closed, closed_s=now_s)
+            over = broker.round if measures else None
+            broker = replace(broker, round=None, missed=missed, closed=over, closed_s=now_s)
+            broker = _unawaited(broker, closed.contributors)
         case RoundVoided():
-            broker = replace(broker, round=None)
+            broker = _unawaited(replace(broker, round=None), tuple(broker.present))
         case _:
             pass
     return broker, actions
@@ -270,6 +272,16 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
 def _turned(broker: Broker) -> Broker:
     """Forget what rounds took before knobs were turned: the next ones are others."""
     return replace(broker, quotas={}, pace=Pace(), measured=(), closed=None)
+
+
+def _unawaited(broker: Broker, peers: tuple[bytes, ...]) -> Broker:
+    """Note that some members have nothing ready any more: it is in a round, or was given up with one."""
+    present = dict(broker.present)
+    for peer in peers:
+        standing = present[peer].standing if peer in present else None
+        if standing is not None and standing.waits:
+            present[peer] = replace(present[peer], standing=replace(standing, waits=False))
+    return replace(broker, present=present) if present != broker.present else broker
 
 
 def _inherit(broker: Broker, record: Record) -> Broker:
@@ -409,8 +421,8 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
-    ahead = overlaps(broker.setting) and not last
-    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead))
+    ahead, carry = overlaps(broker.setting) and not last, isinstance(broker.setting.late, Carry)
+    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry))
     return broker, [*notes, *actions]
 
 
@@ -420,16 +432,22 @@ def overlaps(channel: Channel) -> bool:
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:
-    """Return who may be counted in, in canonical order."""
+    """Return who may be counted in, in canonical order; who works on from an earlier round may be far behind."""
     version = broker.history.version
     return tuple(
         peer
         for peer, presence in sorted(broker.present.items())
         if peer in broker.history.members
         and presence.standing is not None
-        and presence.standing.version >= version - LAG_MAX
+        and (presence.standing.version >= version - LAG_MAX or _carries(broker, peer))
         and peer not in broker.missed
     )
+
+
+def _carries(broker: Broker, peer: bytes) -> bool:
+    """Return whether a member works on from an earlier round."""
+    last = broker.history.last
+    return last is not None and peer in last.carried and peer in broker.history.kept
 
 
 def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
@@ -437,11 +455,13 @@ def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
 
     Empty where each has an anchor of its own, after a round of circles.
 
-    Too few: neither our own member nor more than half of those who would take part.
+    Too few: neither our own member nor more than half of those who would start from it. Who works on from an earlier
+    round does not, and looks at the newest only between two steps, which may be long.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
     digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
-    if broker.me not in digests and 2 * sum(p in digests for p in ready) <= len(ready):
+    starting = [p for p in ready if not _carries(broker, p)] or ready
+    if broker.me not in digests and 2 * sum(p in digests for p in starting) <= len(starting):
         return None
     if broker.history.last is not None and broker.history.last.circles:
         return ""  # everybody has its own

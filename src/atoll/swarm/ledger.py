@@ -80,7 +80,9 @@ def _announced(opened: OpenRound) -> journal.RoundAnnounced:
 def _committed(
     opened: OpenRound, closed: ClosedRound, tokens_per_sample: int, round_s: float
 ) -> journal.RoundCommitted:
-    counted = lease.without(lease.give_back((), [opened.ranges]), closed.returned)
+    carried = lease.give_back((), [opened.lease_of(peer) for peer in closed.carried])
+    unused = lease.give_back(closed.returned, [carried])
+    counted = lease.without(lease.give_back((), [opened.ranges]), unused)
     samples = lease.size(counted)
     return journal.RoundCommitted(
         channel=closed.key.channel,
@@ -93,6 +95,8 @@ def _committed(
         round_s=round_s,
         counted=_pairs(counted),
         returned=_pairs(closed.returned),
+        carried=_pairs(carried),
+        staleness=list(closed.stale) if any(closed.stale) else [],
     )
 
 

@@ -8,6 +8,7 @@ rounds by a key (channel, version, scope, unit): whether all exchange with all o
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
@@ -110,6 +111,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     roster: int
     ahead: bool = False
     """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
+    carry: bool = False
+    """Whether members whose contributions are not in keep their leases for the next round."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -156,6 +159,17 @@ class Entry(Struct, frozen=True, forbid_unknown_fields=True):
     term: int = 0
 
 
+class Kept(Struct, frozen=True):
+    """What a member of the last round takes with it into the next, if it is in that: else it goes back."""
+
+    lease: Lease
+    """What it works on already."""
+    ahead: Lease = ()
+    """What is set apart for it after that."""
+    since: int = 0
+    """The round for which its lease was first handed out; 0: the next is."""
+
+
 class OpenRound(Struct, frozen=True):
     """A round that was announced and is neither committed nor given up."""
 
@@ -170,6 +184,12 @@ class OpenRound(Struct, frozen=True):
     roster: int
     ahead: Lease = ()
     """What they go on with while the round is exchanged, shared out likewise; may be none."""
+    carry: bool = False
+    """Whether those whose contributions are not in keep what they have."""
+    since: dict[bytes, int] = {}
+    """For which round each was first handed its lease who had it before this one."""
+    worked: tuple[int, ...] = ()
+    """Samples of each, with this lease, since what the round is about was last committed."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -179,10 +199,23 @@ class OpenRound(Struct, frozen=True):
         """Return what a member goes on with."""
         return self._part(self.ahead, peer)
 
-    def shares_ahead(self) -> dict[bytes, Lease]:
-        """Return what each member goes on with."""
+    def kept(self, contributors: Container[bytes]) -> dict[bytes, Kept]:
+        """Return what each member takes on with it once these contributions are committed."""
+        found: dict[bytes, Kept] = {}
+        if not self.ahead and not self.carry:
+            return found
         starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
-        return {peer: lease.part(self.ahead, skip, quota) for peer, quota, skip in starts}
+        for peer, quota, skip in starts:
+            ahead = lease.part(self.ahead, skip, quota)
+            if self.carry and peer not in contributors:
+                found[peer] = Kept(lease.part(self.ranges, skip, quota), ahead, self.begun(peer))
+            elif ahead:
+                found[peer] = Kept(ahead)
+        return found
+
+    def begun(self, peer: bytes) -> int:
+        """Return the round for which a member was first handed its lease."""
+        return self.since.get(peer, self.key.version)
 
     def _part(self, ranges: Lease, peer: bytes) -> Lease:
         place = self.members.index(peer)
@@ -195,6 +228,22 @@ class OpenRound(Struct, frozen=True):
         return lease.give_back((), others)
 
 
+class Tally(Struct, frozen=True):
+    """How many samples of each peer are in committed contributions: now, and when each unit was last committed."""
+
+    samples: dict[bytes, int] = {}
+    before: dict[str, dict[bytes, int]] = {}
+
+    def since(self, unit: str, peer: bytes) -> int:
+        """Return how many of a peer's were committed after a unit last was."""
+        return self.samples.get(peer, 0) - self.before.get(unit, {}).get(peer, 0)
+
+    def after(self, unit: str, counted: Mapping[bytes, int]) -> Tally:
+        """Return it with one more round, about a unit."""
+        samples = self.samples | {peer: self.samples.get(peer, 0) + more for peer, more in counted.items()}
+        return Tally(samples, self.before | {unit: samples})
+
+
 class ClosedRound(Struct, frozen=True):
     """A round that was committed."""
 
@@ -202,8 +251,15 @@ class ClosedRound(Struct, frozen=True):
     contributors: tuple[bytes, ...]
     result: str
     returned: Lease = ()
-    """What its other members had leased, sorted and joined."""
+    """What its other members had leased, sorted and joined, where it went back."""
     circles: tuple[str, ...] = ()
+    """The root of each circle's result, where it was in circles."""
+    carried: tuple[bytes, ...] = ()
+    """Who of its other members keeps its lease."""
+    stale: tuple[int, ...] = ()
+    """Of each contributor, how many rounds were committed since its lease was handed out."""
+    pushes: int = 0
+    """Contributions in all rounds before it."""
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -226,8 +282,11 @@ class History(Struct, frozen=True, kw_only=True):
     """Next position of the global order that nobody has leased."""
     returned: Lease = ()
     """What came back and waits to be handed out again."""
-    begun: OpenRound | None = None
-    """The last round, while what its members went on with is theirs."""
+    kept: dict[bytes, Kept] = {}
+    """What is set apart for members of the last round."""
+    tally: Tally = Tally()
+    pushes: int = 0
+    """Committed contributions."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
     announced: int = 0
@@ -274,9 +333,8 @@ def apply(history: History, entry: Entry) -> History:
         case RoundVoided(key=key):
             return _void(history, key)
         case RunFinished():
-            ahead = history.begun.ahead if history.begun is not None else ()
-            returned = lease.give_back(history.returned, [ahead])
-            return replace(history, finished=True, begun=None, returned=returned)
+            back = [part for kept in history.kept.values() for part in (kept.lease, kept.ahead)]
+            return replace(history, finished=True, kept={}, returned=lease.give_back(history.returned, back))
 
 
 def _change_council(history: History, members: tuple[bytes, ...]) -> History:
@@ -312,12 +370,12 @@ def knobs_of(history: History, version: int) -> Knobs | None:
 
 
 def announcement(
-    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False
+    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False, carry: bool = False
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
-    return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead)
+    return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead, carry)
 
 
 def commitment(
@@ -334,51 +392,90 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     members = _named(announced.who, sorted(history.members))
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
-    ranges, returned, fresh = _hand_out(history, members, quotas)
+    kept = {
+        peer: history.kept[peer]
+        for peer, quota in zip(members, quotas, strict=True)
+        if peer in history.kept and lease.size(history.kept[peer].lease) == quota
+    }
+    gone = (part for peer, each in history.kept.items() if peer not in kept for part in (each.lease, each.ahead))
+    left = _Left(lease.give_back(history.returned, gone), history.fresh)
+    ranges = left.hand_out(members, quotas, {peer: each.lease for peer, each in kept.items()})
     ahead: Lease = ()
     if announced.ahead:
-        ahead, returned, fresh = lease.take(sum(quotas), returned, fresh)
-    open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster, ahead)
-    history = replace(history, announced=announced.key.version)
-    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))
+        ahead = left.hand_out(members, quotas, {peer: each.ahead for peer, each in kept.items() if each.ahead})
+    else:  # the last round, after which nobody goes on
+        left.returned = lease.give_back(left.returned, [each.ahead for each in kept.values()])
+    key = announced.key
+    open_ = OpenRound(
+        key,
+        members,
+        quotas,
+        ranges,
+        announced.base,
+        announced.roster,
+        ahead,
+        announced.carry,
+        {peer: each.since for peer, each in kept.items() if each.since},
+        tuple(quota + history.tally.since(key.unit, peer) for peer, quota in zip(members, quotas, strict=True)),
+    )
+    history = replace(history, announced=key.version)
+    return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
 
 
-def _hand_out(history: History, members: Sequence[bytes], quotas: Sequence[int]) -> tuple[Lease, Lease, int]:
-    """Return the members' leases one after the other, what is left of the returned ranges, and what is fresh then.
+@dataclass
+class _Left:
+    """What can be handed out: ranges that came back, then fresh ones."""
 
-    Who went on with something in the last round has that; the others get what came back first.
-    """
-    begun = history.begun.shares_ahead() if history.begun is not None else {}
-    wanted = list(zip(members, quotas, strict=True))
-    kept = {peer: begun[peer] for peer, quota in wanted if peer in begun and lease.size(begun[peer]) == quota}
-    returned = lease.give_back(history.returned, [share for peer, share in begun.items() if peer not in kept])
-    lacking = sum(quota for peer, quota in wanted if peer not in kept)
-    taken, returned, fresh = lease.take(lacking, returned, history.fresh)
-    if not kept:
-        return taken, returned, fresh
-    ranges: list[lease.Range] = []
-    skip = 0
-    for peer, quota in wanted:
-        if peer in kept:
-            ranges += kept[peer]
-        else:
-            ranges += lease.part(taken, skip, quota)
-            skip += quota
-    return tuple(ranges), returned, fresh
+    returned: Lease
+    fresh: int
+
+    def hand_out(self, members: Sequence[bytes], quotas: Sequence[int], kept: Mapping[bytes, Lease]) -> Lease:
+        """Return the members' leases one after the other: what some have kept, and for the others as much as they get.
+
+        Those get what came back first.
+        """
+        wanted = list(zip(members, quotas, strict=True))
+        lacking = sum(quota for peer, quota in wanted if peer not in kept)
+        taken, self.returned, self.fresh = lease.take(lacking, self.returned, self.fresh)
+        if not kept:
+            return taken
+        ranges: list[lease.Range] = []
+        skip = 0
+        for peer, quota in wanted:
+            if peer in kept:
+                ranges += kept[peer]
+            else:
+                ranges += lease.part(taken, skip, quota)
+                skip += quota
+        return tuple(ranges)
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:
     open_ = _open(history, committed.key)
     contributors = _named(committed.who, open_.members)
-    unused = open_.unused(frozenset(contributors))
+    in_ = frozenset(contributors)
+    version = committed.key.version
+    closed = ClosedRound(
+        committed.key,
+        contributors,
+        committed.result,
+        returned=() if open_.carry else open_.unused(in_),
+        circles=committed.circles,
+        carried=tuple(peer for peer in open_.members if peer not in in_) if open_.carry else (),
+        stale=tuple(version - open_.begun(peer) for peer in contributors),
+        pushes=history.pushes,
+    )
+    counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in in_}
     return replace(
         history,
-        version=committed.key.version,
+        version=version,
         open=None,
-        begun=open_ if open_.ahead else None,
-        last=ClosedRound(committed.key, contributors, committed.result, unused, committed.circles),
-        returned=lease.give_back(history.returned, [unused]),
-        samples=history.samples + sum(open_.quotas) - lease.size(unused),
+        kept=open_.kept(in_),
+        last=closed,
+        returned=lease.give_back(history.returned, [closed.returned]),
+        tally=history.tally.after(committed.key.unit, counted),
+        samples=history.samples + sum(counted.values()),
+        pushes=history.pushes + len(contributors),
     )
 
 

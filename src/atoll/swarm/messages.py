@@ -116,6 +116,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """How long it took me from my contribution to this anchor, if that was in it; 0: not known."""
     moved: float = 0.0
     """How far this anchor is from the one before it, as a part of its length; 0: not known."""
+    waits: bool = False
+    """My contribution is ready and was late for the last round: I do nothing before it is in one."""
 
 
 class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from atoll.spec.recipe import Barrier, Quorum, Seconds, Slack
 from atoll.swarm.owners import rate_of
 from atoll.swarm.state import Broker, Pace, Round
 
@@ -40,6 +41,9 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     took = sorted(round_.took_s.values())
     ceiling_s = limit_s + min(took, default=0.0)
     half = 2 * len(took) >= len(round_.announced.members)
+    if isinstance(broker.run.recipe.channel[broker.channel].barrier, Quorum):
+        # Some may have been at work long before the round began: what others took says nothing of them.
+        return ceiling_s, f"the spec's {limit_s:.0f} s after the first contribution"
     if not half and not broker.pace.work_s:
         return ceiling_s, f"fewer than half have contributed {limit_s:.0f} s after the first"
     usual_s = (median(took) if half else max(broker.pace.work_s)) + broker.pace.lead_s
@@ -52,6 +56,41 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     if derived_s > ceiling_s:
         return ceiling_s, f"the spec's {limit_s:.0f} s after the first contribution"
     return derived_s, why
+
+
+def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
+    """Return when the round ends though some are missing, and why; None: not before more have contributed."""
+    barrier = broker.run.recipe.channel[broker.channel].barrier
+    came_s = _came_s(barrier, round_)
+    grace = _grace(broker, barrier) if isinstance(barrier, Quorum) else None
+    if came_s is None or grace is None:
+        return None
+    grace_s, why = grace
+    return came_s + grace_s, f"{len(round_.serials)} contributed{why}"
+
+
+def _came_s(barrier: Barrier, round_: Round) -> float | None:
+    """Return when enough had contributed for a round to end with; None: they have not."""
+    in_ = [heard_s for peer, heard_s in round_.heard_s.items() if peer in round_.serials and peer not in round_.spoiled]
+    if not isinstance(barrier, Quorum) or len(in_) < barrier.contributors:
+        return None
+    return sorted(in_)[barrier.contributors - 1]
+
+
+def _grace(broker: Broker, barrier: Quorum) -> tuple[float, str] | None:
+    """Return how long a round waits for more than enough, and why; None: for all, while nobody knows the pace."""
+    match barrier.grace:
+        case Seconds(s=s):
+            return s, f", enough {s:g} s ago" if s else ""
+        case Slack(part=part):
+            came = broker.pace.quorums_s
+            if len(came) < 2:
+                return None
+            every_s = (came[-1] - came[0]) / (len(came) - 1)
+            home_s = max(broker.pace.return_s, default=0.0)
+            slack_s = max(0.0, every_s - home_s)
+            said = f"a round is due every {every_s:.1f} s and ends in {home_s:.1f}"
+            return part * slack_s, f", enough {part * slack_s:.1f} s ago: {said}"
 
 
 def patience_s_min(broker: Broker, round_: Round) -> float:
@@ -115,10 +154,12 @@ def _gathered_by_one(round_: Round) -> float:
 
 def remember(broker: Broker, round_: Round, held_s: float) -> Broker:
     """Return the broker with the times of a round that is about to be committed."""
+    came_s = _came_s(broker.run.recipe.channel[broker.channel].barrier, round_)
     pace = Pace(
         work_s=(*broker.pace.work_s, median(round_.took_s.values()))[-ROUNDS:] if round_.took_s else broker.pace.work_s,
         return_s=(*broker.pace.return_s, held_s - round_.settled_s)[-ROUNDS:],
         seen=tuple(c.peer for c in round_.settled or ()),
+        quorums_s=(*broker.pace.quorums_s, came_s)[-ROUNDS:] if came_s is not None else (),
         lead_s=held_s - round_.began_s if round_.announced.ahead else 0.0,
     )
     return replace(broker, pace=pace)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import BySpeed, Growing, Same, TargetBatch
+from atoll.swarm import lease
 from atoll.swarm.log import Key
 from atoll.swarm.state import Action, Broker, Note
 
@@ -29,7 +30,19 @@ Quotas = dict[bytes, int]
 
 
 def quotas_of(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker, Quotas, list[Action]]:
-    """Return what each member of the next round is to work on, and a note where that is new."""
+    """Return what each member of the next round is to work on, and a note where that is new.
+
+    Who works on from an earlier round has what it has.
+    """
+    broker, quotas, notes = _chosen(broker, key, members)
+    last = broker.history.last
+    carried = last.carried if last is not None else ()
+    kept = {p: lease.size(broker.history.kept[p].lease) for p in carried if p in broker.history.kept and p in quotas}
+    return broker, quotas | kept, notes
+
+
+def _chosen(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker, Quotas, list[Action]]:
+    """Return what each member would get that has nothing yet."""
     speeds = _speeds(broker, members)
     wanted = _wanted(broker, speeds)
     present = broker.quotas

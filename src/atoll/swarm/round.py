@@ -24,7 +24,7 @@ from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
-from atoll.swarm.patience import STALL_S, patience, patience_s_min, remember, resend_s, return_s, stall
+from atoll.swarm.patience import STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
 from atoll.swarm.shares import Shards
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
 
@@ -121,7 +121,9 @@ def advance(
             if round_.settled is not None:  # too late, or made anew after a crash: what is settled is with the owners
                 return broker, []
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
-            round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
+            heard_s = round_.heard_s | {peer: round_.heard_s.get(peer, now_s)}
+            serials = round_.serials | {peer: serial}
+            round_ = replace(round_, serials=serials, took_s=took_s, heard_s=heard_s, moved_s=now_s)
         case Reduced(digests=digests):
             given = _given(round_)
             count = sum(given[group] for group, _ in _layout(round_).roots(peer))
@@ -291,14 +293,21 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     lacking = [p for p in round_.announced.members if p not in round_.serials and p not in round_.spoiled]
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
+    wake: list[Action] = []
+    if not why and (due := quorum(broker, round_)) is not None:
+        due_s, told = due
+        if any(_waits(broker, p) for p in open_):  # who was late for the last round has nothing else to do
+            due_s = max(due_s, round_.moved_s + resend_s(broker, round_))
+        why = told if now_s >= due_s else ""
+        wake = [] if why else [Wake(due_s)]
     in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled] if why else []
     if len(in_) < broker.run.membership.contributors_min:
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
-            return broker, []
+            return broker, wake
         round_ = replace(round_, absent=absent)
         broker = replace(broker, round=round_)
-        return broker, tell_plan(broker, round_, round_.owners)
+        return broker, [*wake, *tell_plan(broker, round_, round_.owners)]
     settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
@@ -310,6 +319,12 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         why=why,
     )
     return broker, [Note(note), *tell_plan(broker, round_, concerned(round_))]
+
+
+def _waits(broker: Broker, peer: bytes) -> bool:
+    """Return whether a member does nothing before its contribution, which is ready, is in a round."""
+    presence = broker.present.get(peer)
+    return presence is not None and presence.standing is not None and presence.standing.waits
 
 
 def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:

@@ -117,6 +117,8 @@ class Pace(Struct, frozen=True):
     return_s: tuple[float, ...] = ()
     seen: tuple[bytes, ...] = ()
     """Who contributed to the last of them."""
+    quorums_s: tuple[float, ...] = ()
+    """When enough had contributed to each of them, where rounds end by that."""
     lead_s: float = 0.0
     """How long before its announcement the work on the next one could begin: who joins only then needs that too."""
 
@@ -162,6 +164,8 @@ class Round(Struct, frozen=True, kw_only=True):
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
     """How long each contributor took, over all attempts."""
+    heard_s: dict[bytes, float] = {}
+    """When each contributor first said so, over all attempts, in that order."""
     spoiled: tuple[bytes, ...] = ()
     reduced: dict[bytes, tuple[bytes, ...]] = {}
     holding: dict[bytes, str] = {}

@@ -15,7 +15,7 @@ from blake3 import blake3
 from msgspec import Struct
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd, SignSgd
+from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd, SignSgd
 
 
 class Anchor(Struct, frozen=True):
@@ -52,6 +52,8 @@ def outer_names(outer: Outer) -> tuple[str, ...]:
             return ()
         case Sgd(momentum=momentum):
             return ("momentum",) if momentum else ()
+        case DelayedNesterov():
+            return ("buffer", "momentum")
         case AdamW() | Lamb():
             return ("first_moment", "second_moment")
 
@@ -84,7 +86,14 @@ def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
     return mean([add_up(parts, weights)], sum(weights))
 
 
-def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> Anchor:
+class Pushes(Struct, frozen=True):
+    """How many contributions a round merged, and how many all rounds before it did."""
+
+    count: int = 1
+    before: int = 0
+
+
+def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0, pushes: Pushes | None = None) -> Anchor:
     """Take the outer optimizer's step against the merged delta or gradient, and return the next version.
 
     It has the memory of the anchor given, which is spent: two models side by side are more than a machine may hold,
@@ -97,6 +106,9 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> 
             _sgd(outer, anchor, merged, rate)
         case SignSgd():
             _sign_sgd(outer, anchor, merged, rate)
+        case DelayedNesterov():
+            assert pushes is not None, "whoever steps it knows how many contributions there were"
+            _delayed(outer, anchor, merged, rate, pushes)
         case AdamW():
             _adamw(outer, anchor, merged, rate)
         case Lamb():
@@ -104,12 +116,12 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> 
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
-def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> None:
+def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0, pushes: Pushes | None = None) -> Anchor:
     """Take the outer optimizer's step towards merged weights: who assigns them is there, to the bit."""
     if isinstance(outer, Assign):
         anchor.weights[:] = merged
-    else:
-        advance(outer, anchor, anchor.weights - merged, rate)
+        return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+    return advance(outer, anchor, anchor.weights - merged, rate, pushes)
 
 
 def meet(anchor: Anchor, merged: Vector) -> None:
@@ -166,6 +178,37 @@ def _sign_sgd(outer: SignSgd, anchor: Anchor, merged: Vector, rate: float) -> No
     if outer.weight_decay:
         anchor.weights[:] *= np.float32(1 - outer.lr * rate * outer.weight_decay)
     anchor.weights[:] -= np.sign(merged) * np.float32(outer.lr * rate)
+
+
+def _delayed(outer: DelayedNesterov, anchor: Anchor, merged: Vector, rate: float, pushes: Pushes) -> None:
+    """Step once for as many contributions as there are up to the next move of the momentum, until none is left.
+
+    Of one contribution d out of every n, with c the part of the momentum m that is spread over them:
+
+        always          buffer <- buffer + d / n
+        the n-th time   m <- beta m + buffer, buffer <- 0;  weights <- weights - lr ((1 - c n + c) beta m + d / n)
+        else            weights <- weights - lr (c beta m + d / n)
+
+    What is left of a round's mean is the same for each of its contributions, so those in between are one step.
+    """
+    beta, n = np.float32(outer.momentum), outer.every
+    momentum, buffer = anchor.outer["momentum"], anchor.outer["buffer"]
+    left, before = pushes.count, pushes.before
+    while left:
+        few = min(left, n - before % n)
+        part = merged * np.float32(few / n)
+        buffer += part
+        moves = (before + few) % n == 0
+        between = outer.spread * (few - moves)
+        if between:
+            part += momentum * np.float32(between * outer.momentum)
+        if moves:
+            momentum *= beta
+            momentum += buffer
+            buffer[:] = 0.0
+            part += momentum * np.float32((1 - outer.spread * n + outer.spread) * outer.momentum)
+        anchor.weights[:] -= part * np.float32(outer.lr * rate)
+        left, before = left - few, before + few
 
 
 def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> None:

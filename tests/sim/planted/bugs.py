@@ -187,7 +187,7 @@ BUGS = (
         "a committed contribution's lease goes back all the same, and is handed out again",
         (
             "swarm/log.py",
-            "        returned=lease.give_back(history.returned, [unused]),\n",
+            "        returned=lease.give_back(history.returned, [closed.returned]),\n",
             "        returned=lease.give_back(history.returned, [open_.ranges]),\n",
         ),
     ),
@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))\n",
-            "    return replace(history, open=open_, fresh=fresh, begun=None, quota=max(quotas))\n",
+            "    return replace(history, open=open_, returned=left.returned, fresh=left.fresh,",
+            "    return replace(history, open=open_, fresh=left.fresh,",
         ),
     ),
     _bug(
@@ -207,7 +207,7 @@ BUGS = (
         "the lease of a member whose contribution is not in the commit never goes back",
         (
             "swarm/log.py",
-            "        returned=lease.give_back(history.returned, [unused]),\n",
+            "        returned=lease.give_back(history.returned, [closed.returned]),\n",
             "",
         ),
     ),
@@ -230,7 +230,7 @@ BUGS = (
         "samples and tokens of contributions that were dropped are reported as trained on",
         (
             "swarm/ledger.py",
-            "    counted = lease.without(lease.give_back((), [opened.ranges]), closed.returned)\n",
+            "    counted = lease.without(lease.give_back((), [opened.ranges]), unused)\n",
             "    counted = lease.give_back((), [opened.ranges])\n",
         ),
     ),
@@ -251,8 +251,28 @@ BUGS = (
         (
             "peer/work.py",
             """    await member.box.compute.run(partial(member.private.restore, private), member.private.cost)
-    member.box""",
-            "    member.box",
+    if begun.base""",
+            "    if begun.base",
+        ),
+    ),
+    _bug(
+        "carried-lease-goes-back",
+        "Counted once",
+        "the lease of a member that works on is handed out to somebody else as well",
+        (
+            "swarm/log.py",
+            "        returned=() if open_.carry else open_.unused(in_),\n",
+            "        returned=open_.unused(in_),\n",
+        ),
+    ),
+    _bug(
+        "carried-work-saved",
+        "Counted once",
+        "a checkpoint in the middle of work that outlasts a round is saved with what that work left so far",
+        (
+            "peer/work.py",
+            "        await _keep_base(member, stint, version)\n",
+            "        await _keep_private(member, version)\n",
         ),
     ),
     # the exchange
@@ -463,7 +483,11 @@ BUGS = (
             """    stand(member)
     if _is_broker""",
         ),
-        ("swarm/broker.py", "        and presence.standing.version >= version - LAG_MAX\n", ""),
+        (
+            "swarm/broker.py",
+            "        and (presence.standing.version >= version - LAG_MAX or _carries(broker, peer))\n",
+            "",
+        ),
         skies=("tide",),
     ),
     _bug(
