@@ -61,6 +61,10 @@ class StillEngine:
     def layout(self) -> dict[str, int]:
         return {"weight": self.size}
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"weight": (self.size,)}
+
     def assign(self, weights: Vector, first: int = 0) -> None:
         """Take the weights over without a copy: they are only read."""
         assert (first, weights.size) == (0, self.size), "it has no parts"

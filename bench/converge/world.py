@@ -34,7 +34,8 @@ class Lean:
 
     def __init__(self, engine: TorchEngine) -> None:
         self._engine = engine
-        self.size, self.layout, self.tokens_per_sample = engine.size, engine.layout, engine.tokens_per_sample
+        self.size, self.layout, self.shapes = engine.size, engine.layout, engine.shapes
+        self.tokens_per_sample = engine.tokens_per_sample
 
     def cost(self, samples: int) -> Cost:
         return self._engine.cost(samples)

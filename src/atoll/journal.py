@@ -151,6 +151,22 @@ class QuotasChanged(_Event):
     quotas: dict[str, int]
 
 
+class KnobsTurned(_Event):
+    """From this round on the exchange is another; written by everybody, when it learns of it."""
+
+    channel: str
+    version: int
+    steps: int
+    """Local steps between two exchanges."""
+    rung: int
+    """Which form the exchange has: of the ladder in the run's recipe."""
+    delay: int
+    """Steps that results come late by."""
+    lr: float
+    """Of the outer optimizer; 0: as the recipe has it."""
+    why: str
+
+
 class PeerUnreachable(_Event):
     """Of two peers that are connected to the broker one cannot reach the other."""
 
@@ -187,7 +203,9 @@ class RoundCommitted(_Event):
     samples: int
     tokens: int
     result: str
-    """Hex digest root of the result bytes."""
+    """Hex digest root of the result bytes, or over the roots of its circles' results."""
+    circles: list[str] = []
+    """Hex digest root of each circle's result; empty: nobody gave anything to it."""
     round_s: float = 0.0
     counted: list[tuple[int, int]] = []
     """Ranges of the global order in the committed contributions, joined where they touch."""
@@ -204,6 +222,19 @@ class RoundApplied(_Event):
     """Hex digest of anchor and replicated outer state."""
     fetched: bool = False
     """True when the result had to be fetched after the commit."""
+    circle: str = ""
+    """Hex digest root of what was applied, where it was made by a circle: who was in another one has other weights."""
+    apart: float = 0.0
+    """How far the weights that this peer gave were from the mean it applied, as a part of its length; 0: not known."""
+
+
+class RoundPassedOver(_Event):
+    """This peer goes on with the weights it has: a round made nothing for it, or nothing that it could get."""
+
+    channel: str
+    version: int
+    anchor: str
+    why: str
 
 
 class ContributionDropped(_Event):
@@ -349,9 +380,9 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | QuotasChanged | PeerUnreachable
+    | SharesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
     | RoundCommitted | RoundApplied | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
-    | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
+    | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
     | CouncilChanged | CouncilReformed
     | RunFinished

@@ -7,6 +7,7 @@ those and text, so that every file and every table spells quantities the same wa
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from atoll.errors import SpecError
 
@@ -78,3 +79,12 @@ def say_time(seconds: float) -> str:
         return f"{minutes} min {rest_s:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def say_table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells, the head first, as lines: the first column to the left, numbers to the right."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join([f"{name:<{wide[0]}}", *(f"{cell:>{w}}" for cell, w in zip(cells, wide[1:], strict=True))])
+        for name, *cells in rows
+    ]

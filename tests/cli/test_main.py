@@ -102,7 +102,9 @@ def test_recipes_are_listed_shown_and_printed_as_json_and_toml() -> None:
     assert [each["name"] for each in listed["recipes"]] == recipe_names()
     shown = atoll("recipes", "show", "diloco").stdout
     assert "every (steps = 500): exchange after a fixed number of local steps" in shown
-    assert "sgd (lr = 0.7, momentum = 0.9, nesterov = True)" in shown
+    assert "sgd (lr = 0.7, momentum = 0.9, nesterov = true)" in shown
+    sparse = atoll("recipes", "show", "sparseloco").stdout
+    assert "codec = top-k (keep = 64, block = 4096, values = buckets (bits = 2, width = 6))" in sparse
     assert (
         json.loads(atoll("recipes", "show", "ddp", "--json").stdout)["recipe"]["channel"]["outer"]["what"]["kind"]
         == "grad"

@@ -14,6 +14,7 @@ from atoll.spec.recipe import (
     Accumulate,
     AdamW,
     All,
+    AllGather,
     Block,
     Butterfly,
     Channel,
@@ -24,6 +25,7 @@ from atoll.spec.recipe import (
     Grad,
     Inner,
     Mean,
+    MeanPresent,
     Merge,
     Outer,
     Overlap,
@@ -31,6 +33,7 @@ from atoll.spec.recipe import (
     Route,
     Schedule,
     Sgd,
+    SignSgd,
     Work,
 )
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
@@ -78,6 +81,13 @@ def ddp(
     merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
     channel = Channel(when=Every(steps=1), what=Grad(), merge=merge, overlap=overlap or Block())
     return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
+
+
+def demo(*, what: Grad, outer: SignSgd, rounds: int, start_with: int) -> Run:
+    """Return a run that gathers gradients every step, of which each coordinate counts for those who sent it."""
+    merge = Merge(outer=outer, combine=MeanPresent(), scheduled=True)
+    channel = Channel(when=Every(steps=1), what=what, merge=merge, whom=All(route=AllGather()))
+    return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
 
 
 def _run(work: Work, channel: Channel, rounds: int, start_with: int) -> Run:

@@ -8,10 +8,36 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from atoll.model.compute import Step
-from atoll.spec.recipe import AdamW, AllGather, Assign, Cosine, Delta, Feedback, Fp32, Inner, Muon, Outer, Sgd, TopK
+from atoll import journal
+from atoll.model.compute import Step, Vector
+from atoll.spec.recipe import (
+    AdamW,
+    AllGather,
+    Assign,
+    Butterfly,
+    Codec,
+    Cosine,
+    Dct,
+    Delta,
+    Feedback,
+    Fp32,
+    Grad,
+    Inner,
+    Muon,
+    Outer,
+    Sgd,
+    Significance,
+    SignSgd,
+    Threshold,
+    TopK,
+    Wsd,
+)
+from atoll.sync.codec import decode, encode
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.schedule import rate
-from tests.identity.small import BATCH, SAME, apart, ddp, diloco, engine_of, steps_over, trained, weights_of
+from atoll.sync.units import whole
+from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, steps_over, trained, weights_of
+from tests.peer.world import events
 
 MUON = Muon(lr=0.02, adamw=AdamW(lr=3e-3))
 MUON_SAME = 10 * SAME
@@ -50,6 +76,25 @@ def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, same: f
     weights = weights_of(trained(run, 1))
     assert apart(weights, start) > 1e-3
     assert apart(weights, plain.weights()) < same
+
+
+def test_groups_of_unequal_size_that_pass_on_sums_and_weights_come_to_the_flat_mean_by_samples() -> None:
+    tree, flat = (
+        trained(
+            diloco(
+                inner=Sgd(lr=0.3),
+                outer=Assign(),
+                steps=2,
+                rounds=2,
+                start_with=5,
+                weights="samples",
+                route=Butterfly(group=group),
+            ),
+            5,
+        )
+        for group in (3, 64)
+    )
+    assert apart(weights_of(tree), weights_of(flat)) < SAME
 
 
 def test_one_peer_follows_the_schedule_as_plain_training_does() -> None:
@@ -96,6 +141,106 @@ def test_sparseloco_that_keeps_all_and_feeds_nothing_back_is_fedavg() -> None:
     sparse = diloco(**common, outer=Sgd(lr=1.0), what=kept, route=AllGather())  # type: ignore[arg-type]
     plain = diloco(**common, outer=Assign())  # type: ignore[arg-type]
     assert apart(weights_of(trained(sparse, peers)), weights_of(trained(plain, peers))) < SAME
+
+
+@pytest.mark.parametrize("codec", [Threshold(least=0.0, scaled=True), Significance(least=0.0)])
+def test_a_threshold_of_nothing_is_fedavg(codec: Codec) -> None:
+    """Gaia's filter at nothing is every update at once; gamma-FedHT's is FedAvg."""
+    peers, common = 3, {"inner": Sgd(lr=0.3), "steps": 2, "rounds": 3, "start_with": 3, "outer": Assign()}
+    kept = Delta(codec=codec, residual=Feedback(), result=Fp32())
+    sparse = diloco(**common, what=kept, route=AllGather())  # type: ignore[arg-type]
+    plain = diloco(**common)  # type: ignore[arg-type]
+    assert apart(weights_of(trained(sparse, peers)), weights_of(trained(plain, peers))) < SAME
+
+
+def test_a_threshold_that_follows_the_rate_goes_on_sending_while_steps_get_shorter() -> None:
+    def last_round_bytes(least: float, scaled: bool) -> int:
+        run = diloco(
+            inner=Sgd(lr=0.3),
+            outer=Assign(),
+            steps=2,
+            rounds=4,
+            start_with=2,
+            what=Delta(codec=Threshold(least=least, scaled=scaled), result=Fp32()),
+            route=AllGather(),
+            schedule=Wsd(decay=1.0),
+        )
+        counted = events(trained(run, 2), journal.TrafficCounted, peer=0)
+        return counted[-1].round_sent_bytes - counted[-2].round_sent_bytes
+
+    framing = last_round_bytes(1e9, False)
+    fixed, scaled = last_round_bytes(1e-2, False) - framing, last_round_bytes(1e-2, True) - framing
+    assert scaled > 2 * fixed >= 0
+
+
+def test_what_is_significant_is_a_part_of_its_weight_that_falls_with_the_root_of_the_round() -> None:
+    rounds, least = 3, 0.05
+    what = Delta(codec=Significance(least=least), residual=Feedback(), result=Fp32())
+    run = diloco(inner=Sgd(lr=0.3), outer=Assign(), steps=2, rounds=rounds, start_with=1, what=what, route=AllGather())
+    engine = engine_of(run)
+    common = engine.weights()
+    held = np.zeros_like(common)
+    for round_ in range(rounds):
+        engine.assign(common)
+        engine.train(steps_over(round_ * 2 * BATCH, 2))
+        held += common - engine.weights()
+        there = np.abs(held) >= np.abs(common) * np.float32(least / np.sqrt(round_ + 1))
+        assert 0.01 < there.mean() < 0.99
+        common = common - np.where(there, held, np.float32(0))
+        held[there] = 0.0
+    assert apart(weights_of(trained(run, 1)), common) < SAME
+
+
+@pytest.mark.parametrize("transform", [None, Dct(tile=16)])
+def test_demo_that_keeps_all_and_no_momentum_is_a_sign_step_on_the_mean_gradient(transform: Dct | None) -> None:
+    """Frequencies bring back what is next to nothing with another sign: what counts is what is not."""
+    peers, rounds, lr = 3, 1 if transform else 3, 1e-3
+    what = Grad(codec=TopK(keep=16, block=16), residual=Feedback(decay=0.0), result=Fp32(), transform=transform)
+    run = demo(what=what, outer=SignSgd(lr=lr), rounds=rounds, start_with=peers)
+    engine = engine_of(run)
+    common = engine.weights()
+    for round_ in range(rounds):
+        engine.assign(common)
+        firsts = [(round_ * peers + place) * BATCH for place in range(peers)]
+        mean = np.mean([engine.gradient(steps_over(first, 1))[1] for first in firsts], axis=0)
+        common = (common - lr * np.sign(mean)).astype(np.float32)
+    clear = np.abs(mean) > 1e-7
+    assert clear.mean() > 0.5
+    assert apart(weights_of(trained(run, peers))[clear], common[clear]) < SAME
+
+
+def test_demos_momentum_holds_what_was_not_sent() -> None:
+    """By the authors' loop: momentum, frequencies, the largest, and what was sent taken out of the values."""
+    peers, rounds, lr, decay = 2, 3, 1e-3, 0.9
+    codec = TopK(keep=4, block=256)
+    what = Grad(codec=codec, residual=Feedback(decay=decay), result=Fp32(), transform=Dct(tile=16))
+    run = demo(what=what, outer=SignSgd(lr=lr, weight_decay=0.1), rounds=rounds, start_with=peers)
+    engines = [engine_of(run) for _ in range(peers)]
+    common = engines[0].weights()
+    unit = whole(common.size, codec)
+    tiles = Frequencies(Dct(tile=16), unit, engines[0].shapes)
+    momenta = [np.zeros_like(common) for _ in range(peers)]
+    for round_ in range(rounds):
+        received, counts = np.zeros_like(common), np.zeros_like(common)
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            gradient = engine.gradient(steps_over((round_ * peers + place) * BATCH, 1))[1]
+            momenta[place] = decay * momenta[place] + gradient
+            frequencies = tiles.of(momenta[place])
+            chosen = np.concatenate(
+                [sent_of(codec, frequencies[slice(*unit.grid.bounds(i))]) for i in range(unit.grid.chunks)]
+            )
+            momenta[place] -= tiles.back(chosen)
+            received += chosen
+            counts += chosen != 0
+        step = tiles.back((received / np.maximum(counts, 1)).astype(np.float32))
+        common = (common * (1 - lr * 0.1) - lr * np.sign(step)).astype(np.float32)
+    same = np.abs(weights_of(trained(run, peers)) - common) < SAME
+    assert same.mean() > 0.98, "rounding turns a sign here and there"
+
+
+def sent_of(codec: TopK, values: Vector) -> Vector:
+    return decode(codec, encode(codec, values), values.size)
 
 
 def test_sparseloco_is_the_largest_of_each_block_and_the_rest_later() -> None:

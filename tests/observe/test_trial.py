@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.journal import Event, Line
-from atoll.observe.comparison import Comparison, Entry, rows, text
+from atoll.observe.comparison import HEAD, Comparison, Entry, is_ddp, rows, table, text
 from atoll.observe.page import page
-from atoll.observe.trial import Trial, fold_trial, gain_kept
-from atoll.spec.load import demo_run
+from atoll.observe.trial import fold_trial, gain_kept
+from atoll.spec.load import demo_run, load_recipe, recipe_names
+from atoll.spec.recipe import Butterfly, Every, Fp16, OneRound, Recipe
+from atoll.spec.run import Run
 
 PEERS = ("aa", "bb")
 
@@ -100,9 +104,15 @@ def test_the_gain_kept_is_that_of_ddp_over_one_peer_alone(
     assert gain_kept(loss, solo, ddp) == gain
 
 
-def compared(*labels: str) -> Comparison:
+def under(recipe: str) -> Run:
+    """Return a run of a shipped recipe, and of its own for one peer alone."""
     run = demo_run()
-    trials: list[Trial] = [fold_trial(label, told([6.0, 5.0 - i, 4.0 - i])) for i, label in enumerate(labels)]
+    return replace(run, recipe=load_recipe(recipe)) if recipe in recipe_names() else run
+
+
+def compared(*labels: str, runs: Mapping[str, Run] | None = None) -> Comparison:
+    trials = [fold_trial(label, told([6.0, 5.0 - i, 4.0 - i])) for i, label in enumerate(labels)]
+    known = {label: under(label) for label in labels} | dict(runs or {})
     return Comparison(
         name="demo <1>",
         fleet="lan",
@@ -114,7 +124,7 @@ def compared(*labels: str) -> Comparison:
         device="cpu",
         command="atoll compare run.toml --recipes ddp,diloco",
         kept="compare.runs",
-        entries=tuple(Entry(trial=trial, run=run) for trial in trials),
+        entries=tuple(Entry(trial=trial, run=known[trial.label]) for trial in trials),
     )
 
 
@@ -125,8 +135,55 @@ def test_the_table_has_a_line_for_each_recipe_and_says_what_gain_is() -> None:
     assert "Gain kept" not in text(compared("diloco", "sparseloco"))
 
 
+def test_what_belongs_to_one_column_stands_below_its_head() -> None:
+    head, *lines = text(compared("solo", "sparse-butterfly")).splitlines()[2:5]
+    assert {len(line) for line in lines} == {len(head)}
+    assert [line.index("  ") for line in (head, *lines)] == [len("recipe"), len("solo"), len("sparse-butterfly")]
+    assert head.rindex("rounds") + len("rounds") == lines[0].index(" 2 ") + len(" 2")
+
+
+def test_a_column_in_which_nobody_has_anything_to_say_is_left_out() -> None:
+    trial = fold_trial("diloco", told([6.0, 5.0]), scale=10.0)
+    found = replace(compared("diloco"), entries=(Entry(trial=trial, run=under("diloco")),))
+    head, line = table(found)
+    assert set(HEAD) - set(head) == {"gain kept", "received"}
+    assert len(line) == len(head)
+
+
 def test_bytes_are_told_as_part_of_ddps() -> None:
     assert [row.bytes_of_ddp for row in rows(compared("solo", "ddp", "diloco"))] == [None, 1.0, 1.0]
+
+
+def with_channel(name: str, **changes: Any) -> Recipe:
+    recipe = load_recipe(name)
+    return replace(recipe, channel={"outer": replace(recipe.channel["outer"], **changes)})
+
+
+def test_of_the_shipped_recipes_one_is_what_the_others_are_measured_against() -> None:
+    assert [name for name in recipe_names() if is_ddp(load_recipe(name))] == ["ddp"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"when": Every(steps=2)},
+        {"overlap": OneRound(eager=False)},
+        {"what": replace(load_recipe("ddp").channel["outer"].what, codec=Fp16())},
+        {"what": replace(load_recipe("ddp").channel["outer"].what, result=Fp16())},
+        {"what": load_recipe("diloco").channel["outer"].what},
+    ],
+)
+def test_whoever_exchanges_less_or_later_is_not_ddp(changes: dict[str, Any]) -> None:
+    assert not is_ddp(with_channel("ddp", **changes))
+
+
+def test_the_baseline_is_known_by_what_it_does_and_not_by_its_name() -> None:
+    run = demo_run()
+    mine = replace(run, recipe=with_channel("ddp", whom=replace(run.recipe.channel["outer"].whom, route=Butterfly(8))))
+    found = compared("solo", "ddp", "mine", runs={"ddp": run, "mine": mine})
+    assert found.baseline is not None and found.baseline.label == "mine"
+    assert "loss of solo - loss of mine" in text(found)
+    assert compared("solo", "ddp", runs={"ddp": run, "solo": mine}).baseline is None, "alone it is no baseline"
 
 
 def test_the_report_is_one_file_with_everything_that_made_it() -> None:

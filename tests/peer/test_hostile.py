@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -419,24 +420,41 @@ BAD_PARTS: dict[str, tuple[int, bytes]] = {
 }
 
 
+BAD_LENGTHS: dict[str, bytes] = {
+    "nothing": b"",
+    "less than a number": b"\x01\x00\x00",
+    "more values than come": (2).to_bytes(4, "little") + bytes(5),
+    "fewer values than come": (0).to_bytes(4, "little") + bytes(5),
+    "more values than a chunk has elements": (65).to_bytes(4, "little") + bytes(4 * 65 + 8),
+    "more values than there are": b"\xff" * 4 + bytes(4_000_000),
+}
+
+
+@pytest.mark.parametrize("what", BAD_LENGTHS)
+def test_a_part_that_is_not_as_long_as_it_says_is_refused(what: str) -> None:
+    why = refusals(lied_to(partial(send_part, 0, BAD_LENGTHS[what]), recipe="fedht"))
+    assert why == ["part: chunk 0 was announced, something else came"]
+
+
 @pytest.mark.parametrize("what", BAD_PARTS)
 def test_a_part_that_does_not_fit_the_grid_is_refused(what: str) -> None:
-    off, data = BAD_PARTS[what]
-
-    async def mischief(spy: Spy) -> None:
-        _, plan = await spy.counted_in()
-        stream = await spy.open("part")
-        await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, 1)))
-        missing = PartTalk.decode(await stream.recv())
-        assert isinstance(missing, Missing)
-        assert set(missing.chunks) == set(chunks_of(plan.shards, spy.victim)), "it asks for what it owns, no more"
-        await stream.send(encode(Chunk(missing.chunks[0] + off, memoryview(data))))
-        with pytest.raises(PeerLost):
-            await stream.recv()
-
-    why = refusals(lied_to(mischief))
+    why = refusals(lied_to(partial(send_part, *BAD_PARTS[what])))
     assert len(why) == 1
     assert why[0].startswith("part: ")
+
+
+async def send_part(off: int, data: bytes, spy: Spy) -> None:
+    """Send an owner something in the place of the first chunk that it lacks, and see the stream end."""
+    _, plan = await spy.counted_in()
+    stream = await spy.open("part")
+    await stream.send(encode(PartHead(plan.key, plan.epoch, plan.attempt, 1)))
+    missing = PartTalk.decode(await stream.recv())
+    assert isinstance(missing, Missing)
+    owned = set(chunks_of(plan.shards, spy.victim))
+    assert set(missing.chunks) == owned, "it asks for what it owns, no more"
+    await stream.send(encode(Chunk(missing.chunks[0] + off, memoryview(data))))
+    with pytest.raises(PeerLost):
+        await stream.recv()
 
 
 @pytest.mark.parametrize(("serial", "stripe", "stripes"), [(-1, 0, 1), (1, 0, 0), (1, 1, 1), (1, -1, 2), (1, 0, 2**40)])

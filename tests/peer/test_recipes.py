@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 
 import atoll
-from atoll import journal
+from atoll import journal, spec
 from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import (
     AdamW,
+    All,
     AllGather,
     Assign,
     Block,
@@ -39,18 +41,30 @@ PEERS, ROUNDS, SIZE = 3, 4, 20_000
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 
 KNOBS: dict[str, dict[str, Any]] = {
+    "auto": {"merge": Merge(outer=NESTEROV)},
     "sparse-butterfly": {"what": Delta()},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
+    "hierarchical": {"whom": All()},
+    "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
+    "gossip": {"whom": All()},
+    "gossip-pga": {"whom": All()},
+    "moshpit": {"whom": All()},
     "muloco": {"what": Delta()},
+    "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
-    "sparseloco": {"what": Delta(), "whom": load_recipe("diloco").channel["outer"].whom},
+    "sparseloco": {
+        "what": Delta(),
+        "whom": load_recipe("diloco").channel["outer"].whom,
+        "merge": Merge(outer=NESTEROV),
+    },
     "streaming": {"when": Every(steps=2)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""
@@ -123,7 +137,7 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     muloco, how = of("muloco")
     assert (muloco.work.inner.lr, how.what.residual.decay, how.what.codec.bits) == (0.02, 0.9, 2)  # type: ignore[union-attr]
     _, streaming = of("streaming")
-    assert (streaming.when.steps, streaming.overlap.steps, streaming.overlap.reconcile.keep) == (30, 1, 0.5)
+    assert (streaming.when.steps, streaming.overlap.steps) == (30, 1)
     assert (streaming.merge.outer.lr, streaming.merge.outer.momentum) == (0.4, 0.9)
     _, diloco = of("diloco")
     assert (diloco.when, diloco.merge.outer, diloco.what.codec) == (Every(steps=500), NESTEROV, Fp32())
@@ -133,21 +147,89 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     assert (of("dedloc")[1].when.samples, of("dedloc")[1].merge.outer.lr) == (4096, 1.76e-3)
 
 
-def test_no_code_knows_a_recipe_by_name() -> None:
-    """A name may be a default or a list of what to play; nothing may be compared with it."""
-    names = set(recipe_names())
-    for path in sorted(Path(atoll.__file__).parent.rglob("*.py")):
-        for node in _compared(ast.parse(path.read_text())):
-            assert node.value not in names, f"{path}:{node.lineno} compares with '{node.value}'"
+SOURCE = Path(atoll.__file__).parent
+PLAYERS = ("sim/skies.py", "sim/sweep.py")
+"""They say what to play, so names are among the arguments of their calls."""
+WORDS = {
+    word
+    for kind in vars(spec.recipe).values()
+    if isinstance(kind, type) and issubclass(kind, Struct)
+    for word in (*kind.__struct_fields__, kind.__struct_config__.tag)
+}
+"""Keys and kinds of a recipe file: a recipe may be called like one of them."""
 
 
-def _compared(tree: ast.AST) -> Iterator[ast.Constant]:
-    """Yield the constants that something is compared or matched with, or looked up by."""
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_no_code_knows_a_recipe_by_name(path: Path) -> None:
+    """Recipes are looked up by what a person wrote; what one does is asked of its choices."""
+    tree = ast.parse(path.read_text("utf-8"))
+    plays = str(path.relative_to(SOURCE)) in PLAYERS
+    found = [f"{node.lineno}: {node.value!r}" for node in names_in(tree, set(recipe_names()), plays=plays)]
+    assert found == []
+
+
+def names_in(tree: ast.AST, names: set[str], *, plays: bool = False) -> list[ast.Constant]:
+    """Return the texts in code that are a recipe's name, but for the words that recipe files are written with.
+
+    In code that `plays`, arguments of calls may be names. What is compared, matched or looked up never is one.
+    """
+    decided = {id(each) for each in _texts(*_deciding(tree))}
+    given = {id(each) for each in _texts(*_arguments(tree))} if plays else set()
+    return [
+        each
+        for each in _texts(tree)
+        if each.value in names and (id(each) in decided or not (each.value in WORDS or id(each) in given))
+    ]
+
+
+def _texts(*trees: ast.AST) -> Iterator[ast.Constant]:
+    return (each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.Constant))
+
+
+def _deciding(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what something is compared or matched with, or looked up by, and the keys of tables to look up in."""
     for node in ast.walk(tree):
-        parts: list[ast.AST] = []
         match node:
             case ast.Compare():
-                parts = [node.left, *node.comparators]
+                yield from (node.left, *node.comparators)
             case ast.MatchValue(value=value) | ast.Subscript(slice=value):
-                parts = [value]
-        yield from (each for part in parts for each in ast.walk(part) if isinstance(each, ast.Constant))
+                yield value
+            case ast.Dict(keys=keys):
+                yield from (key for key in keys if key is not None)
+
+
+def _arguments(tree: ast.AST) -> Iterator[ast.AST]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from (*node.args, *(keyword.value for keyword in node.keywords))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'if name == "ddp": pass',
+        'if name in ("fedavg", "ddp"): pass',
+        'DDP = "ddp"',
+        'entry("ddp")',
+        'table["ddp"]',
+        'table = {"ddp": 1}',
+        'match name:\n    case "ddp": pass',
+        'def entry(label="ddp"): pass',
+        'play(recipe == "ddp")',
+        'if name == "eager": pass',
+    ],
+)
+def test_the_check_itself_finds_a_recipes_name(code: str) -> None:
+    assert names_in(ast.parse(code), set(recipe_names()))
+
+
+def test_the_check_itself_lets_through_what_is_played_and_the_words_of_recipe_files() -> None:
+    names = set(recipe_names())
+    assert "eager" in names & WORDS
+    assert names_in(ast.parse('said = (*path, "eager")'), names) == []
+    assert names_in(ast.parse('"""Of ddp, in prose."""'), names) == []
+    played = 'run_of(rng, recipe="ddp")\nrng.choice(("ddp", "fedavg"))'
+    assert names_in(ast.parse(played), names, plays=True) == []
+    assert names_in(ast.parse(played), names)
+    for decided in ('FIRST = "ddp"', 'play(recipe == "ddp")', 'play({"ddp": 1})'):
+        assert names_in(ast.parse(decided), names, plays=True), decided

@@ -22,7 +22,7 @@ from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Codec, Delay, Every, Fragments, TargetBatch
+from atoll.spec.recipe import All, Butterfly, Circles, Codec, Delay, Every, Fragments, TargetBatch
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.log import Entry, from_bytes
 from atoll.sync.merge import Anchor
@@ -58,6 +58,10 @@ def counting_run(
         channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))
     elif channel.when.steps > 1:
         channel = replace(channel, when=Every(steps=steps))
+    if channel.whom == All(route=Butterfly(group=8)):
+        channel = replace(channel, whom=All(route=Butterfly(group=2)))
+    if isinstance(channel.whom, Circles) and channel.whom.all_every:
+        channel = replace(channel, whom=replace(channel.whom, all_every=2))
     if isinstance(channel.overlap, Delay):
         channel = replace(channel, overlap=replace(channel.overlap, steps=min(steps, channel.overlap.steps)))
     return Run(

@@ -8,8 +8,11 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.spec.fleet import expand, load_fleet
-from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import AllGather, Butterfly, Recipe
+from atoll.spec.load import load_recipe, recipe_names, recipe_text
+from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, Recipe, Threshold
+from atoll.swarm import forecast
+from atoll.sync.codec import wire_bytes
+from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, play, sized
 
 OVERHEAD = 0.02
@@ -33,6 +36,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
+        pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],
@@ -47,6 +51,43 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
     assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5)])
+def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_of_all(name: str, peers: int) -> None:
+    parameters, rounds = 300_000, 5
+    run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
+    (channel,) = run.recipe.channel.values()
+    together = replace(run.recipe, channel={"outer": replace(channel, whom=All())})
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    circles, all_ = (traffic(recipe, parameters, [Line()] * peers).moved for recipe in (run.recipe, together))
+    predicted = sum((rounds - 1) * one.sent_bytes + other.sent_bytes for one, other in zip(circles, all_, strict=True))
+    assert predicted == pytest.approx(sum(counted), rel=OVERHEAD)
+
+
+def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:
+    recipe = load_recipe("noloco")
+    few, many = (traffic(recipe, 1_000_000, [Line()] * peers).worst.total_bytes for peers in (4, 64))
+    assert few == many == 2 * 4_000_000
+
+
+def test_where_what_is_sent_depends_on_values_the_prediction_is_the_most() -> None:
+    parameters, peers = 100_000, 3
+    shipped = counting_run("fedht", rounds=ROUNDS, start_with=peers, checkpoint_every=100)
+    predicted = traffic(shipped.recipe, parameters, [Line()] * peers)
+    assert not predicted.exact
+
+    def worst(least: float) -> float:
+        channel = shipped.recipe.channel["outer"]
+        channel = replace(channel, what=replace(channel.what, codec=Threshold(least=least)))
+        run = replace(shipped, recipe=replace(shipped.recipe, channel={"outer": channel}))
+        outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+        counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1] for peer in range(peers)]
+        return max(each.round_sent_bytes for each in counted) / ROUNDS
+
+    assert worst(0.0) == pytest.approx(predicted.worst.sent_bytes, rel=OVERHEAD), "all of it is large enough"
+    assert worst(1e-2) < 0.9 * predicted.worst.sent_bytes
 
 
 def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
@@ -65,6 +106,29 @@ def test_what_all_members_send_all_members_receive(name: str) -> None:
     assert sum(each.sent_bytes for each in moved) == sum(each.received_bytes for each in moved) > 0
 
 
+@pytest.mark.parametrize("fleet", ["lan", "homes", "volunteers"])
+def test_a_policys_forecast_is_what_the_slowest_line_needs_on_every_rung(fleet: str) -> None:
+    """Up to whole chunks, and to that a policy knows the slower direction of each line only."""
+    recipe, parameters = load_recipe("auto"), 60_000_000
+    machines = expand(load_fleet(fleet))
+    slower = [min(m.up_bytes_s, m.down_bytes_s) for m in machines]
+    pairs = list(zip(slower, machines, strict=True))
+    evenly = [Line(up_bytes_s=rate, down_bytes_s=rate, reached=not m.nat) for rate, m in pairs]
+    assert isinstance(recipe.control, Auto)
+    for number, rung in enumerate(recipe.control.ladder):
+        found = traffic(recipe, parameters, evenly, Knobs(rung=number, steps=rung.steps))
+        size_bytes = sum(wire_bytes(rung.codec, count) for count in _chunks(parameters, rung.codec))
+        lines = [forecast.Line(rate, not m.nat) for rate, m in pairs]
+        predicted_s = forecast.wire_s(rung.route, size_bytes, lines)
+        assert found.steps == rung.steps
+        assert found.slowest.least_s == pytest.approx(predicted_s, rel=0.25), rung.codec
+
+
+def _chunks(size: int, codec: Codec) -> list[int]:
+    grid = grid_of(size, codec)
+    return [end - first for first, end in map(grid.bounds, range(grid.chunks))]
+
+
 def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
     peers, parameters = 8, 64 * 8 * 1000
     found = traffic(load_recipe("ddp"), parameters, [Line()] * peers)
@@ -72,14 +136,16 @@ def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
 
 
 def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_however_many_there_are() -> None:
-    """The figures of the recipe's header."""
-    parameters = 4096 * 64 * 80
+    parameters = 125_000_000
     less = [
         every_step_fp32(parameters, peers) / traffic(load_recipe(name), parameters, [Line()] * peers).step_bytes
         for peers in (8, 16)
         for name in ("sparse-butterfly", "sparseloco")
     ]
-    assert less == pytest.approx([4389, 1097, 4389, 549], rel=0.01)
+    assert [round(each) for each in less] == [4387, 1097, 4387, 548]
+    header = recipe_text("sparse-butterfly")
+    assert all(figure in header for figure in (f"{less[0]:,.0f} times less", f"at {less[1]:,.0f}"))
+    assert f"--parameters {parameters} --peers 8" in header
 
 
 def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:

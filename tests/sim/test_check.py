@@ -91,6 +91,28 @@ def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     assert settled(outcome) == []
 
 
+@pytest.mark.parametrize("recipe", ["noloco", "gossip", "moshpit"])
+def test_weights_of_a_peers_own_that_do_not_follow_are_found(recipe: str) -> None:
+    run = counting_run(recipe, rounds=4, start_with=PEERS)
+    outcome = play(run, PEERS)
+    path = "checkpoint/3.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path)
+    weights = anchor.weights.copy()
+    weights[5] += UNIT
+    rewrite(outcome, 1, path, anchor_to_bytes(Anchor(anchor.version, weights, anchor.outer)))
+    (what,) = violations(run, outcome)
+    assert what.startswith("peer 1, version 3: ")
+
+
+def test_a_circle_whose_result_nobody_kept_is_found() -> None:
+    run = counting_run("noloco", rounds=3, start_with=4)
+    outcome = play(run, 4)
+    assert violations(run, outcome) == []
+    kept = {version: dict(list(files.items())[:1]) for version, files in outcome.held.items()}
+    found = violations(run, replace(outcome, held=kept))
+    assert "version 1 was called committed with 0 holders of its result" in found
+
+
 def test_two_anchors_of_one_version_are_found(run: Run, outcome: Outcome) -> None:
     at = next(i for i, line in enumerate(outcome.lines) if isinstance(line.event, journal.RoundApplied))
     line = outcome.lines[at]

@@ -225,6 +225,20 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.overlap={kind='delay', steps=1, reconcile={kind='blend', keep=1.5}}",
             "recipe.channel.outer.overlap.reconcile.keep",
         ),
+        ("recipe.channel.outer.merge.combine={kind='mean-present'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.merge.combine={kind='trimmed', drop=0.5}", "recipe.channel.outer.merge.combine.drop"),
+        ("recipe.channel.outer.merge.combine={kind='median-norm-clip'}", "recipe.channel.outer.merge.combine.over"),
+        ("recipe.channel.outer.merge.combine={kind='centred-clip'}", "recipe.channel.outer.merge.combine.over"),
+        (
+            "recipe.channel.outer.merge.combine={kind='centred-clip', over='chunk', radius=0}",
+            "recipe.channel.outer.merge.combine.radius",
+        ),
+        ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
+        ("recipe.channel.outer.what.transform={kind='dct', tile=1}", "recipe.channel.outer.what.transform.tile"),
+        ("recipe.channel.outer.merge.outer={kind='sign-sgd', lr=0}", "recipe.channel.outer.merge.outer.lr"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=-1}", "recipe.channel.outer.what.codec.least"),
+        ("recipe.channel.outer.what.codec={kind='threshold', least=1e-3}", "recipe.channel.outer.what.result"),
+        ("recipe.channel.outer.what.codec={kind='significance'}", "recipe.channel.outer.what.result"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("membership.start_with=0", "membership.start_with"),
@@ -275,6 +289,109 @@ def test_an_overlap_that_does_not_go_with_what_is_exchanged_is_refused(
     said, advice = refused(tmp_path, f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n', *overrides)
     assert f": recipe.channel.{channel}.{path}: " in said
     assert advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "said"),
+    [
+        ({"whom.pattern": "{kind='drawn', size=1}"}, "whom.pattern.size", "out of range"),
+        ({"whom.pattern": "{kind='lattice', side=1}"}, "whom.pattern.side", "out of range"),
+        ({"whom.pattern": "{kind='lattice', side=4, dimensions=9}"}, "whom.pattern.dimensions", "out of range"),
+        ({"whom.pattern": "{kind='neighbours', reach=0}"}, "whom.pattern.reach", "out of range"),
+        ({"whom.all_every": "-1"}, "whom.all_every", "out of range"),
+        ({"what": "{kind='params', codec={kind='int8'}}"}, "whom", "too coarse"),
+        ({"what": "{kind='params', codec={kind='int8'}}", "whom": "{kind='all'}"}, "what", "no model any more"),
+        ({"overlap": "{kind='delay', steps=1}"}, "whom", "wait for the result"),
+        ({"merge.combine": "{kind='trimmed'}"}, "whom", "mean of weights"),
+        ({"when": "{kind='fragments', steps=10, count=2}"}, "whom", "whole models"),
+        ({"merge.outer": "{kind='adamw', lr=1e-3}"}, "whom", "counts its steps"),
+    ],
+)
+def test_what_does_not_go_with_models_of_everybodys_own_is_refused(
+    tmp_path: Path, changes: dict[str, str], path: str, said: str
+) -> None:
+    overrides = [f"recipe.channel.outer.{key}={value}" for key, value in changes.items()]
+    text = 'name = "small"\n[recipe]\nbase = "noloco"\n[budget]\nrounds = 3\n'
+    told, advice = refused(tmp_path, text, *overrides)
+    assert f": recipe.channel.outer.{path}: " in told
+    assert said in told
+    assert advice
+
+
+def test_only_a_mean_can_be_led(tmp_path: Path) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "eager"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, "recipe.channel.outer.merge.combine={kind='trimmed'}")
+    assert "recipe.channel.outer.overlap.eager: our own share can be taken back only from a mean" in said
+    assert "mean" in advice
+
+
+def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> None:
+    dct = "recipe.channel.outer.what.transform={kind='dct'}"
+    for recipe, said in (("eager", "ahead by is made of values"), ("sparseloco", "not tensor by tensor")):
+        text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+        told, advice = refused(tmp_path, text, dct)
+        assert "recipe.channel.outer.what.transform: " in told
+        assert said in told
+        assert "leave it out" in advice
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "path", "why"),
+    [
+        ("demo-sgd", ["codec={kind='threshold', least=1, scaled=true}"], "codec.scaled", "a gradient does not shrink"),
+        ("demo-sgd", ["codec={kind='significance'}"], "codec", "no weights of their own"),
+        ("ddp", ["codec={kind='significance'}", "result={kind='fp32'}"], "codec", "not yet the change of a weight"),
+        ("fedht", ["result={kind='threshold', least=1}"], "result", "how large the mean must be"),
+    ],
+)
+def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
+    tmp_path: Path, recipe: str, overrides: list[str], path: str, why: str
+) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, text, *(f"recipe.channel.outer.what.{each}" for each in overrides))
+    assert f"recipe.channel.outer.what.{path}: " in said
+    assert why in said
+    assert advice
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "what"),
+    [
+        ("recipe.control.share=0", "control.share", "out of range"),
+        ("recipe.control.share=1.0", "control.share", "out of range"),
+        ("recipe.control.ladder=[]", "control.ladder", "is empty"),
+        ("recipe.control.least=200", "control.ladder.0.steps", "out of range"),
+        ("recipe.control.outer_lr=[[2, 0.4]]", "control.outer_lr", "must rise from 1"),
+        ("recipe.control.outer_lr=[[1, 0.4], [1, 0.5]]", "control.outer_lr", "must rise from 1"),
+        ("recipe.control.outer_lr=[[1, -0.4]]", "control.outer_lr.0.1", "not positive"),
+        ('recipe.channel.outer.merge.outer.kind="assign"', "control.outer_lr", "has its rate turned"),
+        ('recipe.channel.outer.what.residual.kind="forget"', "control.ladder.3.codec", "left out"),
+        ("recipe.channel.outer.overlap={kind='one-round'}", "channel.outer.overlap", "does not survive"),
+        ("recipe.channel.outer.when={kind='fragments', steps=10, count=2}", "channel.outer.when", "whole model"),
+        ("recipe.work.quota={kind='growing', below=0.1}", "work.quota", "two would turn"),
+        ("recipe.control.ladder=[{codec={kind='int8', block=7}, steps=50}]", "control.ladder.0.codec.block", "range"),
+        ("recipe.control.ladder=[{codec={kind='top-k'}, steps=50}]", "control.ladder.0.result", "not as sparse"),
+        (
+            "recipe.control.ladder=[{codec={kind='fp16'}, steps=50, overlap={kind='delay', steps=50}}]",
+            "control.ladder.0.overlap.steps",
+            "out of range",
+        ),
+    ],
+)
+def test_knobs_that_cannot_be_turned_are_refused_where_the_ladder_says_so(
+    tmp_path: Path, override: str, where: str, what: str
+) -> None:
+    text = RUN.replace("diloco", "auto")
+    assert load(tmp_path, text).recipe.control == load_recipe("auto").control
+    sets = [override]
+    if "assign" in override:
+        sets = ["recipe.channel.outer.merge.outer={kind='assign'}"]
+    if "forget" in override:
+        sets = ["recipe.channel.outer.what.residual={kind='forget'}"]
+    said, hint = refused(tmp_path, text, *sets)
+    assert f"recipe.{where}" in said.replace("[", ".").replace("]", "")
+    assert what in said
+    assert hint
 
 
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ merge = { outer = { kind = "assign" } }
     [
         (["dilco"], [], "no recipe is called 'dilco'", "did you mean 'diloco'?"),
         (["ddp", "ddp"], [], "'ddp' is named twice", "once"),
+        (["ddp", "recipes/solo.toml"], [], "'solo' is what one peer alone is called", "another name"),
         (["ddp"], ["diloco:recipe.work.batch=1"], "'diloco' is not compared", "ddp"),
         (["ddp"], ["recipe.base=diloco"], "the recipes are those of --recipes", "name it there"),
         (["ddp"], ["recipe.work.bacth=1"], "unknown key 'bacth'", "batch"),

@@ -177,7 +177,7 @@ class Table:
 
     def _digests(self, owner: bytes) -> tuple[bytes, ...]:
         layout = Layout(self.round.shards, self.round.announced.members, gather=self.round.gather)
-        return tuple(self._digest(index) for index in layout.roots(owner))
+        return tuple(self._digest(index) for _, index in layout.roots(owner))
 
     def _digest(self, index: int) -> bytes:
         return bytes([index, self.round.attempt]) * 16

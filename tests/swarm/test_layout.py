@@ -6,11 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from atoll.spec.recipe import Circles, Drawn, Lattice, Neighbours, Pattern
+from atoll.swarm.circles import circles_of
 from atoll.swarm.layout import Layout
+from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.messages import Contribution, set_id
 from atoll.swarm.shares import Shard, cut, group_slices, groups_needed, take_over
 
 CHUNKS = 12
+PATTERNS: list[Pattern] = [Lattice(side=3), Drawn(), Neighbours()]
 
 
 def names(count: int) -> list[bytes]:
@@ -43,7 +47,7 @@ def test_every_chunk_goes_up_once_and_comes_down_once(members: int, group_max: i
         brought = [index for owner in layout.owners for index in layout.parts(owner, peer)]
         assert sorted(brought) == sorted(every), "each chunk is brought to one owner"
         assert {o for o in layout.owners if layout.parts(o, peer)} == set(layout.owners_for(peer))
-    made = [index for owner in layout.owners for index in layout.roots(owner)]
+    made = [index for owner in layout.owners for _, index in layout.roots(owner)]
     assert sorted(made) == sorted(every), "each chunk's result is made by one owner"
     for owner in layout.owners:
         assert layout.returns(owner) == {
@@ -53,22 +57,23 @@ def test_every_chunk_goes_up_once_and_comes_down_once(members: int, group_max: i
         }
     for peer in peers:
         home = {index for index in every if layout.parts(peer, peer).count(index)}
-        got = [index for owner in layout.owners for index in layout.returned(owner, peer)]
+        got = [index for owner in layout.owners for _, index in layout.returned(owner, peer)]
         assert set(got) | home == every, "whoever owns nothing gets everything from others"
     for owner in layout.owners:
         for group, index in layout.units(owner):
             root = layout.root(index)
             assert root == owner or (group, index) in layout.sums(owner)[root]
-            assert root == owner or index in layout.returned(root, owner), "the result comes back to pass on"
+            assert root == owner or (0, index) in layout.returned(root, owner), "the result comes back to pass on"
 
 
 def test_one_group_sends_no_sums_and_a_result_straight_home() -> None:
     a, b, c = names(3)
     layout = Layout(cut(CHUNKS, [a, b, c], [1.0] * 3), [a, b, c])
     assert layout.sums(a) == {}
-    assert layout.returns(a) == {b: {0, 1, 2, 3}, c: {0, 1, 2, 3}}
-    assert layout.roots(b) == [4, 5, 6, 7]
-    assert layout.set_of([1, None, 2]) == set_id([Contribution(a, 1), Contribution(c, 2)])
+    first = {(0, index) for index in range(4)}
+    assert layout.returns(a) == {b: first, c: first}
+    assert layout.roots(b) == [(0, index) for index in range(4, 8)]
+    assert layout.set_for([1, None, 2], b) == set_id([Contribution(a, 1), Contribution(c, 2)])
 
 
 def test_roots_are_spread_over_the_groups() -> None:
@@ -90,7 +95,7 @@ def test_sets_that_differ_in_any_group_have_different_names() -> None:
         [1, 1, None, None],
         [None, None, 1, 1],
     ]
-    assert len({layout.set_of(one) for one in sets}) == 6
+    assert len({layout.set_of(one, (0, 0)) for one in sets}) == 6
 
 
 def test_where_everybody_gathers_everything_nothing_is_returned() -> None:
@@ -98,10 +103,37 @@ def test_where_everybody_gathers_everything_nothing_is_returned() -> None:
     layout = Layout([Shard(a, 0, 4, 0), Shard(c, 0, 4, 1)], [a, b, c], gather=True)
     assert layout.parts(a, b) == layout.parts(c, a) == layout.parts(a, a) == [0, 1, 2, 3]
     assert layout.parts(b, a) == [], "b was not here when it was planned"
-    assert layout.roots(a) == layout.roots(c) == [0, 1, 2, 3]
+    assert layout.roots(a) == layout.roots(c) == [(0, index) for index in range(4)]
     assert layout.returns(a) == {}
     assert layout.sums(a) == {}
     assert layout.returned(a, b) == set()
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    some.integers(2, 9), some.sampled_from([Lattice(side=3), Drawn(), Neighbours()]), some.integers(1, 5), some.data()
+)
+def test_what_a_circle_makes_is_of_its_givers_and_goes_to_its_takers_alone(
+    members: int, pattern: Pattern, version: int, data: some.DataObject
+) -> None:
+    peers = tuple(names(members))
+    circles = circles_of(Circles(pattern=pattern), Key("outer", version, scope=CIRCLES), peers)
+    owners = [data.draw(some.sampled_from(peers)) for _ in circles]  # whoever it is, in the end the broker
+    layout = Layout([Shard(owner, 0, CHUNKS, number) for number, owner in enumerate(owners)], peers, circles=circles)
+    assert sum(len(layout.roots(owner)) for owner in layout.owners) == CHUNKS * len(circles)
+    assert not any(layout.sums(owner) for owner in layout.owners)
+    for number, (circle, owner) in enumerate(zip(circles, owners, strict=True)):
+        cells = {(number, index) for index in range(CHUNKS)}
+        for peer in peers:
+            gives = any(peer in other.givers for other, its in zip(circles, owners, strict=True) if its == owner)
+            assert layout.parts(owner, peer) == (list(range(CHUNKS)) if gives else [])
+            takes = peer in circle.takers and peer != owner
+            assert (cells <= layout.returned(owner, peer)) == takes
+    settled = [1 if place % 2 else None for place in range(members)]
+    for peer in peers:
+        (own,) = [circle for circle in circles if peer in circle.takers]
+        within = [Contribution(p, 1) for p, serial in zip(peers, settled, strict=True) if serial and p in own.givers]
+        assert layout.set_for(settled, peer) == set_id(within)
 
 
 @pytest.mark.parametrize(("members", "group_max", "sizes"), [(64, 64, [64]), (65, 64, [32, 33]), (7, 3, [2, 2, 3])])

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from atoll.errors import LocalError
+from atoll.spec.recipe import Knobs
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     BadLog,
@@ -16,6 +17,7 @@ from atoll.swarm.log import (
     EpochStarted,
     History,
     Key,
+    KnobsTurned,
     Member,
     Record,
     RosterChanged,
@@ -26,6 +28,7 @@ from atoll.swarm.log import (
     SettingsChanged,
     apply,
     from_bytes,
+    knobs_of,
     to_bytes,
 )
 
@@ -48,6 +51,9 @@ STORY: list[Record] = [
     CouncilChanged((A, B)),
     SettingsChanged(b"{}", b"signature"),
     CouncilReformed((B,), 1, b"signature"),
+    RoundAnnounced(Key("outer", 3), b"\x03", (4,), "base-2", 2),
+    RoundCommitted(Key("outer", 3), b"\x03", "result-3"),
+    KnobsTurned("outer", 4, Knobs(rung=1, steps=20), "exchanges took too much"),
 ]
 ENTRIES = [Entry(index, record) for index, record in enumerate(STORY)]
 FILE = b"".join(to_bytes(entry) for entry in ENTRIES)
@@ -260,3 +266,30 @@ def test_a_round_that_is_given_up_returns_all_its_leases() -> None:
     history = told(9)
     assert history.open is None
     assert (history.version, history.returned) == (2, (Range(16, 8),))
+
+
+def test_knobs_hold_from_the_round_on_that_their_record_names() -> None:
+    last = told(len(STORY))
+    assert [knobs_of(last, version) for version in (1, 3, 4, 90)] == [None, None, *[Knobs(rung=1, steps=20)] * 2]
+    after = apply(last, Entry(len(STORY), RoundAnnounced(Key("outer", 4), b"\x03", (4,), "base-3", 2)))
+    after = apply(after, Entry(len(STORY) + 1, RoundCommitted(Key("outer", 4), b"\x03", "result-4")))
+    after = apply(after, Entry(len(STORY) + 2, KnobsTurned("outer", 5, Knobs(rung=0, steps=10), "")))
+    assert [knobs_of(after, version) for version in (4, 5)] == [Knobs(rung=1, steps=20), Knobs(rung=0, steps=10)]
+
+
+@pytest.mark.parametrize(
+    ("count", "version", "why", "problem"),
+    [
+        (3, 1, "", "while a round is open"),
+        (4, 1, "", "out of turn"),
+        (4, 3, "", "out of turn"),
+        (9, 3, "", "announced before"),
+        (len(STORY), 4, "", "twice"),
+        (4, 2, "x" * 1001, "too many words"),
+    ],
+)
+def test_knobs_that_are_turned_at_another_time_or_for_another_round_are_refused(
+    count: int, version: int, why: str, problem: str
+) -> None:
+    with pytest.raises(BadLog, match=problem):
+        apply(told(count), Entry(count, KnobsTurned("outer", version, Knobs(rung=0, steps=10), why)))

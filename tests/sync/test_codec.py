@@ -10,8 +10,21 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
-from atoll.sync.codec import BadChunk, decode, encode, wire_bytes
+from atoll.spec.recipe import (
+    Bf16,
+    Buckets,
+    Codec,
+    E3m0,
+    Fp16,
+    Fp32,
+    Int8,
+    Sign,
+    Significance,
+    Stochastic,
+    Threshold,
+    TopK,
+)
+from atoll.sync.codec import BadChunk, decode, encode, length_of, sent, wire_bytes
 
 FLOATS: list[Codec] = [Fp32(), Fp16(), Bf16()]
 """Each element by itself."""
@@ -32,7 +45,15 @@ SPARSE: list[Codec] = [
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=16, block=16, values=Sign(block=16)),
 ]
-CODECS = DENSE + SPARSE
+ABOVE: list[Codec] = [
+    Threshold(least=1.0),
+    Threshold(least=0.0),
+    Threshold(least=2.5, values=Int8(block=16)),
+    Threshold(least=1.5, values=Buckets(bits=2, width=6.0)),
+    Significance(least=100.0, values=E3m0()),
+]
+"""How long these are depends on values."""
+CODECS = DENSE + SPARSE + ABOVE
 finite = arrays(
     np.float32, some.integers(0, 300), elements=some.floats(width=32, allow_nan=False, allow_infinity=False)
 )
@@ -181,7 +202,8 @@ def off(codec: Codec, values: Vector) -> float:
 @pytest.mark.parametrize("count", [0, 1, 15, 63, 64, 65, 4096, 5000, 9001])
 def test_a_chunk_is_as_long_as_was_known_before_it_came(codec: Codec, count: int) -> None:
     data = encode(codec, bell(count))
-    assert len(data) == wire_bytes(codec, count)
+    assert len(data) == wire_bytes(codec, count) if codec not in ABOVE else len(data) <= wire_bytes(codec, count)
+    assert len(data) == length_of(codec, data, count)
     assert decode(codec, data, count).shape == (count,)
     assert decode(codec, data, count).dtype == np.float32
 
@@ -217,6 +239,72 @@ def test_whatever_bytes_come_they_are_refused_or_finite(codec: Codec, count: int
         return
     assert values.shape == (count,)
     assert np.isfinite(values).all()
+
+
+# whatever is large enough
+
+
+@settings(deadline=None)
+@given(finite, some.floats(0, 100, width=32))
+def test_what_is_large_enough_arrives_and_nothing_else(values: Vector, least: float) -> None:
+    codec = Threshold(least=least)
+    data = encode(codec, values)
+    there = np.abs(values) >= np.float32(least)
+    assert decode(codec, data, values.size).tolist() == np.where(there, values, np.float32(0)).tolist()
+    assert sent(codec, data, values.size).tolist() == there.tolist()
+
+
+@settings(deadline=None)
+@given(some.integers(1, 2**16), some.floats(0.0, 1.0), some.integers(0, 9))
+def test_a_chunk_is_a_number_values_and_the_shorter_form_of_their_places(count: int, part: float, seed: int) -> None:
+    there = np.random.default_rng(seed).random(count) < part
+    data = encode(Threshold(least=0.5), there.astype(np.float32))
+    kept = int(there.sum())
+    bits = max(1, (count - 1).bit_length())
+    listed = -(-kept * bits // 8) if bits <= 8 else kept + -(-kept * (bits - 8) // 8)
+    assert len(data) == 4 + 4 * kept + min(listed, -(-count // 8))
+    assert decode(Threshold(least=0.5), data, count).tolist() == there.astype(np.float32).tolist()
+
+
+def test_the_caller_may_say_how_large_and_for_each_element() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
+    codec = Significance(least=9.0)
+    assert decode(codec, encode(codec, values, least=2.5), 4).tolist() == [0.0, 0.0, 3.0, 4.0]
+    each = np.array([0.0, 5.0, 3.0, 5.0], np.float32)
+    assert decode(codec, encode(codec, values, least=each), 4).tolist() == [1.0, 0.0, 3.0, 0.0]
+
+
+@pytest.mark.parametrize("least", [0.1, 2.0])
+def test_a_chunk_that_lies_about_its_number_is_refused_before_it_is_decoded(least: float) -> None:
+    codec = Threshold(least=least)
+    data = bytes(encode(codec, bell(1000)))
+    kept = int.from_bytes(data[:4], "little")
+    for said in (0, kept - 1, kept + 1, 1001, 2**32 - 1):
+        lie = said.to_bytes(4, "little") + data[4:]
+        assert length_of(codec, lie, 1000) != len(lie)
+        with pytest.raises(BadChunk, match="came as"):
+            decode(codec, lie, 1000)
+    for cut in (b"", data[:3], data[:-1], data + b"\0"):
+        with pytest.raises(BadChunk, match="came as"):
+            decode(codec, cut, 1000)
+
+
+def test_places_out_of_order_outside_or_of_another_number_are_refused() -> None:
+    codec, values = Threshold(least=0.5), np.zeros(100, np.float32)
+    values[[3, 7]] = 1.0
+    data = bytearray(encode(codec, values))
+    assert len(data) == 4 + 8 + 2, "two places of seven bits"
+    twice = bytearray(data)
+    twice[-2:] = (3 | 3 << 7).to_bytes(2, "little")
+    outside = bytearray(data)
+    outside[-2:] = (3 | 101 << 7).to_bytes(2, "little")
+    beyond = bytearray(data)
+    beyond[-1] |= 0x80
+    mapped = bytearray(encode(codec, np.ones(100, np.float32)))
+    mapped[-13] = 0x7F
+    for bad, why in ((twice, "order"), (outside, "outside"), (beyond, "after its last"), (mapped, "another number")):
+        with pytest.raises(BadChunk, match=why):
+            decode(codec, bytes(bad), 100)
 
 
 # what is lost, of a million normally distributed values

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from atoll.errors import SpecError
 from atoll.spec.recipe import Every, Fp32, Fragments
-from atoll.sync.units import Unit, units_of, whole
+from atoll.sync.units import Unit, tensors_in, units_of, whole
 
 LAYOUT = {
     "lm_head.weight": 30,
@@ -52,6 +52,18 @@ def test_more_fragments_than_layers_are_refused_with_a_way_out() -> None:
         units_of(Fragments(steps=8, count=8), LAYOUT, Fp32())
     assert "packed" in refused.value.hint
     assert len(units_of(Fragments(steps=8, count=8, pattern="packed"), LAYOUT, Fp32())) == 8
+
+
+@given(some.integers(1, 4), patterns)
+def test_a_fragments_tensors_lie_in_it_whole(count: int, pattern: str) -> None:
+    vector = np.arange(SIZE, dtype=np.float32)
+    ends = dict(zip(LAYOUT, np.cumsum(list(LAYOUT.values())).tolist(), strict=True))
+    names = []
+    for unit in units_of(Fragments(steps=4 * count, count=count, pattern=pattern), LAYOUT, Fp32()):  # type: ignore[arg-type]
+        for name, first, end in tensors_in(unit, LAYOUT):
+            names.append(name)
+            assert unit.take(vector)[first:end].tolist() == list(range(ends[name] - LAYOUT[name], ends[name]))
+    assert sorted(names) == sorted(LAYOUT)
 
 
 def test_versions_take_turns() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -26,6 +26,7 @@ from atoll.units import say_count, say_time
 if TYPE_CHECKING:
     from atoll.journal import Line
     from atoll.observe.comparison import Comparison, Entry
+    from atoll.observe.progress import Progress
     from atoll.sim.scenario import Scenario
     from atoll.spec.fleet import Fleet, Machine
     from atoll.spec.run import Run
@@ -33,8 +34,9 @@ if TYPE_CHECKING:
 LOOKS = 16
 """So often a trial looks at the held-out loss on its way, unless the run file says how often."""
 SAY_AFTER_S = 2.0
+"""Before this a trial says nothing of how far it is; on a terminal its line changes as often."""
 SAY_EVERY_S = 10.0
-"""Where lines stay."""
+"""Where lines stay, as in a file, there are fewer of them."""
 
 
 Named = Annotated[str, typer.Option("--recipes", help="Recipes, by comma: names, recipe files, or own.")]
@@ -49,7 +51,7 @@ Sets = Annotated[
 Out = Annotated[Path, typer.Option("--out", help="The report; journals are kept in a folder beside it.")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asked:
     """What the flags say."""
 
@@ -58,7 +60,9 @@ class Asked:
     fleet: str
     peers: int
     tokens: int
+    """For each recipe; 0: as many as the run has."""
     stands_for: str
+    """The size whose times and bytes are told; empty: the run's own."""
     solo: bool
     seed: int
     faults: str
@@ -88,8 +92,19 @@ def command(
     if not names:
         raise SpecError("--recipes: no recipe is named", hint="--recipes ddp,diloco; `atoll recipes` lists them")
     drawn = _report_wanted(out)
-    sets = overrides or []
-    asked = Asked(run_file, names, fleet, peers, tokens, stands_for, solo, seed, faults, device, sets)
+    asked = Asked(
+        run_file=run_file,
+        recipes=names,
+        fleet=fleet,
+        peers=peers,
+        tokens=tokens,
+        stands_for=stands_for,
+        solo=solo,
+        seed=seed,
+        faults=faults,
+        device=device,
+        overrides=overrides or [],
+    )
     comparison = _Play(asked).all(out.with_suffix(".runs"))
     print(json.dumps(data(comparison)) if as_json else text(comparison))
     if drawn:
@@ -326,7 +341,7 @@ class _Teller:
             print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
-def _pace(progress: Any, done: float, spent_s: float) -> str:
+def _pace(progress: Progress, done: float, spent_s: float) -> str:
     """Return where a trial stands, and how long it may still take."""
     loss = "" if progress.loss is None else f", training loss {progress.loss:.3f}"
     left = f", about {say_time(spent_s * (1 - done) / done)} left" if done > 0.05 else ""

@@ -8,13 +8,14 @@ atoll recipes [NAME] --model 125m --fleet homes    and what each moves: bytes a 
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from atoll.errors import SpecError
-from atoll.units import say_bytes, say_count, say_time
+from atoll.units import say_bytes, say_count, say_table, say_time
 
 if TYPE_CHECKING:
     from atoll.plan.traffic import Line, Traffic
@@ -65,7 +66,7 @@ def listing(
     moved = {name: asked.moves(recipe) for name, recipe in recipes.items()} if asked else {}
     if as_json:
         rows = [
-            {"name": name, "about": each.about, "paper": each.paper} | ({"moves": moved[name]} if asked else {})
+            {"name": name, "about": each.about, "paper": each.paper} | ({"moves": asdict(moved[name])} if asked else {})
             for name, each in recipes.items()
         ]
         print(json.dumps({"schema": "atoll.recipes/1", "recipes": rows}))
@@ -102,7 +103,7 @@ def show(
         import msgspec
 
         told = {"schema": "atoll.recipe/1", "name": name, "recipe": msgspec.to_builtins(recipe)}
-        print(json.dumps(told | ({"moves": asked.moves(recipe)} if asked else {})))
+        print(json.dumps(told | ({"moves": asdict(asked.moves(recipe))} if asked else {})))
         return
     print("\n".join(explain(name, recipe)))
     if asked:
@@ -111,32 +112,55 @@ def show(
 
 def explain(name: str, recipe: Recipe) -> list[str]:
     """Return a recipe as lines for people: its story, then one line for each axis."""
-    lines = [f"{name}: {recipe.about}", f"paper       {recipe.paper}", f"reproduced  {recipe.reproduced}", ""]
     work = recipe.work
-    lines += [f"between exchanges   {_say(work.inner)}", f"  batch             {work.batch} samples a step"]
-    lines += [f"  schedule          {_say(work.schedule)}"]
-    lines += [f"  clip              {work.clip or 'off'}"]
+    lines = [f"{name}: {recipe.about}", f"paper       {recipe.paper}", f"reproduced  {recipe.reproduced}", ""]
+    lines += [
+        f"between exchanges   {_said(work.inner)}",
+        f"  quota             {_said(work.quota)}",
+        f"  batch             {work.batch} samples a step",
+        f"  schedule          {_said(work.schedule)}",
+        f"  clip              {work.clip or 'off'}",
+    ]
     for channel_name, channel in recipe.channel.items():
-        lines += ["", f"channel {channel_name}"]
-        axes = ("when", "what", "whom", "overlap", "late", "home")
-        rows = [(axis, _say(getattr(channel, axis))) for axis in axes]
-        rows[3:3] = [("combine", _say(channel.merge.combine)), ("outer", _say(channel.merge.outer))]
-        lines += [f"  {axis:<18}{said}" for axis, said in rows]
-    return lines
+        merge = channel.merge
+        axes: dict[str, Any] = {
+            "when": channel.when,
+            "what": channel.what,
+            "whom": channel.whom,
+            "combine": merge.combine,
+            "outer": merge.outer,
+            "overlap": channel.overlap,
+            "late": channel.late,
+            "home": channel.home,
+        }
+        lines += ["", f"channel {channel_name}", *(f"  {axis:<18}{_said(choice)}" for axis, choice in axes.items())]
+    return lines + _control_lines(recipe)
 
 
-def _say(choice: Any) -> str:
-    """Return a choice on an axis as text: its kind, its numbers, and what its own documentation says."""
-    numbers = ", ".join(f"{field} = {_value(getattr(choice, field))}" for field in choice.__struct_fields__)
+def _control_lines(recipe: Recipe) -> list[str]:
+    """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
+    from atoll.spec.recipe import Auto
+    from atoll.spec.say import say
+
+    auto = recipe.control
+    if not isinstance(auto, Auto):
+        return []
+    limit = f"from {auto.least} steps on, so that exchanges take at most {100 * auto.share:g} % of the time"
+    lines = ["", f"knobs are turned while it runs, {limit}"]
+    for number, rung in enumerate(auto.ladder):
+        form = f"{say(rung.codec)} by {say(rung.route)}, up to {rung.steps} steps"
+        late = getattr(rung.overlap, "steps", 0)
+        lines.append(f"  rung {number:<13}{form}{f', results up to {late} steps late' if late else ''}")
+    rates = ", ".join(f"{lr} from {count} on" for count, lr in auto.outer_lr)
+    return lines + ([f"  {'outer lr':<18}by number of members: {rates}"] if rates else [])
+
+
+def _said(choice: Any) -> str:
+    """Return a choice on an axis as text, with what its own documentation says."""
+    from atoll.spec.say import say
+
     doc = (choice.__doc__ or "").strip().splitlines()[0].rstrip(".")
-    kind = choice.__struct_config__.tag
-    return f"{kind} ({numbers}): {doc[:1].lower()}{doc[1:]}" if numbers else f"{kind}: {doc[:1].lower()}{doc[1:]}"
-
-
-def _value(value: Any) -> str:
-    if hasattr(value, "__struct_config__"):
-        return str(value.__struct_config__.tag)
-    return "/".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return f"{say(choice)}: {doc[:1].lower()}{doc[1:]}"
 
 
 def _list(recipes: dict[str, Recipe]) -> list[str]:
@@ -149,31 +173,56 @@ def _list(recipes: dict[str, Recipe]) -> list[str]:
 # what a recipe moves
 
 
+@dataclass(frozen=True)
+class _Moves:
+    """What a round of one recipe moves: bytes of the peer that moves most."""
+
+    parameters: int
+    peers: int
+    steps_per_round: int
+    exact: bool
+    round_sent_bytes: int
+    round_received_bytes: int
+    step_bytes: float
+    times_less_than_ddp_fp32: float | None
+    exchange_s_min: float | None
+    slowest_line: str | None
+
+    def times(self) -> str:
+        """Return how many times less is moved than by DDP."""
+        times = self.times_less_than_ddp_fp32
+        return "-" if times is None else f"{times:,.1f}" if times < 100 else f"{times:,.0f}"
+
+    def least(self) -> str:
+        """Return how long an exchange takes at least."""
+        return say_time(self.exchange_s_min) if self.exchange_s_min else "-"
+
+
+@dataclass(frozen=True)
 class _Asked:
     """A model and who exchanges it."""
 
-    def __init__(self, parameters: int, lines: list[Line], where: str) -> None:
-        self.parameters = parameters
-        self.lines = lines
-        self.where = where
+    parameters: int
+    lines: list[Line]
+    where: str
 
-    def moves(self, recipe: Recipe) -> dict[str, Any]:
-        """Return what a round of a recipe moves, as data."""
+    def moves(self, recipe: Recipe) -> _Moves:
         from atoll.plan.traffic import every_step_fp32, traffic
 
         found = traffic(recipe, self.parameters, self.lines)
-        worst, ddp_bytes = found.worst, every_step_fp32(self.parameters, len(self.lines))
-        return {
-            "parameters": self.parameters,
-            "peers": len(self.lines),
-            "steps_per_round": found.steps,
-            "round_sent_bytes": worst.sent_bytes,
-            "round_received_bytes": worst.received_bytes,
-            "step_bytes": found.step_bytes,
-            "times_less_than_ddp_fp32": ddp_bytes / found.step_bytes if found.step_bytes else None,
-            "exchange_s_min": found.slowest.least_s or None,
-            "slowest_line": _slowest(found),
-        }
+        ddp_bytes = every_step_fp32(self.parameters, len(self.lines))
+        return _Moves(
+            parameters=self.parameters,
+            peers=len(self.lines),
+            steps_per_round=found.steps,
+            exact=found.exact,
+            round_sent_bytes=found.worst.sent_bytes,
+            round_received_bytes=found.worst.received_bytes,
+            step_bytes=found.step_bytes,
+            times_less_than_ddp_fp32=ddp_bytes / found.step_bytes if found.step_bytes else None,
+            exchange_s_min=found.slowest.least_s or None,
+            slowest_line=_slowest(found),
+        )
 
 
 def _slowest(found: Traffic) -> str | None:
@@ -215,44 +264,34 @@ def _parameters(model: str) -> int:
 BOUND = (
     "Bytes are payload by exact lengths; heads of messages add less than 2 % from a few million parameters on.\n"
     "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting.\n"
-    "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
+    "Of a recipe whose knobs are turned while it runs it is what it begins with."
 )
 
 
-def _table(asked: _Asked, moved: dict[str, dict[str, Any]]) -> list[str]:
+def _table(asked: _Asked, moved: dict[str, _Moves]) -> list[str]:
     """Return what all recipes move, a line each."""
     rows = [("recipe", "steps", "sent a round", "received", "both, a step", "exchange takes", "less than DDP")]
     for name, each in moved.items():
-        sent, received = each["round_sent_bytes"], each["round_received_bytes"]
-        row = (name, str(each["steps_per_round"]), say_bytes(sent), say_bytes(received), say_bytes(each["step_bytes"]))
-        rows.append((*row, _least(each), _times(each)))
-    wide = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        f"{row[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(row[1:], wide[1:], strict=True))
-        for row in rows
-    ]
+        sent, received = say_bytes(each.round_sent_bytes), say_bytes(each.round_received_bytes)
+        step = say_bytes(each.step_bytes)
+        rows.append((name, str(each.steps_per_round), sent, received, step, each.least(), each.times()))
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
-    slowest = next((each["slowest_line"] for each in moved.values() if each["slowest_line"]), None)
-    return [head, "", *lines, "", BOUND, *([f"The slowest line: {slowest}."] if slowest else [])]
+    ddp = "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
+    slowest = sorted({each.slowest_line for each in moved.values() if each.slowest_line})
+    bounds = [name for name, each in moved.items() if not each.exact]
+    most = [f"Of {', '.join(bounds)} it is the most that can be: what is sent depends on values."] if bounds else []
+    return [head, "", *say_table(rows), "", BOUND, *most, ddp, *(f"The slowest line: {line}." for line in slowest)]
 
 
-def _moves_lines(asked: _Asked, each: dict[str, Any]) -> list[str]:
+def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
     """Return what one recipe moves, as lines."""
     rows = [
-        ("a round", f"{say_bytes(each['round_sent_bytes'])} sent, {say_bytes(each['round_received_bytes'])} received"),
-        ("a step", f"{say_bytes(each['step_bytes'])} both ways ({each['steps_per_round']} steps a round)"),
-        ("against DDP", f"{_times(each)} times less per step than gradients in fp32"),
+        ("a round", f"{say_bytes(moves.round_sent_bytes)} sent, {say_bytes(moves.round_received_bytes)} received"),
+        ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps_per_round} steps a round)"),
+        ("against DDP", f"{moves.times()} times less per step than gradients in fp32"),
     ]
-    if each["slowest_line"]:
-        rows.append(("an exchange", f"at least {_least(each)}, by the line of {each['slowest_line']}"))
+    if moves.slowest_line:
+        rows.append(("an exchange", f"at least {moves.least()}, by the line of {moves.slowest_line}"))
     head = f"moves, with {say_count(asked.parameters)} parameters on {asked.where}, by the peer that moves most"
-    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND]
-
-
-def _least(each: dict[str, Any]) -> str:
-    return say_time(each["exchange_s_min"]) if each["exchange_s_min"] else "-"
-
-
-def _times(each: dict[str, Any]) -> str:
-    times = each["times_less_than_ddp_fp32"]
-    return "-" if times is None else f"{times:,.1f}" if times < 100 else f"{times:,.0f}"
+    most = [] if moves.exact else ["It is the most that can be: what is sent depends on values."]
+    return [head, *(f"  {name:<18}{said}" for name, said in rows), "", BOUND, *most]

@@ -60,6 +60,10 @@ class Engine(Protocol):
         """Return the tensors of a vector in order: their names, and how many elements each has."""
 
     @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Return their shapes, in the same order."""
+
+    @property
     def tokens_per_sample(self) -> int: ...
 
     def cost(self, samples: int) -> Cost:

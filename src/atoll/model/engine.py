@@ -142,6 +142,10 @@ class TorchEngine:
         return {name: parameter.numel() for name, parameter in self._trained.items()}
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(parameter.shape) for name, parameter in self._trained.items()}
+
+    @property
     def tokens_per_sample(self) -> int:
         return self.shape.context
 

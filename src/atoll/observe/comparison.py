@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import Accumulate, Recipe
+from atoll.spec.recipe import All, Auto, Block, Control, Every, Fp32, Grad, Recipe
 from atoll.spec.run import Run, identity
+from atoll.spec.say import kind, say
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_time
-
-DDP = "ddp"
+from atoll.units import say_bytes, say_count, say_table, say_time
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -47,60 +46,47 @@ class Comparison(Struct, frozen=True, kw_only=True):
     stands_for_parameters: int = 0
     version: str = ""
 
-    def entry(self, label: str) -> Entry | None:
-        return next((entry for entry in self.entries if entry.trial.label == label), None)
+    @property
+    def solo(self) -> Trial | None:
+        """One peer alone, if it was played."""
+        return next((entry.trial for entry in self.entries if entry.trial.label == SOLO), None)
+
+    @property
+    def baseline(self) -> Trial | None:
+        """What the others are measured against: the first recipe that is DDP, whatever it is called."""
+        together = (entry for entry in self.entries if entry.trial.label != SOLO)
+        return next((entry.trial for entry in together if is_ddp(entry.run.recipe)), None)
+
+
+def is_ddp(recipe: Recipe) -> bool:
+    """Return whether everybody's whole gradients are exchanged at every step and waited for."""
+    if len(recipe.channel) != 1:
+        return False
+    (channel,) = recipe.channel.values()
+    whole = isinstance(channel.what, Grad) and channel.what.codec == channel.what.merged() == Fp32()
+    waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
+    return whole and waited_for and channel.when == Every(steps=1)
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """One line of the table; what cannot be said is None."""
+    """One line of the table: a trial, and what it comes to beside the others; what cannot be said is None."""
 
-    label: str
-    held_out: float | None
+    trial: Trial
     gain_kept: float | None
-    tokens: int
-    rounds: int
-    contributors: float
-    steps: int
-    took_s: float
-    computing: float
-    sent_bytes: int
-    received_bytes: int | None
     bytes_of_ddp: float | None
     """What its busiest peer moved, as part of what DDP's did."""
-    missed: int
-    finished: bool
 
 
 def rows(comparison: Comparison) -> list[Row]:
     """Return the table of a comparison, in the order the recipes were named, one peer alone first."""
-    solo, ddp = (_held_out(comparison.entry(label)) for label in (SOLO, DDP))
-    reference = comparison.entry(DDP)
-    return [_row(entry.trial, solo, ddp, reference.trial if reference else None) for entry in comparison.entries]
+    return [_row(entry.trial, comparison.solo, comparison.baseline) for entry in comparison.entries]
 
 
-def _held_out(entry: Entry | None) -> float | None:
-    return entry.trial.held_out if entry is not None else None
-
-
-def _row(trial: Trial, solo: float | None, ddp: float | None, reference: Trial | None) -> Row:
+def _row(trial: Trial, solo: Trial | None, ddp: Trial | None) -> Row:
     alone = trial.label == SOLO
-    of_ddp = trial.worst_bytes / reference.worst_bytes if reference and reference.worst_bytes else None
-    return Row(
-        label=trial.label,
-        held_out=trial.held_out,
-        gain_kept=None if alone else gain_kept(trial.held_out, solo, ddp),
-        tokens=trial.tokens,
-        rounds=trial.rounds,
-        contributors=trial.contributors,
-        steps=trial.steps,
-        took_s=trial.took_s,
-        computing=trial.computing,
-        sent_bytes=trial.sent_bytes,
-        received_bytes=trial.received_bytes,
-        bytes_of_ddp=None if alone else of_ddp,
-        missed=trial.missed,
-        finished=trial.finished,
-    )
+    of_ddp = trial.worst_bytes / ddp.worst_bytes if ddp and ddp.worst_bytes else None
+    gain = gain_kept(trial.held_out, solo.held_out, ddp.held_out) if solo and ddp else None
+    return Row(trial=trial, gain_kept=None if alone else gain, bytes_of_ddp=None if alone else of_ddp)
 
 
 HEAD = (
@@ -112,36 +98,42 @@ HEAD = (
     "peers in each",
     "virtual time",
     "computing",
+    "granularity",
     "sent",
     "received",
 )
+NOTHING = "-"
+"""In a cell: cannot be said."""
 
 
-def cells(row: Row) -> tuple[str, ...]:
-    """Return a line of the table as text, in the order of `HEAD`."""
+def table(comparison: Comparison) -> list[tuple[str, ...]]:
+    """Return the table as text, its head first, without the columns in which nobody has anything to say."""
+    body = [_cells(row) for row in rows(comparison)]
+    told = [place for place in range(len(HEAD)) if any(cells[place] != NOTHING for cells in body)]
+    return [tuple(cells[place] for place in told) for cells in (HEAD, *body)]
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    """Return a line of the table in the order of `HEAD`."""
+    trial = row.trial
     return (
-        row.label,
-        say_loss(row.held_out) + ("" if row.finished else " (not finished)"),
+        trial.label,
+        say_loss(trial.held_out) + ("" if trial.finished else " (not finished)"),
         say_gain(row.gain_kept),
-        say_count(row.tokens),
-        str(row.rounds),
-        f"{row.contributors:.1f}".removesuffix(".0"),
-        say_time(row.took_s),
-        say_share(row.computing),
-        say_bytes(row.sent_bytes),
-        "-" if row.received_bytes is None else say_bytes(row.received_bytes),
+        say_count(trial.tokens),
+        str(trial.rounds),
+        f"{trial.contributors:.1f}".removesuffix(".0"),
+        say_time(trial.took_s),
+        say_share(trial.computing),
+        say_granularity(trial.granularity),
+        say_bytes(trial.sent_bytes),
+        NOTHING if trial.received_bytes is None else say_bytes(trial.received_bytes),
     )
 
 
 def text(comparison: Comparison) -> str:
     """Return a comparison as people read it in a terminal."""
-    table = [HEAD, *(cells(row) for row in rows(comparison))]
-    wide = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
-    lines = [
-        f"{line[0]:<{wide[0]}}  " + "  ".join(f"{cell:>{w}}" for cell, w in zip(line[1:], wide[1:], strict=True))
-        for line in table
-    ]
-    return "\n".join([headline(comparison), "", *lines, "", *notes(comparison)])
+    return "\n".join([headline(comparison), "", *say_table(table(comparison)), "", *notes(comparison)])
 
 
 def headline(comparison: Comparison) -> str:
@@ -162,28 +154,42 @@ def notes(comparison: Comparison) -> list[str]:
         )
         found.append(
             f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained. What "
-            "is received is not told apart then."
+            "is received is not known then."
         )
-    if comparison.entry(SOLO) is not None:
+    if comparison.solo is not None:
         found.append(
             f"solo: one peer alone, in the plain way, on its own 1/{comparison.peers} of the tokens, on the fastest "
             "machine."
         )
-    if comparison.entry(SOLO) is not None and comparison.entry(DDP) is not None:
-        found.append("Gain kept: (loss of solo - loss) / (loss of solo - loss of ddp).")
+    if comparison.solo is not None and comparison.baseline is not None:
+        found.append(f"Gain kept: (loss of solo - loss) / (loss of solo - loss of {comparison.baseline.label}).")
     if any(entry.trial.contributors < 0.9 * entry.trial.peers for entry in comparison.entries):
         found.append(
             "With peers away a round has fewer samples, so a recipe takes more rounds, and more steps, for its tokens."
         )
-    found.append("Sent and received: by the peer that moved most.")
-    if all(consensus_distance(entry.run) == 0.0 for entry in comparison.entries):
-        found.append("Consensus distance is 0 at every commit, by promise.")
+    found.append(
+        "Granularity G: how long rounds worked, as a multiple of the rest of them; twice the peers are at best "
+        "(G + 1) / (G / 2 + 1) times as fast."
+    )
+    found.append("Bytes are those of the peer that moved most.")
+    own = [(entry.trial.label, consensus_distance(entry)) for entry in comparison.entries if not _common(entry.run)]
+    but = ", ".join(f"{label} {'(not told)' if far is None else f'({100 * far:.2g} %)'}" for label, far in own)
+    found.append(
+        "At a commit all peers hold the same bits, by promise: the consensus distance is 0"
+        + (f", but for {but}: so far were they from their mean before the last round." if own else ".")
+    )
     return found
 
 
-def consensus_distance(run: Run) -> float | None:
-    """Return how far apart peers are at a commit: 0 where one common model is promised, otherwise not known here."""
-    return 0.0 if all(channel.consistency == "common" for channel in run.recipe.channel.values()) else None
+def _common(run: Run) -> bool:
+    return all(channel.common for channel in run.recipe.channel.values())
+
+
+def consensus_distance(entry: Entry) -> float | None:
+    """Return how far apart peers were in the end: 0 where one common model is promised; None: nobody has told."""
+    if _common(entry.run):
+        return 0.0
+    return entry.trial.apart[-1][1] if entry.trial.apart else None
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
@@ -203,12 +209,13 @@ def data(comparison: Comparison) -> dict[str, Any]:
         "stands_for": comparison.stands_for or None,
         "command": comparison.command,
         "recipes": [
-            msgspec.to_builtins(row)
+            msgspec.to_builtins(row.trial)
             | {
+                "gain_kept": row.gain_kept,
+                "bytes_of_ddp": row.bytes_of_ddp,
                 "run": identity(entry.run),
-                "consensus_distance": consensus_distance(entry.run),
+                "consensus_distance": consensus_distance(entry),
                 "reused": entry.reused,
-                "points": [msgspec.to_builtins(point) for point in entry.trial.points],
             }
             for row, entry in zip(rows(comparison), comparison.entries, strict=True)
         ],
@@ -219,35 +226,29 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the choices that tell recipes apart, as names and text."""
     ((_, channel),) = recipe.channel.items()
     work, what = recipe.work, channel.what
-    form = _numbers(what.codec) + ("" if what.result is None else f", merged as {_kind(what.result)}")
-    stepper = "gradients go to the outer optimizer" if isinstance(work.inner, Accumulate) else _numbers(work.inner)
+    form = say(what.codec) + ("" if what.result is None else f", merged as {say(what.result)}")
     return [
-        ("local steps a round", str(channel.when.round_steps)),
+        ("a round", say(channel.when)),
+        ("work in it", say(work.quota)),
         ("batch a step", f"{work.batch} samples"),
-        ("local optimizer", stepper),
-        ("schedule", _numbers(work.schedule)),
-        ("exchanged", f"{_kind(what)} as {form}; {_numbers(what.residual)}"),
-        ("route", _kind(channel.whom.route)),
-        ("outer optimizer", _numbers(channel.merge.outer)),
-        ("while it is exchanged", _numbers(channel.overlap)),
+        ("local optimizer", say(work.inner)),
+        ("schedule", say(work.schedule)),
+        ("exchanged", f"{kind(what)} as {form}"),
+        ("what that leaves out", say(what.residual)),
+        ("with whom", "all" if isinstance(channel.whom, All) else say(channel.whom.pattern)),
+        ("route", say(channel.whom.route)),
+        ("outer optimizer", say(channel.merge.outer)),
+        ("while it is exchanged", say(channel.overlap)),
+        ("knobs are turned by", _control(recipe.control)),
     ]
 
 
-def _kind(choice: Any) -> str:
-    return str(choice.__struct_config__.tag)
-
-
-def _numbers(choice: Any) -> str:
-    """Return a choice with the numbers that differ from their defaults."""
-    known = {field: getattr(choice, field) for field in choice.__struct_fields__}
-    said = ", ".join(f"{name} {_plain(value)}" for name, value in known.items() if value not in (False, 0, None))
-    return f"{_kind(choice)} ({said})" if said else _kind(choice)
-
-
-def _plain(value: Any) -> str:
-    if hasattr(value, "__struct_config__"):
-        return _numbers(value)
-    return " / ".join(map(str, value)) if isinstance(value, Sequence) and not isinstance(value, str) else str(value)
+def _control(control: Control) -> str:
+    """Return who turns knobs, and how far: everything above is where a run begins then."""
+    if not isinstance(control, Auto):
+        return "nobody"
+    rungs = ", ".join(f"{kind(rung.codec)} up to {rung.steps} steps" for rung in control.ladder)
+    return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
 
 
 def say_loss(loss: float | None) -> str:
@@ -255,7 +256,7 @@ def say_loss(loss: float | None) -> str:
 
 
 def say_gain(gain: float | None) -> str:
-    return "-" if gain is None else f"{100 * gain:.0f} %"
+    return NOTHING if gain is None else f"{100 * gain:.0f} %"
 
 
 def say_share(share: float) -> str:

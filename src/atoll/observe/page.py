@@ -12,23 +12,20 @@ from html import escape
 
 from atoll.observe import plots
 from atoll.observe.comparison import (
-    DDP,
-    HEAD,
     Comparison,
     Row,
-    cells,
-    consensus_distance,
     notes,
     rows,
     say_gain,
     say_loss,
     settings,
+    table,
 )
 from atoll.observe.plots import Curve, Tick
 from atoll.observe.trial import Point
 from atoll.spec.run import identity
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_time
+from atoll.units import say_bytes, say_count, say_time, time_s
 
 STYLE = """
 :root { --ink: #1f2328; --dim: #59636e; --line: #d9dee3; --wash: #f6f8fa; }
@@ -111,42 +108,44 @@ def _listed(labels: Sequence[str]) -> str:
 
 def _found(comparison: Comparison) -> list[str]:
     """Return what the numbers say, in sentences."""
-    together = [row for row in rows(comparison) if row.label != SOLO]
-    good = [row for row in together if row.held_out is not None]
-    said = [_best(good)] if good else ["No recipe ended with a loss that is a number."]
-    frugal = min(together, key=lambda row: row.sent_bytes + (row.received_bytes or 0))
-    if frugal.bytes_of_ddp and frugal.label != DDP:
-        said.append(f"{frugal.label} moves least: {1 / frugal.bytes_of_ddp:,.0f} times less than DDP{_kept(frugal)}.")
-    quick = min(together, key=lambda row: row.took_s)
+    together = [row for row in rows(comparison) if row.trial.label != SOLO]
+    losses = {row.trial.label: row.trial.held_out for row in together if row.trial.held_out is not None}
+    said = ["No recipe ended with a loss that is a number."]
+    if losses:
+        best = min(losses, key=losses.__getitem__)
+        said = [f"{best} ends with the lowest held-out loss, {say_loss(losses[best])} nats per token."]
+    frugal, ddp = min(together, key=lambda row: row.trial.worst_bytes), comparison.baseline
+    if ddp is not None and frugal.bytes_of_ddp and frugal.trial.label != ddp.label:
+        times = f"{1 / frugal.bytes_of_ddp:,.0f} times less than {ddp.label}"
+        said.append(f"{frugal.trial.label} moves least: {times}{_kept(frugal, ddp.label)}.")
+    quick = min((row.trial for row in together), key=lambda trial: trial.took_s)
     said.append(f"{quick.label} is done first, after {say_time(quick.took_s)} of virtual time.")
     return said
 
 
-def _kept(row: Row) -> str:
+def _kept(row: Row, ddp: str) -> str:
     """Return what a recipe keeps of the gain of training together, as the end of a sentence."""
     if row.gain_kept is None:
         return ""
     if row.gain_kept <= 0:
         return ", and ends no better than one peer alone"
-    return f", and keeps {say_gain(row.gain_kept)} of its gain over one peer alone"
-
-
-def _best(good: list[Row]) -> str:
-    best = min(good, key=lambda row: row.held_out or 0.0)
-    return f"{best.label} ends with the lowest held-out loss, {say_loss(best.held_out)} nats per token."
+    return f", and keeps {say_gain(row.gain_kept)} of what {ddp} gains over one peer alone"
 
 
 def _table(comparison: Comparison, places: dict[str, int | None]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in HEAD)
+    """Return the table, the line with the lowest loss marked."""
+    head, *body = table(comparison)
+    losses = [entry.trial.held_out for entry in comparison.entries]
+    lowest = min((loss for loss in losses if loss is not None), default=None)
     lines = []
-    lowest = min((row.held_out for row in rows(comparison) if row.held_out is not None), default=None)
-    for row in rows(comparison):
-        first, *rest = cells(row)
-        mark = ' class="best"' if row.held_out is not None and row.held_out == lowest else ""
-        named = f"<td>{plots.key(places[row.label])}{escape(first)}</td>"
-        lines.append(f"<tr{mark}>{named}" + "".join(f"<td>{escape(cell)}</td>" for cell in rest) + "</tr>")
-    body = f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(lines)}</tbody>"
-    return f'<div class="scroll"><table>\n{body}\n</table></div>'
+    for (label, *cells), loss in zip(body, losses, strict=True):
+        mark = ' class="best"' if loss is not None and loss == lowest else ""
+        told = "".join(f"<td>{escape(cell)}</td>" for cell in cells)
+        lines.append(f"<tr{mark}><td>{plots.key(places[label])}{escape(label)}</td>{told}</tr>")
+    names = "".join(f"<th>{escape(name)}</th>" for name in head)
+    return (
+        f'<div class="scroll"><table>\n<thead><tr>{names}</tr></thead>\n<tbody>{"".join(lines)}</tbody>\n</table></div>'
+    )
 
 
 # plots
@@ -174,22 +173,10 @@ def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
             Against("bytes", f"{both} by the busiest peer", lambda point: point.worst_bytes, say_bytes, log=True),
         ),
         _computing(comparison, places),
+        _apart(comparison, places),
     ]
     keys = "".join(f"<span>{plots.key(place)}{escape(label)}</span>" for label, place in places.items())
-    return (
-        f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>\n'
-        f'<p class="dim">{escape(_consensus(comparison))}</p>'
-    )
-
-
-def _consensus(comparison: Comparison) -> str:
-    """Return why how far apart peers are is not plotted."""
-    apart = [entry.trial.label for entry in comparison.entries if consensus_distance(entry.run) is None]
-    common = (
-        "At a commit all peers of a recipe that promises one common model hold the same bits, so the consensus "
-        "distance is 0 and there is nothing to plot."
-    )
-    return f"{common} Not in the journal is that of {_listed(apart)}." if apart else common
+    return f'<h2>Curves</h2>\n<div class="keys">{keys}</div>\n<div class="plots">{"".join(figures)}</div>'
 
 
 def _curves(comparison: Comparison, places: dict[str, int | None], against: Against) -> str:
@@ -199,7 +186,7 @@ def _curves(comparison: Comparison, places: dict[str, int | None], against: Agai
         points = [point for point in entry.trial.points if against.where(point) > 0 or not against.log]
         if points:
             xs, ys = [against.where(point) for point in points], [point.loss for point in points]
-            curves.append(Curve(label=entry.trial.label, x=xs, y=ys, place=places[entry.trial.label]))
+            curves.append(Curve(x=xs, y=ys, place=places[entry.trial.label]))
     if not curves:
         return ""
     low, high = min(min(curve.x) for curve in curves), max(max(curve.x) for curve in curves)
@@ -221,16 +208,32 @@ def _computing(comparison: Comparison, places: dict[str, int | None]) -> str:
     return f"<figure><h3>Time in which peers compute</h3>{svg}<figcaption>{note}</figcaption></figure>"
 
 
-TIMES_S = (1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 36_000, 86_400, 864_000, 8_640_000)
-TIMES = ("1 ms", "10 ms", "0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 day", "10 days", "100 days")
+def _apart(comparison: Comparison, places: dict[str, int | None]) -> str:
+    """Return how far apart peers are, of those recipes in which each has a model of its own."""
+    curves = [
+        Curve(x=[at for at, _ in trial.apart], y=[100 * far for _, far in trial.apart], place=places[trial.label])
+        for trial in (entry.trial for entry in comparison.entries)
+        if trial.apart
+    ]
+    if not curves:
+        return ""
+    ticks = _even_ticks(max(max(curve.x) for curve in curves), say_count)
+    svg = plots.lines(curves, x="tokens of all peers", y="% of the weights' length", ticks=ticks)
+    note = "From a peer's weights to the mean that it takes, of its circle or of all. Recipes with one model are at 0."
+    return f"<figure><h3>How far apart peers are</h3>{svg}<figcaption>{note}</figcaption></figure>"
+
+
+TIMES = tuple(
+    Tick(time_s(label), label)
+    for label in ("1 ms", "10 ms", "0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d", "10 d", "100 d")
+)
+"""Where people expect marks on an axis of time."""
 
 
 def _log_ticks(low: float, high: float, say: Callable[[float], str]) -> list[Tick]:
     """Return round places on a logarithmic axis: decades, or between them where there are too few."""
-    if say is say_time:
-        known = [Tick(at, label) for at, label in zip(TIMES_S, TIMES, strict=True)]
-    else:
-        known = [Tick(10.0**k, _short(10.0**k, say)) for k in range(16)]
+    decades = (10.0**k for k in range(16))
+    known = TIMES if say is say_time else [Tick(at, _short(at, say)) for at in decades]
     inside = [tick for tick in known if low / 1.5 <= tick.at <= high * 1.5]
     if len(inside) >= 3:
         return inside
@@ -247,6 +250,7 @@ def _even_ticks(high: float, say: Callable[[float], str]) -> list[Tick]:
 
 
 def _short(value: float, say: Callable[[float], str]) -> str:
+    """Return a round value as text: "100 MB", not "100.0 MB"."""
     return say(value).replace(".0", "")
 
 

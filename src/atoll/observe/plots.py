@@ -22,6 +22,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES: tuple[Any, ...] = ("-", (0, (6, 2)), (0, (3, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1.5, 1.5)))
 GREY = "#6e6e6e"
+DOTS: Any = (0, (2, 2))
 STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "atoll",
@@ -43,12 +44,13 @@ STYLE: Any = {
     "savefig.facecolor": "none",
 }
 INCHES = (6.4, 3.9)
+MARKED = 8
+"""So many points of a curve have a mark: enough to tell it by, and not so many that they hide its dashes."""
 
 
 class Curve(Struct, frozen=True, kw_only=True):
     """One line of a plot; `place` decides its looks, none: grey, as what others are measured against."""
 
-    label: str
     x: Sequence[float]
     y: Sequence[float]
     place: int | None = None
@@ -73,10 +75,8 @@ def lines(curves: Sequence[Curve], *, x: str, y: str, ticks: Sequence[Tick], log
     """Return curves over a common axis as the text of one <svg>."""
     figure, axes = _blank()
     for curve in curves:
-        colour, mark, dash = _looks(curve.place)
-        axes.plot(
-            curve.x, curve.y, label=curve.label, color=colour, marker=mark, linestyle=dash, linewidth=2, markersize=5
-        )
+        every = max(1, round(len(curve.x) / MARKED))
+        axes.plot(curve.x, curve.y, markevery=every, **_looks(curve.place))
     if log:
         axes.set_xscale("log")
         axes.minorticks_off()
@@ -90,7 +90,7 @@ def bars(labels: Sequence[str], values: Sequence[float], places: Sequence[int | 
     """Return shares between 0 and 1 as lying bars, the first on top, each with its number."""
     figure, axes = _blank(height=0.62 + 0.42 * len(labels))
     at = list(range(len(labels)))
-    axes.barh(at, [100 * value for value in values], color=[_looks(place)[0] for place in places], height=0.62)
+    axes.barh(at, [100 * value for value in values], color=[_looks(place)["color"] for place in places], height=0.62)
     for position, value in zip(at, values, strict=True):
         axes.annotate(
             f"{100 * value:.2g} %", (100 * value, position), xytext=(5, 0), textcoords="offset points", va="center"
@@ -105,17 +105,18 @@ def bars(labels: Sequence[str], values: Sequence[float], places: Sequence[int | 
 
 def key(place: int | None) -> str:
     """Return the little line that stands for a curve in a table, as the text of one <svg>."""
-    colour, mark, dash = _looks(place)
     figure, axes = _blank(size=(0.62, 0.2))
     axes.set_axis_off()
-    axes.plot([0, 1, 2], [0, 0, 0], color=colour, marker=mark, linestyle=dash, linewidth=2, markersize=5, markevery=[1])
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **_looks(place))
     return _svg(figure)
 
 
-def _looks(place: int | None) -> tuple[str, str, Any]:
-    if place is None:
-        return GREY, ".", (0, (2, 2))
-    return COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)], DASHES[place % len(DASHES)]
+def _looks(place: int | None) -> dict[str, Any]:
+    """Return how a curve is drawn: each colour with a mark and a dash of its own; nothing of them: grey."""
+    colour, mark, dash = GREY, ".", DOTS
+    if place is not None:
+        colour, mark, dash = (each[place % len(each)] for each in (COLOURS, MARKS, DASHES))
+    return {"color": colour, "marker": mark, "linestyle": dash, "linewidth": 2, "markersize": 5}
 
 
 def _blank(*, height: float = INCHES[1], size: tuple[float, float] | None = None) -> tuple[Figure, Axes]:

@@ -62,6 +62,8 @@ class RoundProgress:
     samples: int = 0
     loss_sum: float = 0.0
     loss_tokens: int = 0
+    worked_s: dict[str, float] = field(default_factory=dict)
+    """How long each peer worked for it."""
 
     @property
     def loss(self) -> float | None:
@@ -187,6 +189,7 @@ class Progress:
                 peer.tokens_s = work.tokens / work.took_s if work.took_s > 0 else 0.0
                 peer.state = "working"
                 entry = self._round(work.version)
+                entry.worked_s[peer.name] = entry.worked_s.get(peer.name, 0.0) + work.took_s
                 if work.loss is not None:
                     entry.loss_sum += work.loss * work.tokens
                     entry.loss_tokens += work.tokens
@@ -194,6 +197,8 @@ class Progress:
                 peer.state = "exchanging"
             case journal.RoundApplied(version=version, fetched=fetched):
                 peer.version, peer.state = version, "fetched" if fetched else "applied"
+            case journal.RoundPassedOver(version=version):
+                peer.version, peer.state = version, "went on"
             case journal.ContributionDropped():
                 peer.dropped += 1
             case journal.StateFetched(version=version) | journal.StateHealed(version=version):
@@ -275,6 +280,8 @@ def say(line: Line) -> str | None:
         case journal.RoundCommitted(version=version, contributors=contributors, round_s=took_s):
             took = f" in {say_time(took_s)}" if took_s else ""
             return f"round {version} committed with {len(contributors)} contributions{took}"
+        case journal.KnobsTurned(version=version, steps=steps):
+            return f"from round {version} on {steps} steps between exchanges"
         case journal.ContributionDropped(version=version):
             return f"missed round {version}; its samples went back"
         case _:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from atoll.observe.granularity import doubled, of_peer, of_run, say_granularity
 from atoll.observe.progress import Progress, round_s
 from atoll.spec.run import Run, identity
 from atoll.units import say_bytes, say_count, say_time
@@ -27,6 +28,7 @@ def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
         "took_s": took_s,
         "tokens_s": progress.tokens / took_s if took_s > 0 else None,
         "round_s": round_s(progress),
+        "granularity": of_run(progress),
         "loss_first": losses[0] if losses else None,
         "loss_last": losses[-1] if losses else None,
         "held_out": progress.held_out[max(progress.held_out)] if progress.held_out else None,
@@ -44,6 +46,7 @@ def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
                 "round_sent_bytes": peer.round_sent_bytes,
                 "contributions": sum(peer.name in each.contributors for each in progress.rounds.values()),
                 "missed": peer.dropped,
+                "granularity": of_peer(progress, peer.name),
             }
             for peer in sorted(progress.peers.values(), key=lambda each: each.name)
         ],
@@ -62,6 +65,8 @@ def text(summary: dict[str, Any]) -> str:
     if summary["held_out"] is not None:
         rows.append(("held-out", f"{summary['held_out']:.3f}"))
     rows.append(("tokens", _pace(summary)))
+    if summary["granularity"] is not None and len(summary["peers"]) > 1:
+        rows.append(("work", _granularity(summary["granularity"])))
     if summary["peers"]:
         rows.append(("sent", _traffic(summary)))
     if summary["lost"]:
@@ -75,6 +80,11 @@ def _pace(summary: dict[str, Any]) -> str:
     took = f" in {say_time(summary['took_s'])}" if summary["took_s"] else ""
     rate = f" ({say_count(summary['tokens_s'])}/s)" if summary["tokens_s"] else ""
     return f"{say_count(summary['tokens'])}{took}{rate}"
+
+
+def _granularity(granularity: float) -> str:
+    times = f"{say_granularity(granularity)} times as long as the rest of a round"
+    return f"{times}; twice the peers: at best {doubled(granularity):.2f} times as fast"
 
 
 def _traffic(summary: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from atoll import journal
 from atoll.journal import Line
+from atoll.observe.granularity import of_run
 from atoll.observe.progress import PeerProgress, Progress
 
 
@@ -45,6 +46,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     took_s: float
     computing: float
     """Share of the peers' time in which they computed."""
+    granularity: float | None
+    """How long rounds worked, as a multiple of everything else in them; None: not told."""
     sent_bytes: int
     """Of the peer that moved most."""
     received_bytes: int | None
@@ -52,6 +55,10 @@ class Trial(Struct, frozen=True, kw_only=True):
     missed: int
     """Contributions that came too late and were done again."""
     finished: bool
+    apart: tuple[tuple[int, float], ...] = ()
+    """How far from the mean that they took peers' weights were, as a part of its length, after so many tokens.
+
+    Nothing where all have one model."""
 
     @property
     def worst_bytes(self) -> int:
@@ -78,6 +85,7 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
     """
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
+    apart: dict[int, list[float]] = {}
     newest = 0
     for line in lines:
         progress.add(line)
@@ -87,6 +95,8 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
                 looks.setdefault(version, look)
             case journal.RoundCommitted(version=version):
                 newest = max(newest, version)
+            case journal.RoundApplied(version=version, apart=distance) if distance:
+                apart.setdefault(version, []).append(distance)
             case journal.TrafficCounted():
                 presence.moved[newest] = _moved(progress.peers[line.peer], scale)
             case _:
@@ -109,11 +119,18 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         steps=max((sum(peer.steps.values()) for peer in peers.values()), default=0),
         took_s=ended_s - began_s,
         computing=_computing(peers.values(), began_s, ended_s),
+        granularity=of_run(progress),
         sent_bytes=_sent(busiest, scale) if busiest else 0,
         received_bytes=None if scale != 1 else busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
+        apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
     )
+
+
+def _tokens(progress: Progress, version: int) -> int:
+    """Return the tokens in all rounds up to a version."""
+    return sum(each.tokens for number, each in progress.rounds.items() if number <= version and each.committed_s)
 
 
 def _contributors(progress: Progress) -> float:

@@ -51,9 +51,10 @@ from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
 from atoll.spec.recipe import Fp32
+from atoll.swarm.layout import Cell
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
-from atoll.sync.codec import check, wire_bytes
+from atoll.sync.codec import check, length_of
 
 M = TypeVar("M")
 U = TypeVar("U", bound=Hashable)
@@ -299,7 +300,7 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     receipts.expect()
     for index in missing:
         chunk = await hear(stream, PartTalk)
-        if not isinstance(chunk, Chunk) or chunk.index != index or len(chunk.data) != _chunk_bytes(member, plan, index):
+        if not isinstance(chunk, Chunk) or chunk.index != index or not _is_whole(member, plan, chunk):
             raise PeerError(f"chunk {index} was announced, something else came")
         if contribution not in owned.parts:
             raise PeerError("a contribution was forgotten for newer ones of the same peer")
@@ -333,9 +334,10 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
     return owned.parts.setdefault(contribution, {})
 
 
-def _chunk_bytes(member: Member, plan: Plan, index: int) -> int:
-    first, end = member.grid_of(plan.key).bounds(index)
-    return wire_bytes(member.channel.what.codec, end - first)
+def _is_whole(member: Member, plan: Plan, chunk: Chunk) -> bool:
+    """Return whether a chunk of a contribution is as long as it must be; what is in it is looked at later."""
+    first, end = member.grid_of(plan.key).bounds(chunk.index)
+    return len(chunk.data) == length_of(member.channel_of(plan.key.version).what.codec, chunk.data, end - first)
 
 
 # as owner: results and sums go out
@@ -358,10 +360,10 @@ async def own_shard(member: Member) -> None:
         layout = member.layout(plan)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(Bench(member, plan, announced).run())
-            for peer, chunks in layout.returns(member.me).items():
-                of = stripes_to(member.links, PeerId(peer), len(chunks))
+            for peer, results in layout.returns(member.me).items():
+                of = stripes_to(member.links, PeerId(peer), len(results))
                 for number in range(of):
-                    some = set(stripe(chunks, number, of))
+                    some = {unit for unit in results if unit[1] % of == number}
                     send = partial(_send_results, member, plan, some, PeerId(peer))
                     tasks.create_task(_persist(member, "result", PeerId(peer), send))
             for peer, units in layout.sums(member.me).items():
@@ -388,7 +390,7 @@ async def _persist(member: Member, what: str, peer: PeerId, send: Callable[[], C
         wait_s = min(2 * wait_s, RETURN_S_MAX)
 
 
-async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: PeerId) -> None:
+async def _send_results(member: Member, plan: Plan, units: set[Cell], peer: PeerId) -> None:
     """Send a peer reduced chunks as they are made, until all are of the settled set."""
     owned = member.owning(plan.key)
     async with member.links.talk(peer, "result") as stream:
@@ -399,15 +401,17 @@ async def _send_results(member: Member, plan: Plan, chunks: set[int], peer: Peer
         if not isinstance(answer, Kept):
             raise _refusal(answer)
 
-        def message(index: int) -> Returned:
-            reduced = owned.reduced[index]
-            return Returned(index, reduced.of, reduced.digest, reduced.data)
+        def message(unit: Cell) -> Returned:
+            reduced = owned.reduced[unit]
+            return Returned(unit[1], reduced.of, reduced.digest, reduced.data)
 
-        passing = Passing(owned.order, chunks, dict(answer.chunks), owned.returned, message)
+        kept = dict(answer.chunks)
+        has = {unit: kept[unit[1]] for unit in units if unit[1] in kept}
+        passing = Passing(owned.order, units, has, owned.returned, message)
         await _pass_on(member, plan, stream, ResultTalk, passing)
 
 
-async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], peer: PeerId) -> None:
+async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId) -> None:
     """Send a root our group's sums as they are made, until there is nothing more to make."""
     owned = member.owning(plan.key)
     async with member.links.talk(peer, "part") as stream:
@@ -418,7 +422,7 @@ async def _send_sums(member: Member, plan: Plan, units: list[tuple[int, int]], p
         if not isinstance(answer, SumsKept):
             raise _refusal(answer)
 
-        def message(unit: tuple[int, int]) -> Summed:
+        def message(unit: Cell) -> Summed:
             made = owned.sums[unit]
             return Summed(*unit, made.of, made.weight, made.data)
 
@@ -504,7 +508,7 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
     plan = await _agreed_plan(member, stream, head)
     if plan is None:
         return
-    theirs = member.layout(plan).returned(peer, member.me)
+    theirs = {index: (group, index) for group, index in member.layout(plan).returned(peer, member.me)}
     if not theirs:
         raise PeerError("a result came from a peer that owns nothing of this plan")
     await say(stream, Kept(tuple((index, kept.of) for index, kept in _kept(member, plan) if index in theirs)))
@@ -516,21 +520,22 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
         if not _current(member, plan):
             await say(stream, Superseded())
             return
-        _keep(member, plan, returned)
+        _keep(member, plan, theirs[returned.index], returned)
         await receipts.took(len(returned.data))
     await say(stream, Accepted())
 
 
-def _keep(member: Member, plan: Plan, returned: Returned) -> None:
+def _keep(member: Member, plan: Plan, unit: Cell, returned: Returned) -> None:
     announced = member.history.open
     assert announced is not None, "a plan ends with its round"
     reduction = Reduction(returned.of, returned.digest, returned.data)
-    keep_result(member, plan, announced, returned.index, reduction)
+    keep_result(member, plan, announced, unit, reduction)
 
 
 def _kept(member: Member, plan: Plan) -> list[tuple[int, Reduction]]:
     """Return the reduced chunks we have, as a member or to pass them on."""
-    passed = member.owned.reduced if member.owned is not None and member.owned.key == plan.key else {}
+    owned = member.owned.reduced if member.owned is not None and member.owned.key == plan.key else {}
+    passed = {} if member.layout(plan).circles else {index: reduced for (_, index), reduced in owned.items()}
     return sorted((passed | member.incoming).items())
 
 
@@ -539,7 +544,8 @@ def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
     if blake3(returned.data).digest() != returned.digest:
         raise PeerError(f"chunk {returned.index} does not match its digest")
     first, end = member.grid_of(plan.key).bounds(returned.index)
-    check(member.channel.what.merged(), returned.data, end - first)  # of the right length, and finite
+    codec = member.channel_of(plan.key.version).what.merged()
+    check(codec, returned.data, end - first)  # of the right length, and finite
 
 
 async def hold(member: Member) -> None:
@@ -572,7 +578,7 @@ async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
         present = member.plan
         if present is None or present.settled is None or len(down) < bulk.chunks or member.fresh:
             return False
-        of = member.layout(plan).set_of(present.settled)
+        of = member.layout(plan).set_for(present.settled, member.me)
         return all(each.of == of for each in down.values())
 
     def due() -> bool:

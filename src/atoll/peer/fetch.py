@@ -90,7 +90,8 @@ async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
     store, anchor = member.store, member.anchor
     kept = [version for version in await store.snapshots() if version > newer_than]
     newest = kept[-1] if kept else -1
-    far = newest < 0 or (anchor.version - newest) * result_bytes(member) > state_bytes(member)
+    between = anchor.version - newest
+    far = newest < 0 or between * result_bytes(member) > state_bytes(member) or (between and not member.channel.common)
     if far and member.ready and anchor.version > newer_than:
         kept.append(await _keep_present(member))
     found = []
@@ -212,7 +213,7 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
 
 def _fitting(member: Member, key: Key, result: Result) -> Result:
     """Return the result if its chunks are those of its round's grid."""
-    grid, codec = member.grid_of(key), member.channel.what.merged()
+    grid, codec = member.grid_of(key), member.channel_of(key.version).what.merged()
     spans = [grid.bounds(i) for i in range(grid.chunks)]
     if [len(c) for c in result.chunks] != [wire_bytes(codec, end - first) for first, end in spans]:
         raise PeerError("the committed result does not fit this model")
@@ -349,7 +350,7 @@ def _acceptable(member: Member, answer: FetchMessage, newer_than: int) -> tuple[
         if not 0 < offered.size_bytes <= state_bytes(member) + HEADER_BYTES_MAX:
             raise PeerError(f"a snapshot of {say_bytes(offered.size_bytes)} cannot be one of this state")
         following = member.past.get(offered.version + 1)
-        if following is not None and following.base != offered.state:
+        if following is not None and following.base and following.base != offered.state:
             raise PeerError(f"the offered state of version {offered.version} is not the one the log names")
     return tuple([s for s in snapshots if newer_than < s.version <= member.history.version])
 
@@ -407,7 +408,7 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
     if not finite:
         raise PeerError("the downloaded state holds values that are not finite")
     following = member.past.get(anchor.version + 1)
-    if following is not None and following.base != digest:
+    if following is not None and following.base and following.base != digest:
         raise PeerError("the downloaded state is not the one the log names")
     return anchor, digest
 
@@ -435,7 +436,8 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
-    return wire_bytes(member.channel.what.merged(), member.engine.size) // len(member.units)
+    merged = member.channel_of(member.history.version).what.merged()
+    return wire_bytes(merged, member.engine.size) // len(member.units)
 
 
 def state_bytes(member: Member) -> int:

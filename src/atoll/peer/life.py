@@ -269,7 +269,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     life = await store.boot()
     anchor = await store.anchor()
     channel = next(iter(run.recipe.channel.values()))
-    private = Private(engine, channel)
+    private = Private(engine, channel, run.recipe.control)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(channel.merge.outer, weights)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.model.compute import Cost, Engine, Step, Vector
 from atoll.net.transport import PeerId
@@ -22,19 +23,23 @@ from atoll.peer.links import Links, cancelled
 from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
+from atoll.spec import knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import BySpeed, Channel, Feedback, Growing, TargetBatch
+from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
-from atoll.swarm.layout import Layout, layout_of
+from atoll.swarm.circles import circle_of, circles_of
+from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
+    ALL,
     ClosedRound,
     CouncilReformed,
     Entry,
     EpochStarted,
     History,
     Key,
+    KnobsTurned,
     OpenRound,
     RosterChanged,
     RoundAnnounced,
@@ -45,9 +50,10 @@ from atoll.swarm.log import (
 from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
-from atoll.sync.grid import Grid
+from atoll.sync.frequencies import Frequencies
+from atoll.sync.grid import Grid, grid_of
 from atoll.sync.merge import Anchor
-from atoll.sync.units import Unit
+from atoll.sync.units import Unit, whole
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
@@ -95,7 +101,9 @@ class Past(Struct, frozen=True, kw_only=True):
     samples_before: int
     round_samples: int
     base: str
+    of_all: bool = True
     committed: ClosedRound | None = None
+    """As it concerns us: of a round in circles what our own one has made, with an empty result if that is nothing."""
 
 
 @dataclass
@@ -181,12 +189,12 @@ class Owned:
     """How many contributions each chunk is here of."""
     touched: dict[int, None] = field(default_factory=dict)
     """Chunks of which something came since the reducer looked."""
-    reduced: dict[int, Reduction] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)
-    """Chunks in the order in which they were reduced; one that was reduced again is in it again."""
-    sums: dict[tuple[int, int], Sum] = field(default_factory=dict)
-    """By group and chunk: ours, and those passed up to us as a chunk's root."""
-    sum_order: list[tuple[int, int]] = field(default_factory=list)
+    reduced: dict[Cell, Reduction] = field(default_factory=dict)
+    order: list[Cell] = field(default_factory=list)
+    """Results in the order in which they were made; one that was made again is in it again."""
+    sums: dict[Cell, Sum] = field(default_factory=dict)
+    """Ours, and those passed up to us as a chunk's root."""
+    sum_order: list[Cell] = field(default_factory=list)
     finished: tuple[Key, int, int] | None = None
     """The plan that is settled and for which all our chunks are reduced."""
     arrived: Changes = field(default_factory=Changes)
@@ -219,7 +227,7 @@ class Member:
     engine: Engine
     private: Private
     units: tuple[Unit, ...]
-    """What rounds are about, in turn."""
+    """What rounds are about, in turn, as long as nobody turns knobs."""
     life: int
     """How often this peer has started."""
     anchor: Anchor
@@ -272,11 +280,17 @@ class Member:
     """What the exchange may take of this machine's memory; 0: no limit."""
     samples_s: float = 0.0
     """How fast we worked lately; 0: not known."""
+    contributed_s: float = 0.0
+    """When we made our contribution to the open round."""
+    exchange_s: float = 0.0
+    """How long it took from there to the anchor that it is in; 0: nobody asks, or the last anchor has none of ours."""
     moved: float = 0.0
     """How far the anchor moved in the last round that we applied, as a part of its length; 0: nobody asks."""
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
+    _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
+    """The channel at each position of its knobs that we have seen, and what its rounds are about."""
     _announced_s: float = 0.0
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
@@ -289,7 +303,25 @@ class Member:
 
     @property
     def channel(self) -> Channel:
+        """Return the channel as the recipe has it; of what may be turned while the run goes on ask `channel_of`."""
         return next(iter(self.run.recipe.channel.values()))
+
+    def channel_of(self, version: int) -> Channel:
+        """Return the channel as its knobs stand in a round."""
+        turn = log.knobs_of(self.history, version)
+        return self.channel if turn is None else self._at(turn)[0]
+
+    def _at(self, turn: Knobs) -> tuple[Channel, Unit]:
+        if turn not in self._turned:
+            channel = knobs.turned(self.run.recipe, turn)
+            self._turned[turn] = (channel, whole(self.engine.size, channel.what.codec))
+        return self._turned[turn]
+
+    def steps_before(self, version: int) -> int:
+        """Return how many local steps the rounds before one have."""
+        changes = [turn.version for turn in self.history.turned if turn.version < version]
+        starts = [1, *changes, version]
+        return sum((end - first) * self.channel_of(first).when.round_steps for first, end in pairwise(starts))
 
     @property
     def silence_s_max(self) -> float:
@@ -305,13 +337,15 @@ class Member:
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
-        return [Standing(self.anchor.version, self.digest, up_bytes_s, down_bytes_s, self.memory_bytes, speed, moved)]
+        measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
+        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved)]
 
     @property
     def measures_speed(self) -> bool:
         """Return whether anybody wants to know how fast we work."""
-        by_speed = isinstance(self.run.recipe.work.quota, BySpeed)
-        return by_speed or isinstance(self.channel.when, TargetBatch)
+        recipe = self.run.recipe
+        by_speed = isinstance(recipe.work.quota, BySpeed) or isinstance(self.channel.when, TargetBatch)
+        return by_speed or isinstance(recipe.control, Auto)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""
@@ -321,28 +355,35 @@ class Member:
                 problem = log.objection(entry.record, history.organiser, self.run_id)
                 if problem:
                     raise log.BadLog(f"entry {entry.index}: {problem}")
-            history = log.apply(history, entry)
+            history = self._after(history, entry)
             self._ahead[entry.index] = (entry, history)
+
+    def _after(self, history: History, entry: Entry) -> History:
+        """Return the history after one more entry; raises `BadLog` for one that cannot follow in this run."""
+        if isinstance(entry.record, KnobsTurned):
+            problem = knobs.objection(self.run.recipe, entry.record.knobs)
+            if problem or entry.record.channel not in self.run.recipe.channel:
+                raise log.BadLog(f"entry {entry.index}: {problem or 'there is no such channel'}")
+        return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
         """Take in one more committed entry of the log, and journal it unless it is only remembered."""
         before = self.history
         known = self._ahead.pop(entry.index, None)
-        self.history = known[1] if known is not None and known[0] == entry else log.apply(before, entry)
+        self.history = known[1] if known is not None and known[0] == entry else self._after(before, entry)
         match entry.record:
             case RoundAnnounced(key=key, base=base):
                 assert self.history.open is not None
                 samples = sum(self.history.open.quotas)
-                self.past[key.version] = Past(samples_before=before.samples, round_samples=samples, base=base)
+                self.past[key.version] = Past(
+                    samples_before=before.samples, round_samples=samples, base=base, of_all=key.scope == ALL
+                )
                 self._announced_s = self.now_s()
             case RoundCommitted(key=key):
-                past = self.past[key.version]
-                self.past[key.version] = Past(
-                    samples_before=past.samples_before,
-                    round_samples=past.round_samples,
-                    base=past.base,
-                    committed=self.history.last,
-                )
+                assert before.open is not None
+                assert self.history.last is not None
+                committed = self._concerning_us(before.open, self.history.last)
+                self.past[key.version] = replace(self.past[key.version], committed=committed)
                 self._close(key)
             case RoundVoided(key=key):
                 del self.past[key.version]
@@ -364,6 +405,17 @@ class Member:
         if event is not None:
             self.box.journal.write(event)
 
+    def _concerning_us(self, announced: OpenRound, closed: ClosedRound) -> ClosedRound:
+        """Return what there is for us in a round that was committed."""
+        circles = circles_of(self.channel.whom, announced.key, announced.members)
+        if not circles:
+            return closed
+        number = circle_of(circles, self.me)
+        result = closed.circles[number] if number is not None and number < len(closed.circles) else ""
+        givers = circles[number].givers if number is not None else ()
+        contributors = tuple(peer for peer in closed.contributors if peer in givers)
+        return replace(closed, result=result, contributors=contributors)
+
     def summon(self, broker: PeerId) -> None:
         """Hear from a broker that it leads; who follows it already need not go anywhere."""
         if not (self.attended and self.broker == broker):
@@ -380,7 +432,7 @@ class Member:
         """Clear the desk of a round that is over."""
         self.links.line.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
         reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
-        self.made = {index: made for index, made in reduced.items() if made.left is not None}
+        self.made = {index: made for (_, index), made in reduced.items() if made.left is not None}
         if self.owned is not None and self.owned.key.version <= key.version:
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}
@@ -430,7 +482,17 @@ class Member:
 
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""
-        return self.units[(version - 1) % len(self.units)]
+        turn = log.knobs_of(self.history, version)
+        return self.units[(version - 1) % len(self.units)] if turn is None else self._at(turn)[1]
+
+    def sends_weights(self, key: Key) -> bool:
+        """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
+        return isinstance(self.channel.what, Params) or (key.scope == ALL and not self.channel.common)
+
+    def frequencies(self, version: int) -> Frequencies | None:
+        """Return how what a round is about is transformed; None: it is not."""
+        transform = self.channel.what.transform
+        return None if transform is None else Frequencies(transform, self.unit_of(version), self.engine.shapes)
 
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""
@@ -438,21 +500,27 @@ class Member:
 
     def bulk_of(self, key: Key) -> Bulk:
         """Return what one contribution to a round is on the wire."""
-        return self._bulk(self.unit_of(key.version))
+        return _bulk(self.channel_of(key.version).what.codec, self.unit_of(key.version).grid)
 
     @property
     def bulks(self) -> tuple[Bulk, ...]:
-        """Return what one contribution is on the wire, for all units in turn."""
-        return tuple(self._bulk(unit) for unit in self.units)
+        """Return what one contribution is on the wire, for all units in turn, as the recipe has it."""
+        return tuple(_bulk(self.channel.what.codec, unit.grid) for unit in self.units)
 
-    def _bulk(self, unit: Unit) -> Bulk:
-        return Bulk(unit.grid.chunks, wire_bytes(self.channel.what.codec, unit.grid.chunk))
+    @property
+    def rungs(self) -> tuple[Bulk, ...]:
+        """Return what one contribution is on the wire on each rung that knobs may be turned to."""
+        control = self.run.recipe.control
+        codecs = [rung.codec for rung in control.ladder] if isinstance(control, Auto) else []
+        return tuple(_bulk(codec, grid_of(self.engine.size, codec)) for codec in codecs)
 
     def layout(self, plan: Plan) -> Layout:
         """Return who sends what to whom under a plan of the open round."""
         if self._layout is None or self._layout[0] != plan_id(plan):
             assert self.history.open is not None, "a plan ends with its round"
-            self._layout = (plan_id(plan), layout_of(plan.shards, self.history.open.members, plan.gather))
+            members = self.history.open.members
+            circles = circles_of(self.channel.whom, plan.key, members)
+            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:
@@ -476,6 +544,10 @@ class Member:
 
     def _passes(self, vectors: float) -> Cost:
         return Cost(moved_bytes=4.0 * self.engine.size * vectors)
+
+
+def _bulk(codec: Codec, grid: Grid) -> Bulk:
+    return Bulk(grid.chunks, wire_bytes(codec, grid.chunk))
 
 
 def plan_id(plan: Plan) -> tuple[Key, int, int]:

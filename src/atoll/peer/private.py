@@ -19,14 +19,21 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Block, Channel, Delta, Feedback, Fragments, OneRound
+from atoll.spec.recipe import Auto, Block, Channel, Control, Delay, Feedback, Fragments, Grad, Nobody, OneRound
 from atoll.sync.overlap import Lead
+
+NOBODY = Nobody()
+
+
+def goes_on(channel: Channel) -> bool:
+    """Return whether a peer that has contributed goes on from weights of its own, instead of from the next anchor."""
+    return not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
 
 
 class Private:
     """One peer's own state beside its engine's; used through `Compute` only, but for `local`'s being there or not."""
 
-    def __init__(self, engine: Engine, channel: Channel) -> None:
+    def __init__(self, engine: Engine, channel: Channel, control: Control = NOBODY) -> None:
         self._engine = engine
         feeds_back = isinstance(channel.what.residual, Feedback)
         self.residual: Vector | None = np.zeros(engine.size, np.float32) if feeds_back else None
@@ -35,9 +42,8 @@ class Private:
         """Where the next steps start from; none: from the anchor."""
         eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
-        self.goes_on = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
-        """Whether the next steps start from weights of our own."""
-        self._saves_local = self.goes_on and isinstance(channel.what, Delta)
+        late = isinstance(control, Auto) and any(isinstance(rung.overlap, Delay) for rung in control.ladder)
+        self._saves_local = (goes_on(channel) or late) and not isinstance(channel.what, Grad)
 
     @property
     def cost(self) -> Cost:

@@ -2,9 +2,11 @@
 
     parts of a group's members  ->  sum and weight  ->  (at the chunk's root) mean of all groups, encoded
 
-Where there is one group the two are one job. What to make is decided by looking at the chunks that something came
-of; what was made before and is still right, also for an earlier plan, is not made again. Jobs run off the loop, many
-chunks at a time. Everything made names the set of contributions in it.
+Where there is one group the two are one job, and there may be other rules than a mean (`sync.combine`). A rule that
+looks at whole tensors needs all chunks of all contributions first: they are measured as they come, then combined. What
+to make is decided by looking at the chunks that something came of; what was made before and is still right, also for an
+earlier plan, is not made again. Jobs run off the loop, many chunks at a time. Everything made names the set of
+contributions in it.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from atoll import journal as events
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
+from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Codec, Feedback, Fp32
+from atoll.spec.recipe import Codec, Feedback, Fp32, MeanPresent
+from atoll.swarm.layout import Cell
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
-from atoll.sync.codec import BadChunk, decode, encode, seed_of
+from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
+from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.merge import add_up, mean
 
@@ -38,8 +43,6 @@ NOBODY = set_id(())
 
 Target = tuple[Contribution, ...]
 """A set of contributions in canonical order."""
-Unit = tuple[int, int]
-"""A chunk in a group: (group, chunk)."""
 
 
 def early_s(member: Member) -> float:
@@ -59,10 +62,14 @@ class Bench:
         self._owned = member.owning(plan.key)
         self._units = self._layout.units(member.me)
         self._roots = self._layout.roots(member.me)
+        self._results = sorted(self._layout.results(member.me))
         self._mine = list(dict.fromkeys(index for _, index in self._units))
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
-        self._alone = len(self._layout.groups) == 1
+        self._alone = not self._layout.joined
         self._grid = member.grid_of(plan.key)
+        self._channel = member.channel_of(plan.key.version)
+        self._lengths = lengths_of(self._channel, member.unit_of(plan.key.version), member.engine.layout)
+        assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
 
     async def run(self) -> None:
@@ -85,7 +92,16 @@ class Bench:
         member = self._member
         parts = max(len(group) for group in self._layout.groups)
         batch_max = max(1, BATCH_BYTES // (parts * member.bulk_of(self._plan.key).chunk_bytes))
+        if self._lengths is not None:
+            due = self._unmeasured(self._lengths, self._due_sums(present, look))
+            look.clear()
+            if due or not self._lengths.begun:
+                await self._measure_all(self._lengths, due, present, batch_max)
+                return bool(due)
+            look |= dict.fromkeys(self._mine)  # what becomes of one depends on all
         sums = self._due_sums(present, look)
+        if self._lengths is not None:
+            sums = [each for each in sums if self._lengths.complete(set_id(each[1]))]
         means = [] if sums or self._alone else self._due_means(present, look)
         look.clear()
         while sums and member.plan is present:
@@ -101,11 +117,14 @@ class Bench:
         """Return whether nothing will be made again, after saying so: all is made for the settled set."""
         if present.settled is None:
             return False
-        owned, of = self._owned, self._layout.set_of(present.settled)
-        if not all(index in owned.reduced and owned.reduced[index].of == of for index in self._mine):
+        owned, settled, layout = self._owned, present.settled, self._layout
+        of = {group: layout.set_of(settled, (group, 0)) for group, _ in self._results}
+        given = [unit for unit in self._results if of[unit[0]] != NOBODY]
+        if not all(unit in owned.reduced and owned.reduced[unit].of == of[unit[0]] for unit in given):
             return False
-        if self._roots and not self._layout.gather:
-            digests = tuple(owned.reduced[index].digest for index in self._roots)
+        made = [unit for unit in self._roots if of[unit[0]] != NOBODY]
+        if made and not layout.gather:
+            digests = tuple(owned.reduced[unit].digest for unit in made)
             self._member.report(Reduced(*plan_id(self._plan), digests))
         owned.finished = plan_id(self._plan)
         owned.returned.notify()
@@ -137,7 +156,7 @@ class Bench:
 
     # sums
 
-    def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Unit, Target]]:
+    def _due_sums(self, present: Plan, look: dict[int, None]) -> list[tuple[Cell, Target]]:
         """Return which sums can be made for a set that they were not made for yet, and for which."""
         due = []
         absent = frozenset(present.absent)
@@ -154,7 +173,7 @@ class Bench:
     def _made(self, group: int, index: int) -> bytes | None:
         """Return the set that a chunk was last summed up for."""
         if self._alone:
-            reduced = self._owned.reduced.get(index)
+            reduced = self._owned.reduced.get((group, index))
             return reduced.of if reduced is not None else None
         made = self._owned.sums.get((group, index))
         return made.of if made is not None else None
@@ -172,23 +191,53 @@ class Bench:
                 newest[contribution.peer] = max(contribution.serial, newest.get(contribution.peer, 0))
         return tuple(Contribution(p, newest[p]) for p in hoped) if all(p in newest for p in hoped) else None
 
-    async def _make_sums(self, batch: list[tuple[Unit, Target]]) -> None:
+    def _unmeasured(self, lengths: Lengths, sums: list[tuple[Cell, Target]]) -> list[tuple[Cell, Target]]:
+        """Return those of some sums whose chunks are not measured for their set yet."""
+        return [((group, index), target) for (group, index), target in sums if not lengths.knows(index, set_id(target))]
+
+    async def _measure_all(
+        self, lengths: Lengths, due: list[tuple[Cell, Target]], present: Plan, batch_max: int
+    ) -> None:
+        while due and self._member.plan is present:
+            await self._measure(lengths, due[:batch_max])
+            due = due[batch_max:]
+
+    async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
+        """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""
+        member, owned, codec, grid = self._member, self._owned, self._channel.what.codec, self._grid
+        parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
+
+        def job() -> _Unusable | None:
+            for ((_, index), target), held in zip(batch, parts, strict=True):
+                first, end = grid.bounds(index)
+                try:
+                    lengths.measure(index, set_id(target), _decoded(codec, held, target, end - first))
+                except _Unusable as error:
+                    return error
+            return None
+
+        blamed = await member.aside(job, vectors=sum(len(held) for held in parts) / grid.chunks)
+        if blamed is not None:
+            self._blame(blamed)
+
+    async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
+        member, owned, what, grid = self._member, self._owned, self._channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [_weights(member, self._announced, target) for _, target in batch]
-        limit = float(np.finfo(np.float32).max) / len(self._layout.groups)
 
-        def job() -> tuple[list[tuple[Unit, Sum | Reduction]], _Unusable | None]:
-            made: list[tuple[Unit, Sum | Reduction]] = []
+        def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
+            made: list[tuple[Cell, Sum | Reduction]] = []
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
                 first, end = grid.bounds(unit[1])
                 try:
-                    total = _added_up(what.codec, held, target, weighed, end - first, limit)
+                    values = _decoded(what.codec, held, target, end - first)
                     if self._alone:
-                        made.append((unit, self._reduction(set_id(target), unit[1], mean([total], sum(weighed)))))
+                        merged = _usable(self._combined(unit[1], target, held, values, weighed), target, values, 1)
+                        made.append((unit, self._reduction(set_id(target), unit[1], merged)))
                     else:
+                        total = _usable(add_up(values, weighed), target, values, len(self._layout.groups))
                         made.append((unit, Sum(set_id(target), sum(weighed), encode(Fp32(), total))))
                 except _Unusable as error:
                     return made, error
@@ -201,11 +250,23 @@ class Bench:
             return
         for unit, each in made:
             if isinstance(each, Reduction):
-                keep_result(member, self._plan, self._announced, unit[1], each)
+                keep_result(member, self._plan, self._announced, unit, each)
             else:
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
         owned.summed.notify()
+
+    def _combined(
+        self, index: int, target: Target, held: list[memoryview], values: list[Vector], weights: list[float]
+    ) -> Vector:
+        """Return what the contributions to a chunk make together."""
+        if self._lengths is not None:
+            return self._lengths.combined(index, set_id(target), values, weights)
+        combine, codec = self._channel.merge.combine, self._channel.what.codec
+        counts = isinstance(combine, MeanPresent)
+        return combined(
+            combine, values, weights, [sent(codec, data, values[0].size) for data in held] if counts else ()
+        )
 
     def _blame(self, error: _Unusable) -> None:
         self._bad.append(error.contribution)
@@ -215,7 +276,7 @@ class Bench:
 
     def _reduction(self, of: bytes, index: int, merged: Vector) -> Reduction:
         """Return a chunk of the result as it travels, with what was left out before and so that nothing is lost now."""
-        what, seed, left = self._member.channel.what, self._seed(index), None
+        what, seed, left = self._channel.what, self._seed(index), None
         if isinstance(what.owners, Feedback):
             before = self._member.left_out.get((self._plan.key.unit, index))
             left = np.zeros_like(merged) if before is None else before.copy()
@@ -233,9 +294,10 @@ class Bench:
     def _due_means(self, present: Plan, look: dict[int, None]) -> list[tuple[int, bytes, list[Sum]]]:
         """Return the chunks whose groups' sums are all here, for which set, and those sums, if that is not made yet."""
         due = []
-        for index in self._roots:
+        for unit in self._roots:
+            index = unit[1]
             of, sums = self._sums_of(present, index) if index in look else (b"", [])
-            reduced = self._owned.reduced.get(index)
+            reduced = self._owned.reduced.get(unit)
             if sums and (reduced is None or reduced.of != of):
                 due.append((index, of, sums))
         return due
@@ -272,19 +334,20 @@ class Bench:
         made = await member.aside(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
         if member.plan is not None and plan_id(member.plan) == plan_id(self._plan):
             for index, reduction in made:
-                keep_result(member, self._plan, self._announced, index, reduction)
+                keep_result(member, self._plan, self._announced, (0, index), reduction)
 
 
-def keep_result(member: Member, plan: Plan, announced: OpenRound, index: int, reduction: Reduction) -> None:
-    """Take in a chunk of the result: as an owner to pass it on, as a member to apply it."""
-    if index in member.layout(plan).indexes(member.me):
+def keep_result(member: Member, plan: Plan, announced: OpenRound, unit: Cell, reduction: Reduction) -> None:
+    """Take in a chunk of a result: as an owner to pass it on, as a member to apply it."""
+    layout, index = member.layout(plan), unit[1]
+    if unit in layout.results(member.me):
         owned = member.owning(plan.key)
-        owned.reduced[index] = reduction
-        owned.order.append(index)
+        owned.reduced[unit] = reduction
+        owned.order.append(unit)
         owned.touched[index] = None
         owned.arrived.notify()
         owned.returned.notify()
-    if member.me in announced.members:
+    if layout.takes(member.me, unit[0]) if layout.circles else member.me in announced.members:
         if not member.incoming:
             member.changes.notify()
         member.incoming[index] = reduction
@@ -300,21 +363,24 @@ class _Unusable(Exception):
         self.contribution = contribution
 
 
-def _added_up(
-    codec: Codec, held: list[memoryview], target: Target, weights: list[float], count: int, limit: float
-) -> Vector:
-    """Return the weighted sum of one chunk, with no value beyond the limit; raises `_Unusable`."""
-    decoded = []
+def _decoded(codec: Codec, held: list[memoryview], target: Target, count: int) -> list[Vector]:
+    """Return one chunk of some contributions; raises `_Unusable`."""
+    values = []
     for contribution, data in zip(target, held, strict=True):
         try:
-            decoded.append(decode(codec, data, count))
+            values.append(decode(codec, data, count))
         except BadChunk as error:
             raise _Unusable(contribution, str(error)) from error
-    total = add_up(decoded, weights)
-    if not (float(total.max()) <= limit and float(total.min()) >= -limit):
-        largest = max(range(len(decoded)), key=lambda i: float(np.abs(decoded[i]).max()))
+    return values
+
+
+def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> Vector:
+    """Return what was made of some values, if so many times of it can be added up; raises `_Unusable`."""
+    limit = float(np.finfo(np.float32).max) / times
+    if not (float(made.max()) <= limit and float(made.min()) >= -limit):
+        largest = max(range(len(values)), key=lambda i: float(np.abs(values[i]).max()))
         raise _Unusable(target[largest], "its values are too large to be averaged")
-    return total
+    return made
 
 
 def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:

@@ -16,7 +16,8 @@ import numpy as np
 from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
-from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Shift
+from atoll.peer.private import goes_on
+from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
@@ -37,7 +38,7 @@ def stint_of(member: Member, key: Key, own: Lease) -> Stint:
     batch = member.run.recipe.work.batch
     count = len(samples) // batch
     schedule = member.run.recipe.work.schedule
-    first = (key.version - 1) * member.channel.when.round_steps
+    first = member.steps_before(key.version)
     begun, ended = spent(member, key.version), spent(member, key.version + 1)
     steps = [
         Step(
@@ -66,7 +67,7 @@ def spent(member: Member, version: int) -> float:
 
 def free_steps(member: Member, stint: Stint) -> int:
     """Return how many steps of a lease can be taken before the anchor is there that it is to start from."""
-    match member.channel.overlap:
+    match member.channel_of(stint.key.version - 1).overlap:
         case Block():
             return 0
         case Delay(steps=steps):
@@ -108,7 +109,7 @@ async def _start(member: Member, stint: Stint) -> None:
     if stint.started:
         return
     private = member.private
-    if private.local is None and private.goes_on:
+    if private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(member.anchor.weights.copy)
     start = member.anchor.weights if private.local is None else private.local
     await member.job(lambda: member.engine.assign(start))
@@ -120,7 +121,7 @@ async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained
     engine = member.engine
     cost = engine.cost(sum(len(step.samples) for step in steps))
     match member.channel.what:
-        case Delta():
+        case Delta() | Params():
             return await member.box.compute.run(lambda: engine.train(steps), cost)
         case Grad():
             trained, stint.gradient = await member.box.compute.run(
@@ -147,7 +148,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     """Take in what changed in the anchor that a stint is to start from: that is there now, and some steps are taken."""
     await _start(member, stint)
     stint.reconciled = True
-    how = _reconciles(member.channel)
+    how = _reconciles(member.channel_of(stint.key.version - 1))
     if how is None or stint.key.version == 1:
         return
     unit = member.unit_of(stint.key.version - 1)
@@ -183,6 +184,8 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+    if member.sends_weights(stint.key):
+        return partial(_weights, member.engine, member.unit_of(stint.key.version))
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
     assert start is not None, "there have been steps from somewhere"
     return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
@@ -190,6 +193,13 @@ def contribution_of(member: Member, stint: Stint) -> Contribution:
 
 def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
     return gradient[first:end] / steps
+
+
+def _weights(engine: Engine, unit: Unit, first: int, end: int) -> Vector:
+    weights = np.empty(end - first, np.float32)
+    for at, run in unit.runs(first, end):
+        weights[at : at + run.stop - run.start] = engine.weights(run.start, run.stop)
+    return weights
 
 
 def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:

@@ -27,16 +27,30 @@ from atoll.net.transport import Traffic
 from atoll.peer.box import Box
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.member import Member, Own, Stint
-from atoll.peer.private import Private
+from atoll.peer.private import Private, goes_on
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.peer.train import Contribution, contribution_of, free_steps, reconcile, spent, stint_of, train
-from atoll.spec.recipe import Block, Channel, Delay, Delta, Feedback, Forget, Growing, OneRound
+from atoll.spec.recipe import (
+    Auto,
+    Block,
+    Channel,
+    Delay,
+    Feedback,
+    Forget,
+    Grad,
+    Growing,
+    OneRound,
+    Params,
+    Significance,
+    Threshold,
+)
 from atoll.swarm import lease
-from atoll.swarm.log import ClosedRound, OpenRound
+from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
-from atoll.sync.merge import Anchor, advance, finish
+from atoll.sync.frequencies import Frequencies
+from atoll.sync.merge import Anchor, advance, approach, finish, meet
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
 
@@ -113,7 +127,7 @@ def _to_do(member: Member) -> OpenRound | None:
 
 async def _take_part(member: Member, announced: OpenRound) -> None:
     """Work through our lease and contribute; then apply what was committed."""
-    if announced.base != member.digest:
+    if announced.base and announced.base != member.digest:
         await _heal(member, announced)
         return
     stint = await _begin(member, announced)
@@ -142,19 +156,22 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     chunks = await member.job(lambda: next(encoded), vectors)
     while member.private.moves and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    if member.private.goes_on:
+    if goes_on(member.channel_of(announced.key.version)):
         await _part_ways(member, announced, chunks)
-    if (announced.ahead and _leaves_a_trace(member)) or not announced.key.version % _checkpoint_every(member):
+    else:
+        member.private.local = None  # from here on the anchor is waited for
+    version = announced.key.version
+    if (announced.ahead and _leaves_a_trace(member)) or not version % _checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
-        await _keep_private(member, announced.key.version)
+        await _keep_private(member, version)
     member.own = own = Own(announced.key, member.next_serial(), chunks)
+    member.contributed_s = member.now_s()
     member.changes.notify()
     while member.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        version = announced.key.version + 1
-        key = replace(announced.key, version=version, unit=member.channel.when.unit(version))
+        key = replace(announced.key, version=version + 1, unit=member.channel.when.unit(version + 1))
         member.ahead = stint_of(member, key, announced.ahead_of(member.me))
 
 
@@ -163,25 +180,28 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
 
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
-    what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
-    grid = unit.grid
+    version = announced.key.version
+    what, unit, residual = member.channel_of(version).what, member.unit_of(version), member.private.residual
+    grid, frequencies = unit.grid, member.frequencies(version)
+    whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
+    large = _large(member, version)
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
-        values = contribution(first, end)
+        values = contribution(first, end) if whole is None else whole[first:end]
         if not np.isfinite(values).all():
             raise LocalError(
                 f"training diverged in round {announced.key.version}: some values are not finite",
                 hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
             )
-        seed = seed_of(announced.key.version, index, member.me)
+        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
         match what.residual:
             case Forget():
-                return encode(what.codec, values, seed)
+                return encode(what.codec, values, seed, least)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
-                data = encode_fed_back(what.codec, values, left_out, decay, seed)
+                data = encode_fed_back(what.codec, values, left_out, decay, seed, least)
                 unit.put(residual, left_out, first)
                 return data
 
@@ -192,9 +212,29 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
         yield some
 
 
+def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+    """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
+    codec, unit, weights = member.channel_of(version).what.codec, member.unit_of(version), member.anchor.weights
+    match codec:
+        case Threshold(least=least, scaled=scaled):
+            factor = _factor(member, version) if scaled else 1.0
+            return lambda first, end: least * factor
+        case Significance(least=least):
+            part = np.float32(least / math.sqrt(version))
+            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
+        case _:
+            return lambda first, end: None
+
+
+def _factor(member: Member, version: int) -> float:
+    """Return the schedule's factor at the beginning of a round."""
+    return rate(member.run.recipe.work.schedule, member.steps_before(version), spent(member, version))
+
+
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
     """Fix where our next steps start from, now that our contribution is made: we do not wait for what becomes of it."""
-    private, channel, grid, engine = member.private, member.channel, member.grid_of(announced.key), member.engine
+    private, grid, engine = member.private, member.grid_of(announced.key), member.engine
+    channel = member.channel_of(announced.key.version)
     share, share_before = 1 / len(announced.members), _share_of_last(member)
 
     def led() -> Vector:
@@ -243,7 +283,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
 
 def _leaves_a_trace(member: Member) -> bool:
     """Return whether work moves our private state; gradients that are sent whole do not."""
-    return isinstance(member.channel.what, Delta) or member.private.moves
+    return not isinstance(member.channel.what, Grad) or member.private.moves
 
 
 async def _keep_private(member: Member, version: int) -> None:
@@ -293,20 +333,64 @@ async def catch_up(member: Member) -> None:
     _note_behind(member)
     committed = member.past[member.anchor.version + 1].committed
     assert committed is not None
+    if not committed.result:
+        await _go_on(member, committed)
+    else:
+        await _move(member, committed)
+    _note_behind(member)
+    if member.anchor.version >= member.history.version:
+        await member.store.drop_partial()
+
+
+async def _move(member: Member, committed: ClosedRound) -> None:
+    """Get what is ours of a round and apply it; or the whole state, where that is less or there is no other way."""
     result = await _own_result(member, committed)
     fetched = result is None
     if result is None:
-        if _lacking_bytes(member) > state_bytes(member) and await _downloaded(member):
+        lacking_bytes = _lacking_bytes(member)
+        if lacking_bytes > state_bytes(member) and await _downloaded(member, bytes_max=lacking_bytes):
             return
         try:
             result = await fetch_result(member, committed)
         except PeerError as error:
-            await _try_otherwise(member, error)
+            if committed.key.scope == CIRCLES:
+                await _pass_over(member, committed, f"what its circle made is gone: {error}")
+            else:
+                await _try_otherwise(member, error)
             return
     await _apply(member, committed, result, fetched=fetched)
-    _note_behind(member)
-    if member.anchor.version >= member.history.version:
-        await member.store.drop_partial()
+
+
+async def _go_on(member: Member, committed: ClosedRound) -> None:
+    """Be at the next version with what we have; who has been away for long takes the weights of another instead."""
+    if _is_strange(member) and await _downloaded(member):
+        return
+    await _pass_over(member, committed, "we were in no circle of it, or nobody gave anything to ours")
+
+
+def _is_strange(member: Member) -> bool:
+    """Return whether our weights are so old, or those of the beginning, that others' would suffer from them.
+
+    A round of all that is still to come puts everybody in the same place, wherever it was before.
+    """
+    versions = range(member.anchor.version + 1, member.history.version + 1)
+    if any((past := member.past.get(version)) is None or past.of_all for version in versions):
+        return False
+    return member.anchor.version == 0 or len(versions) > NEAR
+
+
+async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
+    """Take the version without a change of weights."""
+    key, anchor = committed.key, member.anchor
+    member.anchor = Anchor(key.version, anchor.weights, anchor.outer)
+    member.digest = await member.aside(member.anchor.digest)
+    await _settle(member, committed)
+    member.held, member.spare = None, {}
+    member.box.journal.write(
+        events.RoundPassedOver(channel=key.channel, version=key.version, anchor=member.digest, why=why)
+    )
+    await _checkpoint(member)
+    _stand_if_near(member)
 
 
 def _note_behind(member: Member) -> None:
@@ -324,10 +408,10 @@ def _lacking_bytes(member: Member) -> int:
     return (member.history.version - member.anchor.version) * result_bytes(member)
 
 
-async def _downloaded(member: Member) -> bool:
+async def _downloaded(member: Member, *, bytes_max: float = math.inf) -> bool:
     """Return whether a snapshot brought us nearer; where it did not, the journal says why."""
     try:
-        await _download(member, newer_than=member.anchor.version, bytes_max=_lacking_bytes(member))
+        await _download(member, newer_than=member.anchor.version, bytes_max=bytes_max)
         return True
     except PeerRefused:
         return False  # the results are fewer bytes after all
@@ -351,36 +435,49 @@ async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
 
 
 async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
-    """Step the anchor by a committed result, exactly as every other member does."""
-    version = committed.key.version
-    channel, unit, anchor, layout = member.channel, member.unit_of(version), member.anchor, member.engine.layout
+    """Step the anchor by a committed result, exactly as every other member does that it is for."""
+    key, version = committed.key, committed.key.version
+    channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
+    layout = member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
-    factor = 1.0
-    if channel.merge.scheduled:
-        schedule = member.run.recipe.work.schedule
-        factor = rate(schedule, (version - 1) * channel.when.round_steps, spent(member, version))
+    factor = _factor(member, version) if channel.merge.scheduled else 1.0
+    step, asked = _step_of(member, key, factor), isinstance(member.run.recipe.work.quota, Growing)
+    given, frequencies = await _given(member, key), member.frequencies(version)
 
-    asked = isinstance(member.run.recipe.work.quota, Growing)
-
-    def job() -> tuple[Anchor, str, float]:
+    def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
-        stepped = _stepped(channel, unit, anchor, result, factor)
+        stepped = _stepped(channel, unit, anchor, result, step, frequencies)
         finish(channel.merge.outer, stepped, layout, factor)
-        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0
+        apart = _apart(channel, unit, result, given) if given is not None else 0.0
+        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
-    member.anchor, member.digest, member.moved = await member.aside(job, vectors=4)
+    member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
-    key = committed.key
+    _time_exchange(member, committed)
     _keep_left_out(member, committed, result)
     await _settle(member, committed)
     member.held, member.spare = None, {}
     member.box.journal.write(
-        events.RoundApplied(channel=key.channel, version=version, anchor=member.digest, fetched=fetched)
+        events.RoundApplied(
+            channel=key.channel,
+            version=version,
+            anchor=member.digest,
+            fetched=fetched,
+            circle=committed.result if key.scope == CIRCLES else "",
+            apart=apart,
+        )
     )
     _count_traffic(member)
     await _checkpoint(member)
     _stand_if_near(member)
+
+
+def _time_exchange(member: Member, committed: ClosedRound) -> None:
+    """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
+    ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
+    asked = ours and isinstance(member.run.recipe.control, Auto)
+    member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
 
 
 def _distance(before: Vector, after: Vector) -> float:
@@ -389,19 +486,55 @@ def _distance(before: Vector, after: Vector) -> float:
     return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
-def _stepped(channel: Channel, unit: Unit, anchor: Anchor, result: Result, factor: float) -> Anchor:
+Take = Callable[[Anchor, Vector], object]
+"""Moves some elements of an anchor by those of a result."""
+
+
+def _step_of(member: Member, key: Key, factor: float) -> Take:
+    """Return what a round's result does to the anchor."""
+    channel = member.channel_of(key.version)
+    if key.scope == ALL and not channel.common:
+        return meet
+    take = approach if isinstance(channel.what, Params) else advance
+    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor)
+
+
+async def _given(member: Member, key: Key) -> Vector | None:
+    """Return the weights that we gave to a round, where each has its own and they are at hand."""
+    ours = member.own is not None and member.own.key == key
+    if member.channel.common or not ours or not member.sends_weights(key):
+        return None
+    return await member.job(member.engine.weights)
+
+
+def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float:
+    """Return how far weights are from merged ones, as a part of their length."""
+    merged = np.empty(unit.grid.size, np.float32)
+    for index, chunk in enumerate(result.chunks):
+        first, end = unit.grid.bounds(index)
+        merged[first:end] = decoded(channel.what.merged(), chunk, end - first)
+    return _distance(unit.take(given).copy(), merged)
+
+
+def _stepped(
+    channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take, frequencies: Frequencies | None
+) -> Anchor:
     """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
-    codec, outer = channel.what.merged(), channel.merge.outer
+    codec = channel.what.merged()
     bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
-    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
-        merged = decoded(codec, chunk, end - first)
-        for at, run in unit.runs(first, end):
+    merged: Iterator[tuple[int, Vector]]
+    pairs = zip(result.chunks, bounds, strict=True)
+    merged = ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
+    if frequencies is not None:  # a tile may lie in two chunks: all of them first
+        merged = iter([(0, frequencies.back(np.concatenate([values for _, values in merged])))])
+    for first, values in merged:
+        for at, run in unit.runs(first, first + values.size):
             for start in range(run.start, run.stop, STEP_ELEMENTS):
                 stop = min(start + STEP_ELEMENTS, run.stop)
-                part = merged[at + start - run.start : at + stop - run.start]
-                advance(outer, anchor.part(start, stop), part, factor)
+                part = values[at + start - run.start : at + stop - run.start]
+                step(anchor.part(start, stop), part)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
 
 
@@ -470,7 +603,7 @@ def _count_traffic(member: Member) -> None:
 async def _checkpoint(member: Member) -> None:
     """Save state if this version is due."""
     version = member.anchor.version
-    if version % _checkpoint_every(member) and not _last_round(member):
+    if version % _checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
     if not await member.store.has_private(version):
@@ -486,9 +619,9 @@ async def _checkpoint(member: Member) -> None:
     )
 
 
-def _checkpoint_every(member: Member) -> int:
+def _checkpoint_every(member: Member, version: int) -> int:
     every = member.run.upkeep.checkpoint_every
-    return every or (1 if member.channel.when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+    return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
 async def recall(box: Box, store: Store, private: Private, version: int) -> None:

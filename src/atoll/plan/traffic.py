@@ -6,25 +6,33 @@ into results of R bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
+    circles       as a butterfly, with N the members of one's own
 
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
 not counted: together below 2 % from a few million parameters on, more where a message is only some hundred bytes. Nor
 is what a member fetches after the commit because it could not be called. Fragments are taken to be of the same size.
+Where a codec sends whatever is large enough, bytes are those of a round in which everything is.
 Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
+from atoll.spec.knobs import turned
+from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Knobs, Recipe, TargetBatch
+from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
+from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
-from atoll.sync.codec import wire_bytes
+from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.grid import Grid, grid_of
+
+ROUNDS_FEW, ROUNDS_MAX = 4, 64
+"""Rounds of circles that are looked at: each is another draw, or another dimension."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     steps: int
     """Local steps that a round stands for."""
     moved: tuple[Moved, ...]
+    exact: bool = True
+    """False where what is sent depends on values: it is so much at most."""
 
     @property
     def worst(self) -> Moved:
@@ -88,24 +98,41 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
     ]
 
 
-def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
-    """Return what a round of the recipe's channel moves for a model of so many parameters."""
-    (channel,) = recipe.channel.values()
+def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None) -> Traffic:
+    """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
+    channel = turned(recipe, knobs)
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     grid = grid_of(-(-parameters // parts), channel.what.codec)
-    members = [number.to_bytes(4, "big") for number in range(len(lines))]
-    layout = Layout(_shards(channel, grid, members, lines), members, gather=isinstance(channel.whom.route, AllGather))
+    members = tuple(number.to_bytes(4, "big") for number in range(len(lines)))
+    known = dict(zip(members, lines, strict=True))
     sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
-        sent[sender] += size_bytes
-        received[receiver] += size_bytes
+    rounds = _rounds(channel)
+    for key in rounds:
+        circles = circles_of(channel.whom, key, members)
+        gather = isinstance(channel.whom.route, AllGather)
+        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles)
+        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
+            sent[sender] += size_bytes
+            received[receiver] += size_bytes
     return Traffic(
         steps=_steps(recipe, channel, len(lines)),
+        exact=is_exact(channel.what.codec),
         moved=tuple(
-            Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer])
-            for peer, line in zip(members, lines, strict=True)
+            Moved(line=line, sent_bytes=sent[peer] // len(rounds), received_bytes=received[peer] // len(rounds))
+            for peer, line in known.items()
         ),
     )
+
+
+def _rounds(channel: Channel) -> list[Key]:
+    """Return rounds whose mean is a round of the channel: one, or of circles so many that a round of all is due.
+
+    The last round of a run in circles is one of all too, which a long run hardly feels.
+    """
+    if isinstance(channel.whom, All):
+        return [Key("", 1)]
+    count = min(channel.whom.all_every, ROUNDS_MAX) or ROUNDS_FEW
+    return [Key("", v, scope=ALL if of_all(channel.whom, v) else CIRCLES) for v in range(1, count + 1)]
 
 
 def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
@@ -146,24 +173,24 @@ def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> l
     for owner in layout.owners:
         for root, units in layout.sums(owner).items():
             found.append((owner, root, sum(lengths.sum[index] for _, index in units)))
-        for to, indexes in layout.returns(owner).items():
-            found.append((owner, to, sum(lengths.result[index] for index in indexes)))
+        for to, cells in layout.returns(owner).items():
+            found.append((owner, to, sum(lengths.result[index] for _, index in cells)))
     return found
 
 
-def _shards(channel: Channel, grid: Grid, members: Sequence[bytes], lines: Sequence[Line]) -> Shards:
+def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Shards:
     """Return who owns what once everybody's line is known, as the broker shares it out."""
-    route = channel.whom.route
+    route, members = channel.whom.route, list(known)
     if isinstance(route, AllGather):
-        able = [peer for peer, line in zip(members, lines, strict=True) if line.reached] or list(members)
+        able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
-    known = dict(zip(members, lines, strict=True))
-    groups = group_slices(members, groups_needed(len(members), route.group))
-    between = 2 * (len(groups) - 1) / len(groups)
+    groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
+    among = circles or [Circle(group, group) for group in groups]
+    between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []
-    for number, group in enumerate(groups):
-        owners = [peer for peer in group if known[peer].reached] or list(group)
-        shares = solve([_rate(known[peer]) for peer in owners], len(group) + between)
+    for number, circle in enumerate(among):
+        owners = [peer for peer in circle.takers if known[peer].reached] or list(circle.takers)
+        shares = solve([_rate(known[peer]) for peer in owners], len(circle.givers) + between)
         shards += cut(grid.chunks, owners, shares, number)
     return tuple(shards)
 

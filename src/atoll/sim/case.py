@@ -24,6 +24,7 @@ from atoll.sim.faults import Fault
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.fleet import Machine
+from atoll.spec.recipe import Auto
 from atoll.spec.run import Run
 
 SCHEMA = "atoll.case/1"
@@ -111,8 +112,10 @@ def calm_s_max(case: Case) -> float:
 
 def _work_s(case: Case) -> float:
     """Return how long the slowest machine takes for the work of a round."""
-    channel = next(iter(case.run.recipe.channel.values()))
-    flop = channel.when.round_steps * case.run.recipe.work.batch * SAMPLE_FLOP
+    control = case.run.recipe.control
+    turned = [rung.steps for rung in control.ladder] if isinstance(control, Auto) else []
+    steps = max([*turned, *(channel.when.round_steps for channel in case.run.recipe.channel.values())])
+    flop = steps * case.run.recipe.work.batch * SAMPLE_FLOP
     return max(flop / (machine.device.flop_s * machine.device.efficiency) for machine in case.machines)
 
 
@@ -198,10 +201,13 @@ class _Calm:
 
 
 def at_peace(world: World, version: int) -> bool:
-    """Return whether everybody who is not gone is alive and on one anchor: the newest, and not before `version`."""
+    """Return whether everybody who is not gone is alive and on one anchor: the newest, and not before `version`.
+
+    After a round in circles everybody has its own.
+    """
     here = [host for host in world.hosts if not host.gone]
     newest = all(host.alive and host.version == world.committed >= version for host in here)
-    return newest and len({(host.version, host.anchor) for host in here}) == 1
+    return newest and (world.parted == world.committed or len({host.anchor for host in here}) == 1)
 
 
 def _top(hosts: Sequence[Host]) -> int:

@@ -9,6 +9,8 @@
     durable       what a journal called committed no council could have forgotten, at any crash and at the end, and
                   its result was on two disks by then
     bad input     nonsense is blamed on who sent it, and on nobody else
+    turned        knobs stand alike for everybody in every round, as a policy may turn them, and rounds are as long as
+                  they say
     live          after the faults are over, rounds commit again and everybody gets to the newest one; no round
                   waits for a slow member beyond the run's patience, or for one that lacks the state to begin
 
@@ -19,8 +21,7 @@ its file formats and to step the outer optimizer at its scheduled rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
@@ -30,20 +31,22 @@ from msgspec import Struct
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
-from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.peer.private import opened
 from atoll.peer.store import anchor_from_bytes
-from atoll.sim.compute import MARKS, UNIT, CountingEngine, delta_of, first_weights, steps_in
+from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
-from atoll.sim.retell import Committed, announcements, commits
+from atoll.sim.expected import anchors as anchors_of
+from atoll.sim.expected import channel_at, channels_of
+from atoll.sim.replicas import Replicas
+from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Outcome
+from atoll.spec.knobs import objection
 from atoll.spec.recipe import (
+    Auto,
     Blend,
     Block,
-    Butterfly,
     Channel,
-    Codec,
     Delay,
     Delta,
     Forget,
@@ -51,11 +54,15 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Int8,
+    Knobs,
     Lamb,
-    Overlap,
+    Mean,
+    Same,
     Shift,
+    Trimmed,
 )
 from atoll.spec.run import Run
+from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import (
     CouncilChanged,
     CouncilReformed,
@@ -65,9 +72,7 @@ from atoll.swarm.log import (
     from_bytes,
     result_root,
 )
-from atoll.sync.grid import grid_of
-from atoll.sync.merge import Anchor, advance, finish, outer_names
-from atoll.sync.schedule import rate
+from atoll.sync.merge import Anchor
 
 HOLDERS_MIN = 2
 """Disks that must have a result when it is called committed, if two who made it are there."""
@@ -89,7 +94,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *one_history(outcome.lines),
         *durable(outcome.lines, entries),
         *durable_at_crashes(outcome),
-        *held_by_two(outcome),
+        *held_by_two(outcome, _circles(run, entries)),
         *patient(run, outcome),
         *ready(outcome),
         *leases_as_logged(outcome.lines, entries),
@@ -100,6 +105,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
         *one_leader(outcome),
         *tokens_as_counted(run, outcome.lines, entries),
         *as_the_log_says(run, outcome, entries),
+        *as_the_knobs_say(run, outcome.lines, entries),
         *blamed_rightly(outcome),
         *(f"peer {host.place} failed: {error}" for host in outcome.hosts for error in host.failures),
     ]
@@ -115,16 +121,24 @@ def readable(outcome: Outcome) -> Iterator[str]:
 
 
 def one_history(lines: list[Line]) -> Iterator[str]:
-    """Check that a version has one anchor."""
+    """Check that a version has one anchor, unless it was made in circles, where each has its own."""
     known: dict[tuple[str, int], tuple[str, str]] = {}
+    own = _in_circles(lines)
     for line in lines:
         match line.event:
-            case journal.RoundApplied(channel=channel, version=version, anchor=anchor):
+            case journal.RoundApplied(channel=channel, version=version, anchor=anchor) if version not in own:
                 first, who = known.setdefault((channel, version), (anchor, line.peer))
                 if first != anchor:
                     yield f"version {version}: {who} holds {first[:8]}, {line.peer} holds {anchor[:8]}"
             case _:
                 pass
+
+
+def _in_circles(lines: list[Line]) -> set[int]:
+    """Return the versions that were made in circles."""
+    return {
+        line.event.version for line in lines if isinstance(line.event, journal.RoundCommitted) and line.event.circles
+    }
 
 
 def durable(lines: list[Line], entries: list[Entry]) -> Iterator[str]:
@@ -175,11 +189,12 @@ def _council(log: list[Entry]) -> tuple[bytes, ...]:
     return changes[-1] if changes else ()
 
 
-def held_by_two(outcome: Outcome) -> Iterator[str]:
+def held_by_two(outcome: Outcome, circles: Mapping[int, Sequence[Circle]] | None = None) -> Iterator[str]:
     """Check that a result was safe on two disks when a journal first called it committed.
 
-    One is enough where no two were there. Whoever contributed was, unless the broker that settled the round lost it
-    after the round was announced. What a stranger or a liar says it holds a broker has to believe.
+    One is enough where no two were there who were to have it. Whoever contributed was there, unless the broker that
+    settled the round lost it after the round was announced. What a stranger or a liar says it holds a broker has to
+    believe.
     """
     honest = {short(host.peer) for host in outcome.hosts if not host.lied}
     for version, lines in _courses(outcome.lines).items():
@@ -188,9 +203,19 @@ def held_by_two(outcome: Outcome) -> Iterator[str]:
         if not isinstance(commit, journal.RoundCommitted) or not honest.issuperset(_members(lines)):
             continue
         files = outcome.held.get(version, {}).items()
-        holders = sum(len(places) for data, places in files if _root(data) == commit.result)
-        if holders < min(HOLDERS_MIN, max(1, len(there))):
-            yield f"version {version} was called committed with {holders} holders of its result"
+        takers = [{short(peer) for peer in circle.takers} & there for circle in (circles or {}).get(version, ())]
+        wanted = [len(those) for those in takers] or [max(1, len(there))]
+        for root, those in zip(commit.circles or [commit.result], wanted, strict=True):
+            holders = sum(len(places) for data, places in files if _root(data) == root)
+            if root and holders < min(HOLDERS_MIN, those):
+                yield f"version {version} was called committed with {holders} holders of its result"
+
+
+def _circles(run: Run, entries: list[Entry]) -> dict[int, tuple[Circle, ...]]:
+    """Return the circles of every version that was made in some."""
+    whom = next(iter(run.recipe.channel.values())).whom
+    found = {each.version: circles_of(whom, each.announced.key, each.announced.members) for each in commits(entries)}
+    return {version: circles for version, circles in found.items() if circles}
 
 
 def _courses(lines: list[Line]) -> dict[int, list[Line]]:
@@ -270,7 +295,11 @@ def ready(outcome: Outcome) -> Iterator[str]:
     announced = 0
     for line in outcome.lines:
         match line.event:
-            case journal.RoundApplied(version=version) | journal.StateFetched(version=version):
+            case (
+                journal.RoundApplied(version=version)
+                | journal.RoundPassedOver(version=version)
+                | journal.StateFetched(version=version)
+            ):
                 holds[line.peer] = max(version, holds[line.peer])
             case journal.RoundAnnounced(version=version, members=members) if version > announced:
                 announced = version
@@ -344,8 +373,9 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
-    channel = next(iter(run.recipe.channel.values()))
+    channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
     own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and isinstance(channel.what, Delta)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
 
@@ -443,12 +473,16 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
     it: there the anchor must be right but for rounding.
     """
-    channel = next(iter(run.recipe.channel.values()))
-    if not _told_by_the_log(channel):
+    channels = channels_of(run, entries)
+    if not channels[0].common:
+        yield from _as_journals_say(run, outcome, entries)
+        return
+    if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
-    mixes = isinstance(channel.merge.outer, Lamb)
-    marked = not isinstance(channel.what.codec, Int8) and not mixes
-    gap_max = 0.0 if isinstance(channel.overlap, Block) and not mixes else ROUNDING
+    mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
+    marked = not any(isinstance(channel.what.codec, Int8) for channel in channels.values()) and not mixes
+    waits = all(isinstance(channel.overlap, Block) for channel in channels.values())
+    gap_max = 0.0 if waits and not mixes else ROUNDING
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -458,7 +492,7 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
             except LocalError as error:
                 yield f"peer {host.place} cannot read its state any more: {error}"
                 continue
-            expected = expected or _expected(run, len(anchor.weights), entries, honest_until)
+            expected = expected or anchors_of(run, len(anchor.weights), entries, honest_until)
             if anchor.version in expected:
                 whose = f"peer {host.place}, version {anchor.version}"
                 yield from _differences(whose, anchor, expected[anchor.version], gap_max)
@@ -468,11 +502,56 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
                 yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
 
 
+def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
+    """Check every checkpoint against the weights that its own peer must have, to the bit."""
+    replicas: Replicas | None = None
+    for host in outcome.hosts:
+        for path, data in _checkpoints(host.disk):
+            try:
+                anchor = anchor_from_bytes(data, path)
+            except LocalError as error:
+                yield f"peer {host.place} cannot read its state any more: {error}"
+                continue
+            if replicas is None:
+                replicas = Replicas(run, len(anchor.weights), entries, _honest_until(outcome, entries))
+                replicas.follow(outcome.lines)
+            known = replicas.of(short(host.peer), anchor.version)
+            if known is not None:
+                yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
+
+
+def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
+    """Check that knobs were turned only where a policy may, the same for everybody, and that leases follow them."""
+    found = settings(entries)
+    for version, knobs in found.items():
+        if problem := objection(run.recipe, knobs):
+            yield f"version {version}: {problem}"
+    for line in lines:
+        match line.event:
+            case journal.KnobsTurned(version=version) as told:
+                knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr)
+                if found.get(version) != knobs:
+                    yield f"version {version}: {line.peer} turned knobs to what the log does not have"
+            case _:
+                pass
+    if not isinstance(run.recipe.control, Auto) or not isinstance(run.recipe.work.quota, Same):
+        return
+    channels = channels_of(run, entries)
+    for announced in announcements(entries):
+        steps = channel_at(channels, announced.version).when.round_steps
+        if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
+            yield f"version {announced.version} is not of {steps} steps, as its knobs say"
+        if bool(announced.ahead) and isinstance(channel_at(channels, announced.version).overlap, Block):
+            yield f"version {announced.version} lets members go on, where its knobs say to wait"
+
+
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         return False  # a part has moved with the samples of several rounds
+    if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
+        return False  # what a life's marks do to lengths and frequencies no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
         return False  # what a block or a residual makes of a life's marks no log tells
     if isinstance(what.codec, Int8):
@@ -489,80 +568,6 @@ def _differences(whose: str, anchor: Anchor, expected: Anchor, gap_max: float) -
         yield f"{whose}: {max(float(gap.max()) for gap in gaps):.2e} away from what the log adds up to"
 
 
-def _expected(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
-    """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
-    channel = next(iter(run.recipe.channel.values()))
-    weights = first_weights(run.seeds.data, size)
-    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channel.merge.outer)})
-    by_version = {0: anchor}
-    for committed in commits(entries):
-        if anchor.version >= honest_until:
-            break
-        merged = _merged(run, anchor, committed)
-        factor = _factor(run, anchor.version + 1)
-        anchor = advance(channel.merge.outer, anchor.copy(), merged, factor)
-        finish(channel.merge.outer, anchor, CountingEngine(seed=run.seeds.data, size=size).layout, factor)
-        by_version[anchor.version] = anchor
-    return by_version
-
-
-def _merged(run: Run, anchor: Anchor, committed: Committed) -> Vector:
-    """Return what a round's contributors make together: group by group, each in the order of the announcement."""
-    channel = next(iter(run.recipe.channel.values()))
-    route, codec = channel.whom.route, channel.what.codec
-    leases, members = committed.announced.leases, committed.announced.members
-    groups = -(-len(members) // route.group) if isinstance(route, Butterfly) else 1
-    bounds = [len(members) * group // groups for group in range(groups + 1)]
-    total, weight = np.zeros_like(anchor.weights), 0.0
-    for first, end in pairwise(bounds):
-        part = np.zeros_like(anchor.weights)
-        for peer in (p for p in members[first:end] if p in committed.contributors):
-            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
-            part = part + _sent(codec, _contribution(run, anchor, leases[peer])) * np.float32(weighs)
-            weight += weighs
-        total = total + part
-    return _sent(codec, total / np.float32(weight))
-
-
-def _contribution(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
-    """Return what a member contributes that trains on some samples from an anchor."""
-    channel = next(iter(run.recipe.channel.values()))
-    seed, size, batch = run.seeds.data, len(anchor.weights), run.recipe.work.batch
-    if isinstance(channel.what, Delta):
-        lost = _lost_steps(channel.overlap) * batch if anchor.version else 0
-        return anchor.weights - (anchor.weights - delta_of(seed, size, positions[lost:]))
-    total = np.zeros_like(anchor.weights)
-    for first in range(0, len(positions), batch):
-        total = total + delta_of(seed, size, positions[first : first + batch]) / np.float32(batch)
-    return total / np.float32(len(positions) // batch)
-
-
-def _lost_steps(overlap: Overlap) -> int:
-    """Return how many steps of a lease an anchor takes the place of that comes after them."""
-    return overlap.steps if isinstance(overlap, Delay) and overlap.reconcile == Blend() else 0
-
-
-def _sent(codec: Codec, values: Vector) -> Vector:
-    """Return what arrives of some values, which travel in 32, 16 or 8 bits."""
-    match codec:
-        case Fp32():
-            return values
-        case Fp16():
-            return values.astype(np.float16).astype(np.float32)
-        case Int8(block=block):
-            grid = grid_of(len(values), codec)
-            chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
-            blocks = [chunk[at : at + block] for chunk in chunks for at in range(0, len(chunk), block)]
-            return np.concatenate([_in_whole_steps(each) for each in blocks])
-        case _:
-            raise AssertionError("no log tells what arrives of values in this codec")
-
-
-def _in_whole_steps(block: Vector) -> Vector:
-    step = np.abs(block).max() / np.float32(127)
-    return np.rint(block * (1 / step)) * step if step >= 2.0**-120 else np.zeros_like(block)
-
-
 def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
     """Return the last version before a stranger or a liar contributed: what those put in nobody can recompute."""
     honest = {bytes(host.peer) for host in outcome.hosts if not host.lied}
@@ -570,19 +575,12 @@ def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
     return min((each.version - 1 for each in strange), default=math.inf)
 
 
-def _factor(run: Run, version: int) -> float:
-    """Return the factor on the outer rate in a run whose budget is in rounds."""
-    channel = next(iter(run.recipe.channel.values()))
-    if not channel.merge.scheduled:
-        return 1.0
-    return rate(run.recipe.work.schedule, (version - 1) * channel.when.round_steps, (version - 1) / run.budget.rounds)
-
-
 def settled(outcome: Outcome) -> list[str]:
     """Return what keeps the world from being at peace: peers that are not on the highest version and digest."""
     top = max((host.version for host in outcome.hosts), default=0)
     here = [host for host in outcome.hosts if (host.here or host.alive) and not host.gone]
-    anchors = sorted({host.anchor for host in here if host.version == top})
+    own = top in _in_circles(outcome.lines)
+    anchors = sorted({host.anchor for host in here if host.version == top and not own})
     behind = [host.place for host in here if host.version < top]
     problems = [f"peers {behind} are behind version {top}"] if behind else []
     return problems + ([f"{len(anchors)} anchors of version {top}"] if len(anchors) > 1 else [])

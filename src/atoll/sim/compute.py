@@ -238,6 +238,11 @@ class CountingEngine:
         return {f"layers.{layer}.weight": b - a for layer, (a, b) in enumerate(pairwise([0, *ends]))}
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return them as matrices of two rows where that can be."""
+        return {name: (2, size // 2) if size % 2 == 0 else (size,) for name, size in self.layout.items()}
+
+    @property
     def tokens_per_sample(self) -> int:
         return self._tokens
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
+from atoll.spec.recipe import Knobs
+from atoll.swarm.log import Entry, Key, KnobsTurned, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
 
 class Announced(NamedTuple):
@@ -24,6 +25,7 @@ class Announced(NamedTuple):
     """Digest of the anchor that it starts from."""
     ahead: dict[bytes, list[int]]
     """The positions that each member goes on with while the round is exchanged."""
+    key: Key
 
 
 class Committed(NamedTuple):
@@ -46,6 +48,11 @@ class Committed(NamedTuple):
 def announcements(entries: Sequence[Entry]) -> list[Announced]:
     """Return all rounds that a log began, also those that were given up."""
     return _retold(entries)[0]
+
+
+def settings(entries: Sequence[Entry]) -> dict[int, Knobs]:
+    """Return how a log turned the knobs, by the first round of which it holds."""
+    return {entry.record.version: entry.record.knobs for entry in entries if isinstance(entry.record, KnobsTurned)}
 
 
 def commits(entries: Sequence[Entry]) -> list[Committed]:
@@ -71,7 +78,7 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 leases = {peer: kept[peer] if peer in kept else pool.take(quota) for peer, quota in each.items()}
                 more = {peer: pool.take(quota) for peer, quota in each.items()} if ahead else {}
                 begun = {}
-                announced.append(Announced(key.version, members, leases, base, more))
+                announced.append(Announced(key.version, members, leases, base, more, key))
             case RoundCommitted(who=who, result=result):
                 last = announced[-1]
                 committed.append(Committed(last, _marked(who, last.members), result))

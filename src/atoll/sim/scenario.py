@@ -172,6 +172,8 @@ class World:
     lines: list[Line] = field(default_factory=list)
     announced: int = 0
     committed: int = 0
+    parted: int = 0
+    """The newest version that was made in circles."""
     finished: bool = False
     remains: list[Remains] = field(default_factory=list)
     held: dict[int, dict[bytes, list[int]]] = field(default_factory=dict)
@@ -441,11 +443,15 @@ def _record(world: World, host: Host, line: bytes) -> None:
     match parsed.event:
         case journal.RoundAnnounced(version=version):
             world.announced = max(world.announced, version)
-        case journal.RoundCommitted(version=version):
+        case journal.RoundCommitted(version=version, circles=circles):
             world.committed = max(world.committed, version)
+            world.parted = max(world.parted, version if circles else 0)
             if world.scenario.remembers and version not in world.held:
                 world.held[version] = _held(world, version)
-        case journal.RoundApplied(version=version, anchor=anchor):
+        case (
+            journal.RoundApplied(version=version, anchor=anchor)
+            | journal.RoundPassedOver(version=version, anchor=anchor)
+        ):
             host.version, host.anchor = version, anchor
         case journal.RunFinished():
             world.finished = True

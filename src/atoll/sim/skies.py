@@ -8,6 +8,7 @@
     rift        partitions, one-way and two-way            doubt       crashes at single sends and syncs
     schism      voters that die while others campaign      drag        one machine that is slow for good
     relay       as one comes back, another dies in mid-exchange
+    helm        knobs are turned while lines and machines get slow and whoever turns them dies
 
 A family draws from random streams named after itself, so that changing one never moves another. Nothing is lost for
 good that the promises do not allow, whatever a family draws: `_bearable` sees to that for all of them.
@@ -49,17 +50,36 @@ from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
     AllGather,
+    Assign,
+    Auto,
     Blend,
+    Block,
+    Channel,
+    Circles,
     Delay,
     Delta,
+    Drawn,
+    E3m0,
     Every,
+    Feedback,
+    Forget,
+    Fp16,
+    Fp32,
     Fragments,
     Grad,
+    Lattice,
     Mean,
+    Merge,
+    Neighbours,
     OneRound,
     Overlap,
+    Params,
     Recipe,
+    Rung,
+    Sgd,
     Shift,
+    Stochastic,
+    TopK,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
@@ -95,6 +115,14 @@ OVERLAPS: tuple[Overlap, ...] = (
     OneRound(eager=False),
     OneRound(),
 )
+IN_CIRCLES = 0.15
+"""Part of the runs in which peers exchange in circles, each with weights of its own."""
+CIRCLES: tuple[Circles, ...] = (
+    Circles(pattern=Drawn(), all_every=4),
+    Circles(pattern=Lattice(side=2), all_every=3),
+    Circles(pattern=Lattice(side=3)),
+    Circles(pattern=Neighbours()),
+)
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
 COUNCIL = 5
@@ -115,7 +143,14 @@ def family_of(seed: int) -> str:
 
 
 @cache
-def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None, fragments: int = 0) -> Recipe:
+def _recipe(
+    name: str,
+    *,
+    gathers: bool = False,
+    overlap: Overlap | None = None,
+    fragments: int = 0,
+    circles: Circles | None = None,
+) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
     shipped = load_recipe(name)
     ((channel_name, channel),) = shipped.channel.items()
@@ -130,6 +165,10 @@ def _recipe(name: str, *, gathers: bool = False, overlap: Overlap | None = None,
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
+    if circles is not None and isinstance(channel.what, Delta):
+        outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
+        what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
+        channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=Merge(outer=outer))
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={channel_name: channel})
 
@@ -143,9 +182,10 @@ def run_of(
     gathers = not recipe and rng.random() < GATHERS
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
+    circles = rng.choice(CIRCLES) if not recipe and rng.random() < IN_CIRCLES else None
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments),
+        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, circles=circles),
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),
@@ -526,6 +566,62 @@ def relay(seed: int) -> Case:
     return _case("relay", seed, rng, peers, faults)
 
 
+def helm(seed: int) -> Case:
+    """Return a run whose knobs are turned while lines and machines get slow, and whoever turns them dies."""
+    rng = stream(seed, "helm")
+    peers = rng.randint(2, 5)
+    run = run_of(rng, peers, recipe="diloco")
+    faults: list[Fault] = []
+    for _ in range(rng.randint(2, 5)):
+        at_s = _time(rng)
+        for_s, place = _while(rng, at_s, 8.0), rng.choice((LEADER, rng.randrange(peers)))
+        match rng.randrange(4):
+            case 0 | 1:
+                faults.append(Crash(at_s=at_s, peer=place, restart_after_s=_while(rng, at_s, 2.0)))
+            case 2:
+                faults.append(SlowLink(at_s=at_s, peer=place, for_s=for_s, factor=round(2 ** rng.uniform(3, 7), 1)))
+            case _:
+                faults.append(SlowCompute(at_s=at_s, peer=place, for_s=for_s, factor=round(2 ** rng.uniform(1, 3), 1)))
+    if rng.random() < 0.5:
+        faults += storm(seed, peers, STORM_S, _POINTS)
+    machines = _machines(rng, peers, rate_bytes_s=rng.choice((2.5e4, 2.5e5)))
+    quick = tuple(replace(m, device=replace(m.device, flop_s=HELM_FASTER * m.device.flop_s)) for m in machines)
+    return _case("helm", seed, rng, peers, faults, run=replace(run, recipe=_steered(rng, run.recipe)), machines=quick)
+
+
+HELM_FASTER = 4.0
+"""Machines of a run whose knobs are turned are so much faster: there is more than one decision in a storm."""
+
+
+def _steered(rng: Random, recipe: Recipe) -> Recipe:
+    """Return a recipe whose knobs are turned: in forms of which a log tells all, or in those that leave something out.
+
+    The limits are about what exchanges here take, so that some are kept, some broken, and some change sides.
+    """
+    exact = rng.random() < 0.5
+    reconcile = rng.choice((Blend(), Shift())) if exact else Blend(keep=0.5)
+    late = Delay(steps=2, reconcile=reconcile) if rng.random() < 0.6 else Block()
+    half = Fp32() if exact and late != Block() else Fp16()  # of weights of one's own 16 bits round otherwise
+    ladder = [Rung(codec=Fp32(), steps=STEPS), Rung(codec=half, steps=2 * STEPS, overlap=late)]
+    if not exact:
+        sparse = TopK(keep=8, block=64, values=Stochastic(bits=4, block=64))
+        ladder += [
+            Rung(codec=E3m0(), steps=2 * STEPS, overlap=late),
+            Rung(codec=sparse, steps=3 * STEPS, result=Fp32(), route=AllGather()),
+        ]
+    ((name, channel),) = recipe.channel.items()
+    channel = replace(
+        channel,
+        when=Every(steps=rng.choice((1, 2, STEPS))),
+        what=Delta(residual=Forget() if exact else Feedback()),
+        merge=replace(channel.merge, outer=Sgd(lr=0.7, momentum=0.9, nesterov=True)),
+    )
+    rates = ((1, 0.5), (3, 0.75)) if rng.random() < 0.5 else ()
+    share = round(2 ** rng.uniform(-6, -1), 3)
+    control = Auto(ladder=tuple(ladder), share=share, least=rng.choice((1, 2)), outer_lr=rates)
+    return replace(recipe, channel={name: channel}, control=control)
+
+
 _POINTS = Weather(
     crashes=0.0, crash_points=1.0, pauses=0.0, partitions=0.0, slow_disks=0.0, slow_links=0.0, lossy_links=0.0,
     slow_computes=0.0, skews=0.0,
@@ -536,10 +632,11 @@ FAMILIES: dict[str, Family] = {
     family.__name__: family
     for family in (
         *(squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt, schism, drag, relay),
+        helm,
     )
 }
 _TURNS = (
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt", "crowd"),
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt"),
-    *("schism", "regent", "drag", "relay"),
+    *("schism", "regent", "drag", "relay", "helm"),
 )

@@ -10,45 +10,68 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from atoll.spec.knobs import delay_max, turned
 from atoll.spec.recipe import (
     BLOCK_MAX,
     BLOCK_MIN,
     GROUP_MAX,
     Accumulate,
     AdamW,
+    All,
     AllGather,
     Assign,
+    Auto,
     Bf16,
     Blend,
     Block,
     Buckets,
     Butterfly,
     BySpeed,
+    CentredClip,
     Channel,
     Codec,
     Constant,
     Cosine,
     Cyclic,
+    Dct,
     Delay,
     Delta,
+    Drawn,
     E3m0,
     Every,
     Feedback,
+    Forget,
     Fp16,
     Fp32,
     Fragments,
     Grad,
     Growing,
+    Inner,
     Int8,
+    Knobs,
     Lamb,
+    Lattice,
+    Mean,
+    MeanPresent,
+    MedianNormClip,
     Muon,
+    Neighbours,
     OneRound,
+    Outer,
+    Params,
+    Rda,
     Recipe,
     Sgd,
     Sign,
+    Significance,
+    SignSgd,
+    Sparse,
     Stochastic,
     TargetBatch,
+    Threshold,
     TopK,
+    Trimmed,
+    What,
     Work,
     Wsd,
 )
@@ -65,6 +88,8 @@ _BPE = re.compile(r"^bpe-([1-9][0-9]{2,6})$")
 _VOCABULARY_MIN = 260
 _SEED_MAX = 2**63 - 1
 FRAGMENTS_MAX = 1024
+DIMENSIONS_MAX = 8
+LADDER_MAX = 64
 _COUNT_MAX = 2**53  # beyond it a float, and so another program, could not tell two counts apart
 
 
@@ -163,6 +188,61 @@ def _recipe_rules(recipe: Recipe) -> Iterator[Rule]:
     for name, channel in recipe.channel.items():
         yield _named((*path, name), name)
         yield from _channel_rules((*path, name), channel, recipe.work)
+    if isinstance(recipe.control, Auto):
+        yield from _auto_rules(recipe, recipe.control)
+
+
+def _auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
+    """What a policy writes must be there to be written, and whatever it may choose must be a channel that runs."""
+    ((name, channel),) = recipe.channel.items()
+    path: KeyPath = ("recipe", "control")
+    at: KeyPath = ("recipe", "channel", name)
+    whole = isinstance(channel.when, Every)
+    said = "a policy turns the number of steps between exchanges of the whole model"
+    yield whole, (*at, "when"), said, 'choose { kind = "every", steps = ... }, or control = { kind = "none" }'
+    yield channel.common, (*at, "whom"), "a policy turns knobs for all alike", 'choose { kind = "all" }'
+    delta = isinstance(channel.what, Delta)
+    yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
+    said = "what an owner left out of one form of results does not fit another"
+    yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
+    said = "what a peer is ahead by does not survive a change of the exchange"
+    late = isinstance(channel.overlap, OneRound)
+    yield not late, (*at, "overlap"), said, 'choose { kind = "block" } or { kind = "delay", ... }'
+    grows = isinstance(recipe.work.quota, Growing)
+    said = "two would turn the number of steps: this and recipe.control"
+    yield not grows, ("recipe", "work", "quota"), said, "choose one of them"
+    yield 0 < auto.share < 1, (*path, "share"), f"{auto.share} is out of range", "it must be between 0 and 1"
+    yield _within((*path, "least"), auto.least, 1)
+    yield bool(auto.ladder), (*path, "ladder"), "is empty", "give at least one rung: a codec, and steps at most"
+    yield _within((*path, "ladder"), len(auto.ladder), 1, LADDER_MAX)
+    yield from _rate_rules((*path, "outer_lr"), channel, auto)
+    for number, rung in enumerate(auto.ladder):
+        on = (*path, "ladder", number)
+        yield _within((*on, "steps"), rung.steps, auto.least)
+        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(rung.codec, TopK)
+        said = "most of what is sent in this form is left out, and would be lost"
+        yield keeps, (*on, "codec"), said, 'set what.residual = { kind = "feedback" }'
+        if isinstance(rung.overlap, Delay):
+            yield _within((*on, "overlap", "steps"), rung.overlap.steps, 1, rung.steps - 1)
+        knobs = Knobs(rung=number, steps=rung.steps, delay=delay_max(rung, rung.steps))
+        for holds, where, what, hint in _channel_rules((), turned(recipe, knobs), recipe.work):
+            yield holds, (*on, *_on_rung(where)), what, hint
+
+
+def _on_rung(path: KeyPath) -> KeyPath:
+    """Return where a rung says what stands at a place of a channel."""
+    return path[1:] if path[:1] in (("what",), ("whom",), ("when",)) else path
+
+
+def _rate_rules(path: KeyPath, channel: Channel, auto: Auto) -> Iterator[Rule]:
+    rates = isinstance(channel.merge.outer, Sgd)
+    said = "only an outer optimizer of kind sgd has its rate turned"
+    yield rates or not auto.outer_lr, path, said, 'leave it out, or set merge.outer = { kind = "sgd", ... }'
+    counts = [count for count, _ in auto.outer_lr]
+    said = "numbers of members must rise from 1 on"
+    yield counts == sorted(set(counts)) and counts[:1] in ([], [1]), path, said, "for example [[1, 0.4], [2, 0.6]]"
+    for number, (_, lr) in enumerate(auto.outer_lr):
+        yield _above((*path, number, 1), lr)
 
 
 def _work_rules(work: Work) -> Iterator[Rule]:
@@ -191,10 +271,9 @@ def _work_rules(work: Work) -> Iterator[Rule]:
 def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
     yield from _when_rules(path, channel)
     yield from _optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
-    route = channel.whom.route
-    if isinstance(route, Butterfly):
-        yield _within((*path, "whom", "route", "group"), route.group, 2, GROUP_MAX)
+    yield from _whom_rules(path, channel)
     yield from _wire_rules(path, channel)
+    yield from _combine_rules((*path, "merge", "combine"), channel)
     yield from _overlap_rules(path, channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
@@ -210,6 +289,83 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
         case Delta():
             hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+        case Params():
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            yield not accumulates, (*path, "what"), "weights stay where they are: the inner work only accumulates", hint
+            exact = _is_exact(channel.what)
+            hint = 'choose codec { kind = "fp32" }, "fp16" or "bf16" without feedback, or exchange { kind = "delta" }'
+            yield exact, (*path, "what"), "weights as coarse as that are no model any more", hint
+            hint = 'choose { kind = "block" }, or exchange { kind = "delta" }'
+            said = "what a peer goes on with is known by how far it went, not by where it is"
+            yield isinstance(channel.overlap, Block), (*path, "overlap"), said, hint
+
+
+def _is_exact(what: What) -> bool:
+    """Return whether what arrives is what was sent but for rounding, all of it and at once."""
+    forgets = what.residual == what.owners == Forget()
+    return isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None and forgets
+
+
+def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    whom, path = channel.whom, (*path, "whom")
+    if isinstance(whom, All):
+        if isinstance(whom.route, Butterfly):
+            yield _within((*path, "route", "group"), whom.route.group, 2, GROUP_MAX)
+        return
+    yield _within((*path, "all_every"), whom.all_every, 0)
+    match whom.pattern:
+        case Lattice(side=side, dimensions=dimensions):
+            yield _within((*path, "pattern", "side"), side, 2, GROUP_MAX)
+            yield _within((*path, "pattern", "dimensions"), dimensions, 1, DIMENSIONS_MAX)
+        case Drawn(size=size):
+            yield _within((*path, "pattern", "size"), size, 2, GROUP_MAX)
+        case Neighbours(reach=reach):
+            yield _within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
+    yield from _circle_rules(path, channel)
+
+
+def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with models that differ from peer to peer."""
+    what, all_ = channel.what, 'or choose whom { kind = "all" }'
+    common = isinstance(what, Grad)
+    yield not common, path, "gradients are taken at one common anchor", f'exchange {{ kind = "params" }}, {all_}'
+    plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
+    said = "circles exchange whole models after a fixed number of steps, and wait for the result"
+    yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    mean = isinstance(channel.merge.combine, Mean)
+    said = "the last round of all is the mean of weights, and those of circles must come to the same"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }}, {all_}'
+    own = isinstance(channel.merge.outer, Assign | Sgd)
+    said = "an outer optimizer that counts its steps would count others than everybody's"
+    yield own, path, said, f'choose merge.outer of kind "assign" or "sgd", {all_}'
+    said = "in a round of all weights travel in the form of contributions, which is too coarse for that"
+    yield _is_exact(what), path, said, f'choose codec {{ kind = "fp32" }}, "fp16" or "bf16" without feedback, {all_}'
+
+
+def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Ways to combine, and which of them go with the route and the codec."""
+    combine = channel.merge.combine
+    gathers = isinstance(channel.whom.route, AllGather)
+    match combine:
+        case Mean():
+            return
+        case MeanPresent():
+            sparse = isinstance(channel.what.codec, Sparse)
+            said = "everybody sends everything: it is the mean"
+            yield sparse, path, said, 'choose { kind = "mean" }, or a codec that leaves something out, like "top-k"'
+        case Trimmed():
+            fits = 0 < combine.drop < 0.5
+            yield fits, (*path, "drop"), f"{combine.drop} is out of range", "it must be more than 0 and less than 0.5"
+        case MedianNormClip() | CentredClip():
+            said = f"an owner has chunks, of which a {combine.over} may be many: it cannot know its length"
+            hint = 'set over = "chunk", or whom.route = { kind = "all-gather" }'
+            yield gathers or combine.over == "chunk", (*path, "over"), said, hint
+        case Rda():
+            said = "an owner has chunks, of which a tensor may be many: it cannot know its length"
+            yield gathers, path, said, 'set whom.route = { kind = "all-gather" }'
+    if isinstance(combine, CentredClip):
+        yield _above((*path, "radius"), combine.radius)
+        yield _within((*path, "iterations"), combine.iterations, 1, 1000)
 
 
 def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -230,7 +386,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
     yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
-    linear = isinstance(channel.merge.outer, Assign | Sgd)
+    linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
     said = "counts its steps, of which every part has had another number"
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
 
@@ -260,6 +416,9 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             said = "how much of the mean is our own is known before it comes only where all weigh the same"
             yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
             linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
+            mean = isinstance(merge.combine, Mean)
+            said = "our own share can be taken back only from a mean"
+            yield mean or not eager, (*path, "eager"), said, 'set merge.combine.kind = "mean", or eager = false'
             said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
             hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'
             yield linear or not eager, (*path, "eager"), said, hint
@@ -274,6 +433,9 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield _within((*path, "residual", "decay"), what.residual.decay, 0, 1)
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
+    if what.transform is not None:
+        yield from _transform_rules((*path, "transform"), channel, what.transform)
+    yield from _threshold_rules(path, what)
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
     said = "the mean of sparse contributions is not as sparse: most would be lost"
@@ -288,6 +450,34 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
+    """What is sent if it is large enough, and what that can be compared with."""
+    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
+    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    gradients = isinstance(what, Grad)
+    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
+    said = "true, but a gradient does not shrink with the rate"
+    yield not (scaled and gradients), (*path, "codec", "scaled"), said, "set it to false"
+    if isinstance(what.codec, Significance):
+        hint = 'choose { kind = "threshold", least = ... }'
+        said = "frequencies have no weights of their own to be compared with"
+        yield what.transform is None, (*path, "codec"), said, f"leave transform out, or {hint}"
+        said = "a gradient is not yet the change of a weight that it could be a part of"
+        yield not gradients, (*path, "codec"), said, f'exchange {{ kind = "delta" }}, or {hint}'
+
+
+def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
+    yield _within((*path, "tile"), transform.tile, 2, 256)
+    combine = channel.merge.combine
+    apart = isinstance(combine, Rda) or (isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor")
+    said = "frequencies lie tile by tile, not tensor by tensor as this way to combine needs them"
+    yield not apart, path, said, 'leave it out, or set merge.combine = { kind = "mean" }'
+    eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
+    said = "what a peer is ahead by is made of values, its contribution of frequencies"
+    yield not eager, path, said, "leave it out, or set overlap.eager = false"
 
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
@@ -306,11 +496,14 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
             yield _within((*path, "keep"), codec.keep, 1, codec.block)
             yield from _codec_rules((*path, "values"), codec.values)
+        case Threshold() | Significance():
+            yield _within((*path, "least"), codec.least, 0)
+            yield from _codec_rules((*path, "values"), codec.values)
         case Fp32() | Fp16() | Bf16():
             pass
 
 
-def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assign | Accumulate) -> Iterator[Rule]:
+def _optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
     match optimizer:
         case AdamW() | Lamb():
             yield _above((*path, "lr"), optimizer.lr)
@@ -323,6 +516,9 @@ def _optimizer_rules(path: KeyPath, optimizer: AdamW | Lamb | Sgd | Muon | Assig
             yield _below_one((*path, "momentum"), optimizer.momentum)
             real = optimizer.momentum > 0 or not optimizer.nesterov
             yield real, (*path, "nesterov"), "is true without momentum", "set momentum, for example 0.9"
+        case SignSgd():
+            yield _above((*path, "lr"), optimizer.lr)
+            yield _within((*path, "weight_decay"), optimizer.weight_decay, 0)
         case Muon():
             yield _above((*path, "lr"), optimizer.lr)
             yield _below_one((*path, "momentum"), optimizer.momentum)

@@ -138,7 +138,26 @@ class TopK(Axis, tag="top-k"):
     values: Quantiser = Fp32()
 
 
-Codec = Quantiser | TopK
+class Threshold(Axis, tag="threshold"):
+    """Only what is at least so large; how many that are differs from chunk to chunk, and from round to round."""
+
+    least: float
+    scaled: bool = False
+    """True: times the schedule's factor, so that what counts as large shrinks with the steps that it is made of."""
+    values: Quantiser = Fp32()
+
+
+class Significance(Axis, tag="significance"):
+    """Only what is at least such a part of the weight it is to change (Gaia's filter)."""
+
+    least: float = 0.01
+    """In the first round; divided by the square root of the round's number in later ones."""
+    values: Quantiser = Fp32()
+
+
+Sparse = TopK | Threshold | Significance
+"""What sends some values only."""
+Codec = Quantiser | Sparse
 
 
 class Forget(Axis, tag="forget"):
@@ -155,10 +174,19 @@ class Feedback(Axis, tag="feedback"):
 Residual = Forget | Feedback
 
 
+class Dct(Axis, tag="dct"):
+    """The frequencies of each tile of a tensor (orthonormal cosine transform) in place of its values."""
+
+    tile: int = 64
+    """Elements along a side of a tile, at most: the largest divisor of the tensor's own side up to this."""
+
+
 class _Quantity(Axis):
     """Something to exchange, and its form on the wire."""
 
     codec: Codec = Fp32()
+    transform: Dct | None = None
+    """What the codec is given, and what results are made of; none: values themselves."""
     residual: Residual = Forget()
     result: Codec | None = None
     """The form of what contributions are merged into; none: the same as theirs."""
@@ -178,7 +206,11 @@ class Grad(_Quantity, tag="grad"):
     """The mean gradient of the steps since the last exchange, taken at the anchor."""
 
 
-What = Delta | Grad
+class Params(_Quantity, tag="params"):
+    """The local weights themselves."""
+
+
+What = Delta | Grad | Params
 
 
 # whom: which peers, by which route
@@ -208,7 +240,44 @@ class All(Axis, tag="all"):
     route: Route = Butterfly()
 
 
-Whom = All
+class Lattice(Axis, tag="lattice"):
+    """Members have places on a lattice of so many dimensions: a round is along one of them, the next along the next."""
+
+    side: int
+    """Members along a dimension: those of a circle, at most; fewer where fewer have places enough."""
+    dimensions: int = 2
+    """At least; more where there are more members than places."""
+
+
+class Drawn(Axis, tag="drawn"):
+    """By lot, drawn anew for every round; who is over makes a circle larger."""
+
+    size: int = 2
+
+
+class Neighbours(Axis, tag="neighbours"):
+    """In a ring, everybody with those next to it on either side: each takes from a circle of its own."""
+
+    reach: int = 1
+
+
+Pattern = Lattice | Drawn | Neighbours
+
+
+class Circles(Axis, tag="circles"):
+    """A few members with each other, others among themselves: each keeps a model of its own, and these stay near."""
+
+    pattern: Pattern
+    all_every: int = 0
+    """Every so many rounds all members take the mean of all; 0: in the last round only, which makes the run's model."""
+
+    @property
+    def route(self) -> Route:
+        """Return how a circle exchanges: its members own shares, as all do in a round of all."""
+        return Butterfly()
+
+
+Whom = All | Circles
 
 
 # merge: how contributions are weighed, combined and applied
@@ -244,20 +313,67 @@ class Lamb(Axis, tag="lamb"):
     weight_decay: float = 0.01
 
 
-class Mean(Axis, tag="mean"):
-    """Weighted mean over the contributors."""
+class SignSgd(Axis, tag="sign-sgd"):
+    """Steps of the same size in every coordinate, against the sign."""
+
+    lr: float
+    weight_decay: float = 0.0
+
+
+class _Combiner(Axis):
+    """A way to make one of many contributions."""
 
     weights: Literal["uniform", "samples"] = "uniform"
 
 
-Outer = Assign | Sgd | AdamW | Lamb
+class Mean(_Combiner, tag="mean"):
+    """Weighted mean over the contributors."""
+
+
+class MeanPresent(_Combiner, tag="mean-present"):
+    """Weighted mean of each coordinate over those contributors that sent it."""
+
+
+class Trimmed(_Combiner, tag="trimmed"):
+    """Weighted mean of each coordinate without its largest and its smallest values."""
+
+    drop: float = 0.25
+    """So many of the contributors at either end, rounded up; of one or two nobody can be told apart, nor dropped."""
+
+
+Over = Literal["chunk", "tensor", "whole"]
+"""What a length is of: one chunk, which its owner has; one tensor, or all of a round, for those who have everything."""
+
+
+class MedianNormClip(_Combiner, tag="median-norm-clip"):
+    """Weighted mean of contributions, those longer than the median made as long as that."""
+
+    over: Over = "tensor"
+
+
+class CentredClip(_Combiner, tag="centred-clip"):
+    """The centre from which contributions, none counted as farther than a radius, pull evenly (CenteredClip)."""
+
+    radius: float = 1.0
+    """In lengths of the median contribution."""
+    iterations: int = 20
+    over: Over = "whole"
+
+
+class Rda(_Combiner, tag="rda"):
+    """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean."""
+
+
+Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
+
+Outer = Assign | Sgd | SignSgd | AdamW | Lamb
 
 
 class Merge(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Combine contributions, then move the anchor."""
 
     outer: Outer
-    combine: Mean = Mean()
+    combine: Combine = Mean()
     scheduled: bool = False
     """True when the local schedule's factor also scales the outer learning rate (gradients need this)."""
 
@@ -316,7 +432,16 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     overlap: Overlap = Block()
     late: Discard = Discard()
     home: Replicated = Replicated()
-    consistency: Literal["common"] = "common"
+
+    @property
+    def common(self) -> bool:
+        """Return whether all members have the same model after every round."""
+        return isinstance(self.whom, All)
+
+    def group_max(self, members: int) -> int:
+        """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
+        route = self.whom.route
+        return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
 
 
 # work: what happens between exchanges
@@ -409,11 +534,58 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     quota: Quota = Same()
 
 
+# control: who turns the knobs while a run goes on
+
+
+class Nobody(Axis, tag="none"):
+    """Everything stays as the recipe has it."""
+
+
+class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A form that the exchange may take, and how rare and how late it may be in that form."""
+
+    codec: Codec
+    steps: int
+    """Local steps between two exchanges at most."""
+    result: Codec | None = None
+    route: Route = Butterfly()
+    overlap: Block | Delay = Block()
+    """Whether results may come late: then by so many steps at most, and no more than exchanges take."""
+
+
+class Auto(Axis, tag="auto"):
+    """The broker does: it measures rounds, and climbs the ladder no farther than exchanges take too much of them."""
+
+    ladder: tuple[Rung, ...]
+    """From what is best for the model to what is fewest bytes."""
+    share: float = 0.1
+    """Of a round's time the exchange may take so much."""
+    least: int = 10
+    """Local steps between two exchanges at least."""
+    outer_lr: tuple[tuple[int, float], ...] = ()
+    """From so many members on, the outer optimizer has this rate; empty: the one it is given."""
+
+
+Control = Nobody | Auto
+
+
+class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a policy writes: everything else of a channel stays as the recipe has it."""
+
+    rung: int
+    steps: int
+    delay: int = 0
+    """Steps that results come late by; 0: they are waited for."""
+    lr: float = 0.0
+    """Of the outer optimizer; 0: as the recipe has it."""
+
+
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How to train together."""
 
     work: Work
     channel: dict[str, Channel]
+    control: Control = Nobody()
     about: str = ""
     """One line for `atoll recipes`."""
     paper: str = ""

@@ -4,10 +4,10 @@ A run file is written for one recipe. Under another one, what describes the work
 is the other recipe's own:
 
     stays     batch, micro-batch and clipping; the schedule's numbers, where both have the same kind, else its warm-up;
-              steps between exchanges, for recipes that take more than one (up to a multiple of their fragments; a
-              delay is no longer than a round then); numbers of the optimizer that steps on gradients, where both use
-              the same kind (it is the inner one, or the outer one of recipes that exchange gradients; Muon's AdamW
-              counts too)
+              steps between exchanges, for recipes that take more than one and do not find them by themselves (up to a
+              multiple of their fragments; a delay is no longer than a round then); numbers of the optimizer that
+              steps on gradients, where both use the same kind (it is the inner one, or the outer one of recipes that
+              exchange gradients; Muon's AdamW counts too)
     theirs    what is exchanged, in which form, with whom, and how it moves the anchor
 
 The recipe that the run file itself starts from keeps everything the file says. `--set` changes the run file, so of the
@@ -31,6 +31,7 @@ from atoll.spec.recipe import (
     AdamW,
     All,
     Assign,
+    Auto,
     Blend,
     Block,
     Delay,
@@ -40,6 +41,7 @@ from atoll.spec.recipe import (
     Mean,
     Merge,
     Muon,
+    Nobody,
     Recipe,
     TargetBatch,
 )
@@ -66,6 +68,8 @@ def variants(path: Path, recipes: Sequence[str], overrides: Sequence[str] = ()) 
     for label in labels:
         if labels.count(label) > 1:
             raise SpecError(f"--recipes: '{label}' is named twice", hint="name each recipe once")
+        if label == SOLO:
+            raise SpecError(f"--recipes: '{SOLO}' is what one peer alone is called", hint="give the file another name")
     sets = _sorted_out(overrides, [*labels, SOLO])
     return [
         Variant(label, _under(path, recipe, sets[""], sets[label]))
@@ -81,7 +85,7 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
     channel = replace(channel, when=Every(steps=channel.when.round_steps), overlap=Block())
     if not isinstance(run.recipe.work.inner, Accumulate):  # all of one delta, nothing left out: plain training
         channel = replace(channel, what=Delta(), whom=All(), merge=Merge(outer=Assign(), combine=Mean()))
-    return Variant(SOLO, replace(run, recipe=replace(run.recipe, channel={name: channel})))
+    return Variant(SOLO, replace(run, recipe=replace(run.recipe, channel={name: channel}, control=Nobody())))
 
 
 def round_tokens(run: Run, peers: int) -> int:
@@ -185,19 +189,23 @@ def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
 
 
 def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
+    """Keep the steps between exchanges, unless a round of the other is one step; a delay ends with its round."""
     (own_name,), ((name, channel),) = own.channel, other.channel.items()
     steps = _dig(table, ("channel", own_name, "when", "steps"))
+    if not isinstance(steps, int) or isinstance(other.control, Auto):
+        return  # it begins with few, to measure, and finds the rest
     match channel.when:
-        case Fragments(count=count) if isinstance(steps, int):
-            steps = -(-steps // count) * count
-            most = steps // count
-        case Every(steps=theirs) if isinstance(steps, int) and theirs > 1:
-            blends = isinstance(channel.overlap, Delay) and isinstance(channel.overlap.reconcile, Blend)
-            most = steps - blends
+        case Fragments(count=count):
+            steps = -(-steps // count) * count  # all rounds have as many
+            round_steps = steps // count
+        case Every(steps=theirs) if theirs > 1:
+            round_steps = steps
         case _:
             return
     _put(kept, ("channel", name, "when", "steps"), steps)
     if isinstance(channel.overlap, Delay):
+        blends_all = isinstance(channel.when, Every) and isinstance(channel.overlap.reconcile, Blend)
+        most = round_steps - blends_all  # blended in with the last step, the next delta would be of no step
         _put(kept, ("channel", name, "overlap", "steps"), max(1, min(channel.overlap.steps, most)))
 
 

@@ -16,14 +16,18 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Block
+from atoll.spec.recipe import Auto, Block, Channel, Circles
 from atoll.spec.run import Run, canonical, identity
+from atoll.swarm.circles import of_all
+from atoll.swarm.control import observe, turn
 from atoll.swarm.log import (
+    CIRCLES,
     CouncilChanged,
     Entry,
     EpochStarted,
     History,
     Key,
+    KnobsTurned,
     OpenRound,
     Record,
     RosterChanged,
@@ -66,6 +70,7 @@ from atoll.swarm.state import (
     Heard,
     Logged,
     Note,
+    Pace,
     Presence,
     Said,
     Tell,
@@ -99,6 +104,7 @@ def take_office(
     *,
     cold: bool = True,
     bulks: tuple[Bulk, ...] = (WHOLE,),
+    rungs: tuple[Bulk, ...] = (),
     plan: Plan | None = None,
 ) -> tuple[Broker, list[Action]]:
     """Return a broker that starts in a new term from what is committed of the log, and its first act.
@@ -117,6 +123,7 @@ def take_office(
         cold=cold,
         tokens_per_sample=tokens_per_sample,
         bulks=bulks,
+        rungs=rungs,
         plan=plan,
         history=history,
         away_s=away_s,
@@ -226,7 +233,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
     broker = replace(broker, history=apply(before, entry))
     actions: list[Action] = [Tell(peer, Append((entry,))) for peer in sorted(broker.present)]
     if entry.term != broker.term:
-        return _inherit(broker), actions
+        return _inherit(broker, entry.record), actions
     broker = replace(broker, pending=False)
     match entry.record:
         case EpochStarted(epoch=epoch):
@@ -239,6 +246,8 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             actions += _council_notes(before, broker.history)
         case SettingsChanged(run=settings):
             broker = replace(broker, run=decode_run(settings))
+        case KnobsTurned():
+            broker = _turned(broker)
         case RoundAnnounced():
             assert broker.history.open is not None
             broker, plan = open_round(replace(broker, announced=True), broker.history.open, now_s)
@@ -248,7 +257,9 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             assert broker.history.last is not None
             absent = set(before.open.members).difference(broker.history.last.contributors)
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
-            broker = replace(broker, round=None, missed=missed)
+            measures = isinstance(broker.run.recipe.control, Auto) and broker.announced
+            closed = broker.round if measures else None
+            broker = replace(broker, round=None, missed=missed, closed=closed, closed_s=now_s)
         case RoundVoided():
             broker = replace(broker, round=None)
         case _:
@@ -256,8 +267,15 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
     return broker, actions
 
 
-def _inherit(broker: Broker) -> Broker:
+def _turned(broker: Broker) -> Broker:
+    """Forget what rounds took before knobs were turned: the next ones are others."""
+    return replace(broker, quotas={}, pace=Pace(), measured=(), closed=None)
+
+
+def _inherit(broker: Broker, record: Record) -> Broker:
     """Take over what an earlier broker wrote and we find committed: whoever it names is waited for like the others."""
+    if isinstance(record, KnobsTurned):
+        broker = replace(_turned(broker), before=None)
     known = (m for m in broker.history.members if m not in broker.present and m not in broker.away_s)
     broker = replace(broker, away_s=broker.away_s | dict.fromkeys(known, broker.started_s))
     return replace(broker, run=decode_run(broker.history.settings)) if broker.history.settings else broker
@@ -381,17 +399,24 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     base = _base(broker, ready)
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
         return broker, []
+    broker = observe(broker, now_s)
+    broker, turning = turn(broker)
+    if turning is not None:
+        return _write(broker, turning)
     version = history.version + 1
-    key = Key(broker.channel, version, unit=broker.run.recipe.channel[broker.channel].when.unit(version))
+    key = Key(broker.channel, version, unit=broker.setting.when.unit(version))
     broker, quotas, notes = quotas_of(broker, key, ready)
-    ahead = overlaps(broker.run) and not _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
+        key = replace(key, scope=CIRCLES)
+    ahead = overlaps(broker.setting) and not last
     broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead))
     return broker, [*notes, *actions]
 
 
-def overlaps(run: Run) -> bool:
+def overlaps(channel: Channel) -> bool:
     """Return whether members go on working while a round is exchanged."""
-    return not isinstance(next(iter(run.recipe.channel.values())).overlap, Block)
+    return not isinstance(channel.overlap, Block)
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:
@@ -410,12 +435,16 @@ def _ready(broker: Broker) -> tuple[bytes, ...]:
 def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
     """Return the digest of the newest anchor that most report, our own in a tie; None while too few stand there.
 
+    Empty where each has an anchor of its own, after a round of circles.
+
     Too few: neither our own member nor more than half of those who would take part.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
     digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
     if broker.me not in digests and 2 * sum(p in digests for p in ready) <= len(ready):
         return None
+    if broker.history.last is not None and broker.history.last.circles:
+        return ""  # everybody has its own
     counts = Counter(digests.values())
     most = [digest for digest, count in counts.items() if count == max(counts.values())]
     return digests[broker.me] if digests.get(broker.me) in most else min(most)

@@ -12,6 +12,10 @@ Chunk c has its root in group c modulo the number of groups, so roots are spread
     group 1  --parts-->  root                                                 -->  group 1
 
 Where everybody gathers everything, each owner gets all parts and reduces them for itself; nothing is returned.
+
+In a round of circles each of them is such a group by itself: its owners make its result and return it to who takes from
+it, and nothing goes from one circle to another. Sums and results are named by cells, (group, chunk); where groups
+make one result together its group is 0.
 """
 
 from __future__ import annotations
@@ -20,11 +24,14 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from atoll.swarm.circles import Circle, circle_of
 from atoll.swarm.messages import Contribution, set_id, whole_id
 from atoll.swarm.shares import Shard, group_slices
 
 Settled = Sequence[int | None]
 """The serial of each member's contribution; None: it is not in."""
+Cell = tuple[int, int]
+"""A chunk in a group: (group, chunk)."""
 
 
 class Sets(NamedTuple):
@@ -38,19 +45,39 @@ class Sets(NamedTuple):
 class Layout:
     """The routes of one plan."""
 
-    def __init__(self, shards: Sequence[Shard], members: Sequence[bytes], *, gather: bool = False) -> None:
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        members: Sequence[bytes],
+        *,
+        gather: bool = False,
+        circles: Sequence[Circle] = (),
+    ) -> None:
         self.gather = gather
+        self.circles = circles
         self.chunks = max(shard.first + shard.count for shard in shards)
         self.owners = tuple(dict.fromkeys(shard.owner for shard in shards))
         count = 1 if gather else 1 + max(shard.group for shard in shards)
-        self.groups = group_slices(members, count)
+        self.groups = tuple(circle.givers for circle in circles) or group_slices(members, count)
+        """Whose contributions are added up together."""
+        self._members = members
+        self._takers = tuple(frozenset(circle.takers) for circle in circles) or tuple(map(frozenset, self.groups))
         self._shards = shards
         self._last: tuple[Settled, Sets] | None = None
 
+    @property
+    def joined(self) -> bool:
+        """Return whether what groups make has still to be brought together."""
+        return len(self.groups) > 1 and not self.circles
+
     @cached_property
-    def group_of(self) -> dict[bytes, int]:
-        """Return each member's group."""
-        return {peer: number for number, group in enumerate(self.groups) for peer in group}
+    def _gives(self) -> dict[bytes, frozenset[int]]:
+        """Return the groups that each member gives its contribution to."""
+        gives: dict[bytes, list[int]] = {}
+        for number, group in enumerate(self.groups):
+            for peer in group:
+                gives.setdefault(peer, []).append(number)
+        return {peer: frozenset(numbers) for peer, numbers in gives.items()}
 
     @cached_property
     def _owner(self) -> list[list[bytes]]:
@@ -61,92 +88,105 @@ class Layout:
         return table
 
     @cached_property
-    def _units(self) -> dict[bytes, list[tuple[int, int]]]:
-        units: dict[bytes, list[tuple[int, int]]] = {owner: [] for owner in self.owners}
+    def _units(self) -> dict[bytes, list[Cell]]:
+        units: dict[bytes, list[Cell]] = {owner: [] for owner in self.owners}
         for shard in sorted(self._shards, key=lambda shard: (shard.group, shard.first)):
             group = 0 if self.gather else shard.group
             units[shard.owner] += [(group, index) for index in shard.chunks]
         return units
 
-    def units(self, owner: bytes) -> list[tuple[int, int]]:
-        """Return the sums an owner makes: (group, chunk), in order."""
+    def units(self, owner: bytes) -> list[Cell]:
+        """Return the sums an owner makes, in order."""
         return self._units.get(owner, [])
 
-    @cached_property
-    def _indexes(self) -> dict[bytes, frozenset[int]]:
-        return {owner: frozenset(index for _, index in units) for owner, units in self._units.items()}
+    def result(self, unit: Cell) -> Cell:
+        """Return what the result is called that a sum goes into."""
+        return unit if self.circles else (0, unit[1])
 
-    def indexes(self, owner: bytes) -> frozenset[int]:
-        """Return the chunks an owner has to do with, in whatever group."""
-        return self._indexes.get(owner, frozenset())
+    @cached_property
+    def _results(self) -> dict[bytes, frozenset[Cell]]:
+        return {owner: frozenset(map(self.result, units)) for owner, units in self._units.items()}
+
+    def results(self, owner: bytes) -> frozenset[Cell]:
+        """Return the results an owner has to do with, made by itself or not."""
+        return self._results.get(owner, frozenset())
 
     def parts(self, owner: bytes, contributor: bytes) -> list[int]:
         """Return the chunks of a contribution that an owner gets."""
-        group = self.group_of.get(contributor)
-        return [index for number, index in self.units(owner) if number == group]
+        gives = self._gives.get(contributor, frozenset())
+        return list(dict.fromkeys(index for number, index in self.units(owner) if number in gives))
 
     def owners_for(self, contributor: bytes) -> list[bytes]:
         """Return everybody whom a contributor brings something."""
         return [owner for owner in self.owners if self.parts(owner, contributor)]
 
     def root(self, index: int) -> bytes:
-        """Return who makes the result of a chunk; there is no one root where everybody gathers everything."""
+        """Return who makes the one result of a chunk; there is none where everybody gathers, or in circles."""
         assert not self.gather
+        assert not self.circles
         return self._owner[index % len(self.groups)][index]
 
     @cached_property
-    def _roots(self) -> dict[bytes, list[int]]:
+    def _roots(self) -> dict[bytes, list[Cell]]:
+        own = self.gather or bool(self.circles)
         return {
-            owner: [index for index in sorted(indexes) if self.gather or self.root(index) == owner]
-            for owner, indexes in self._indexes.items()
+            owner: [unit for unit in sorted(results) if own or self.root(unit[1]) == owner]
+            for owner, results in self._results.items()
         }
 
-    def roots(self, owner: bytes) -> list[int]:
-        """Return the chunks whose result an owner makes, in order."""
+    def roots(self, owner: bytes) -> list[Cell]:
+        """Return the results that an owner makes, in order."""
         return self._roots.get(owner, [])
 
-    def sums(self, owner: bytes) -> dict[bytes, list[tuple[int, int]]]:
-        """Return what an owner passes up, and to whom: nothing where there is one group only."""
-        up: dict[bytes, list[tuple[int, int]]] = {}
-        if len(self.groups) > 1:
+    def sums(self, owner: bytes) -> dict[bytes, list[Cell]]:
+        """Return what an owner passes up, and to whom: nothing where there is one group only, or circles."""
+        up: dict[bytes, list[Cell]] = {}
+        if self.joined:
             for group, index in self.units(owner):
                 if self.root(index) != owner:
                     up.setdefault(self.root(index), []).append((group, index))
         return up
 
-    def returns(self, owner: bytes) -> dict[bytes, set[int]]:
-        """Return which chunks an owner returns to whom: to its group's members, and as root to the other owners."""
+    def returns(self, owner: bytes) -> dict[bytes, set[Cell]]:
+        """Return which results an owner returns to whom: to its group's members, and as root to the other owners."""
         if self.gather:
             return {}
         groups = dict.fromkeys(group for group, _ in self.units(owner))
-        members = [peer for group in groups for peer in self.groups[group]]
-        others = self.owners if len(self.groups) > 1 else ()
-        to = {peer: self.returned(owner, peer) for peer in dict.fromkeys((*members, *others))}
-        return {peer: chunks for peer, chunks in to.items() if chunks}
+        takers = [peer for group in groups for peer in sorted(self._takers[group])]
+        others = self.owners if self.joined else ()
+        to = {peer: self.returned(owner, peer) for peer in dict.fromkeys((*takers, *others))}
+        return {peer: results for peer, results in to.items() if results}
 
-    def returned(self, owner: bytes, to: bytes) -> set[int]:
-        """Return the chunks that an owner returns to one peer."""
+    def returned(self, owner: bytes, to: bytes) -> set[Cell]:
+        """Return the results that an owner returns to one peer."""
         if self.gather or owner == to:
             return set()
-        theirs = set(self.parts(owner, to))
-        if len(self.groups) > 1:
-            theirs |= {index for index in self.roots(owner) if index in self.indexes(to)}
+        theirs = {self.result(unit) for unit in self.units(owner) if self.takes(to, unit[0])}
+        if self.joined:
+            theirs |= {unit for unit in self.roots(owner) if unit in self.results(to)}
         return theirs
 
-    def set_of(self, settled: Settled) -> bytes:
-        """Return the name of a set of contributions, as results carry it."""
-        return self.sets(settled).name
+    def takes(self, peer: bytes, group: int) -> bool:
+        """Return whether a peer applies what a group makes."""
+        return peer in self._takers[group]
+
+    def set_of(self, settled: Settled, unit: Cell) -> bytes:
+        """Return the name of the set of contributions in a result."""
+        sets = self.sets(settled)
+        return sets.names[unit[0]] if self.circles else sets.name
+
+    def set_for(self, settled: Settled, taker: bytes) -> bytes:
+        """Return the name of the set of contributions in the result that a peer applies."""
+        sets = self.sets(settled)
+        number = circle_of(self.circles, taker)
+        return sets.name if number is None else sets.names[number]
 
     def sets(self, settled: Settled) -> Sets:
         """Return a set of contributions group by group; the last one asked for is remembered."""
         if self._last is None or self._last[0] != settled:
-            serials = iter(settled)
+            serials = dict(zip(self._members, settled, strict=True))
             within = [
-                tuple(
-                    Contribution(peer, serial)
-                    for peer, serial in zip(group, serials, strict=False)
-                    if serial is not None
-                )
+                tuple(Contribution(peer, serial) for peer in group if (serial := serials[peer]) is not None)
                 for group in self.groups
             ]
             names = [set_id(part) for part in within]
@@ -155,6 +195,8 @@ class Layout:
 
 
 @lru_cache(8)
-def layout_of(shards: tuple[Shard, ...], members: tuple[bytes, ...], gather: bool) -> Layout:
+def layout_of(
+    shards: tuple[Shard, ...], members: tuple[bytes, ...], gather: bool, circles: tuple[Circle, ...] = ()
+) -> Layout:
     """Return the routes of a plan, made once, however often it is asked for and by however many peers of a process."""
-    return Layout(shards, members, gather=gather)
+    return Layout(shards, members, gather=gather, circles=circles)

@@ -14,6 +14,7 @@ from atoll.swarm.log import (
     ClosedRound,
     EpochStarted,
     History,
+    KnobsTurned,
     OpenRound,
     Record,
     RoundAnnounced,
@@ -39,6 +40,8 @@ def event_of(
             assert before.open is not None
             returned = _pairs(lease.give_back((), [before.open.ranges]))
             return journal.RoundVoided(channel=key.channel, version=key.version, returned=returned)
+        case KnobsTurned() as turn:
+            return _turned(turn)
         case EpochStarted(epoch=epoch, broker=broker):
             return journal.EpochStarted(epoch=epoch, broker=short(broker))
         case RunFinished():
@@ -46,6 +49,19 @@ def event_of(
             return journal.RunFinished(version=before.version, samples=before.samples, tokens=tokens)
         case _:
             return None
+
+
+def _turned(turn: KnobsTurned) -> journal.KnobsTurned:
+    knobs = turn.knobs
+    return journal.KnobsTurned(
+        channel=turn.channel,
+        version=turn.version,
+        steps=knobs.steps,
+        rung=knobs.rung,
+        delay=knobs.delay,
+        lr=knobs.lr,
+        why=turn.why,
+    )
 
 
 def _announced(opened: OpenRound) -> journal.RoundAnnounced:
@@ -73,6 +89,7 @@ def _committed(
         samples=samples,
         tokens=samples * tokens_per_sample,
         result=closed.result,
+        circles=list(closed.circles),
         round_s=round_s,
         counted=_pairs(counted),
         returned=_pairs(closed.returned),

@@ -2,7 +2,7 @@
 
 The council writes it, everybody reads it. A record is durable before anybody hears of it. `apply` is the
 only way a record takes effect, so two peers with the same prefix have the same history. Records name
-rounds by a key (channel, version, scope, unit); today's only scope is "all" and only unit is "model".
+rounds by a key (channel, version, scope, unit): whether all exchange with all or in circles, and what.
 """
 
 from __future__ import annotations
@@ -19,10 +19,16 @@ from atoll.errors import LocalError, PeerError, SpecError
 from atoll.net.identity import verify
 from atoll.net.transport import PeerId
 from atoll.spec.load import decode_run
+from atoll.spec.recipe import Knobs
 from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
+
+ALL, CIRCLES = "all", "circles"
+"""Scopes: all members together, or each with those of its circle."""
+WHY_CHARS_MAX = 1000
+"""Words that a record may have for people."""
 
 
 class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -30,7 +36,7 @@ class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
 
     channel: str
     version: int
-    scope: str = "all"
+    scope: str = ALL
     unit: str = "model"
 
 
@@ -80,6 +86,17 @@ class SettingsChanged(Struct, frozen=True, tag="settings", forbid_unknown_fields
     signature: bytes
 
 
+class KnobsTurned(Struct, frozen=True, tag="knobs", forbid_unknown_fields=True):
+    """From a round on the channel is another: for everybody, since it is here before the round is announced."""
+
+    channel: str
+    version: int
+    """The first round of which it holds."""
+    knobs: Knobs
+    why: str
+    """What was measured and what follows from it, in words."""
+
+
 class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields=True):
     """A round began: who takes part, on how many samples, from which anchor; on which follows from the log before."""
 
@@ -89,7 +106,7 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     quotas: tuple[int, ...]
     """Samples for each who takes part, in that order; a single number holds for all."""
     base: str
-    """Digest of the anchor that the round starts from."""
+    """Digest of the anchor that the round starts from; empty: each member has its own."""
     roster: int
     ahead: bool = False
     """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
@@ -102,6 +119,9 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     who: bytes
     """A bit for each member of the round."""
     result: str
+    """The root over its chunks' digests, or over the roots of its circles."""
+    circles: tuple[str, ...] = ()
+    """The root of each circle's result, where the round was in circles; empty: nobody gave anything to it."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -120,6 +140,7 @@ Record = (
     | EpochStarted
     | RosterChanged
     | SettingsChanged
+    | KnobsTurned
     | RoundAnnounced
     | RoundCommitted
     | RoundVoided
@@ -182,6 +203,7 @@ class ClosedRound(Struct, frozen=True):
     result: str
     returned: Lease = ()
     """What its other members had leased, sorted and joined."""
+    circles: tuple[str, ...] = ()
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -208,6 +230,10 @@ class History(Struct, frozen=True, kw_only=True):
     """The last round, while what its members went on with is theirs."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
+    announced: int = 0
+    """The newest round that was ever announced, given up or not."""
+    turned: tuple[KnobsTurned, ...] = ()
+    """How knobs were turned, in order of rounds."""
     samples: int = 0
     """Samples in committed contributions."""
     finished: bool = False
@@ -239,6 +265,8 @@ def apply(history: History, entry: Entry) -> History:
             return _change_roster(history, change)
         case SettingsChanged(run=run):
             return replace(history, settings=run)
+        case KnobsTurned() as turn:
+            return _turn(history, turn)
         case RoundAnnounced() as announced:
             return _announce(history, announced)
         case RoundCommitted() as committed:
@@ -268,6 +296,21 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     return replace(history, roster=change.version, members=members)
 
 
+def _turn(history: History, turn: KnobsTurned) -> History:
+    """Turn knobs between two rounds; what was once announced, though in vain, stays as it was announced."""
+    _must(history.open is None, "knobs are turned while a round is open")
+    _must(turn.version == history.version + 1, "knobs are turned out of turn")
+    _must(turn.version > history.announced, "knobs are turned for a round that was announced before")
+    _must(len(turn.why) <= WHY_CHARS_MAX, "knobs are turned with too many words")
+    _must(not history.turned or turn.version > history.turned[-1].version, "knobs are turned twice for a round")
+    return replace(history, turned=(*history.turned, turn))
+
+
+def knobs_of(history: History, version: int) -> Knobs | None:
+    """Return how the knobs stand in a round; None: as the recipe has it."""
+    return next((turn.knobs for turn in reversed(history.turned) if turn.version <= version), None)
+
+
 def announcement(
     history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False
 ) -> RoundAnnounced:
@@ -277,9 +320,11 @@ def announcement(
     return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead)
 
 
-def commitment(open_: OpenRound, contributors: Iterable[bytes], result: str) -> RoundCommitted:
+def commitment(
+    open_: OpenRound, contributors: Iterable[bytes], result: str, circles: tuple[str, ...] = ()
+) -> RoundCommitted:
     """Return the record by which an open round ends well."""
-    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result)
+    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result, circles)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -294,6 +339,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     if announced.ahead:
         ahead, returned, fresh = lease.take(sum(quotas), returned, fresh)
     open_ = OpenRound(announced.key, members, quotas, ranges, announced.base, announced.roster, ahead)
+    history = replace(history, announced=announced.key.version)
     return replace(history, open=open_, returned=returned, fresh=fresh, begun=None, quota=max(quotas))
 
 
@@ -330,7 +376,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         version=committed.key.version,
         open=None,
         begun=open_ if open_.ahead else None,
-        last=ClosedRound(committed.key, contributors, committed.result, unused),
+        last=ClosedRound(committed.key, contributors, committed.result, unused, committed.circles),
         returned=lease.give_back(history.returned, [unused]),
         samples=history.samples + sum(open_.quotas) - lease.size(unused),
     )

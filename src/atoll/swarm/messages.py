@@ -112,6 +112,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """What the exchange may take of my memory; 0: as much as it needs."""
     samples_s: float = 0.0
     """How fast I worked in the last round; 0: not known."""
+    exchange_s: float = 0.0
+    """How long it took me from my contribution to this anchor, if that was in it; 0: not known."""
     moved: float = 0.0
     """How far this anchor is from the one before it, as a part of its length; 0: not known."""
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import AllGather, Butterfly, Route
+from atoll.spec.recipe import AllGather, Route
+from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import OpenRound
 from atoll.swarm.shares import (
     Shard,
@@ -44,6 +45,8 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
+    if circles := circles_of(broker.whom, announced.key, announced.members):
+        return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
     notes: list[Action] = []
@@ -62,6 +65,20 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     return broker, tuple(shards), notes
 
 
+def _by_circle(broker: Broker, circles: Sequence[Circle], able: Sequence[bytes]) -> Shards:
+    """Return shards by the rates measured, circle by circle; one in which nobody can own is served by the broker.
+
+    They are other circles in every round: there is nothing to hold on to, and nothing to say about it.
+    """
+    shards: list[Shard] = []
+    for number, circle in enumerate(circles):
+        owners = [p for p in able if p in circle.takers] or [broker.me]
+        rates, _ = _rates(broker, owners)
+        caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(circle.givers)) for p in owners]
+        shards += cut(broker.bulk.chunks, owners, solve(rates, len(circle.givers), caps), number)
+    return tuple(shards)
+
+
 class Sharing(Struct, frozen=True):
     """One group's owners: what they measured, and the shares that would make its slowest the fastest."""
 
@@ -78,8 +95,7 @@ class Sharing(Struct, frozen=True):
 
 def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
-    route = _route(broker)
-    group_max = route.group if isinstance(route, Butterfly) else len(announced.members)
+    group_max = broker.run.recipe.channel[broker.channel].group_max(len(announced.members))
     groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
     # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
     between = 2 * (len(groups) - 1) / len(groups)
@@ -123,7 +139,7 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
 
 
 def _route(broker: Broker) -> Route:
-    return next(iter(broker.run.recipe.channel.values())).whom.route
+    return broker.whom.route
 
 
 def gathers(broker: Broker, shards: Shards) -> bool:
@@ -174,15 +190,21 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
     here = [p for p in round_.announced.members if p in broker.present and p not in (*gone, *round_.shunned)]
     reached = [p for p in here if not broker.present[p].unreached]
     left = [p for p in owners_of(round_.shards) if p in here]
-    if round_.gather:
+    if isinstance(_route(broker), AllGather):  # nobody makes a part of a result where each makes all of it
         return _everything(broker, left) if len(left) > 1 else alone(broker, round_)
     shards: list[Shard] = []
     for group in range(1 + max(shard.group for shard in round_.shards)):
         own = tuple(shard for shard in round_.shards if shard.group == group)
-        heirs = [p for p in owners_of(own) if p in here] or left or reached or [broker.me]
+        others = [] if round_.circles else left or reached  # what a circle makes is no business of the others
+        heirs = [p for p in owners_of(own) if p in here] or _takers(round_, group, reached) or others or [broker.me]
         rates, _ = _rates(broker, heirs)
         shards += take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))
     return tuple(shards)
+
+
+def _takers(round_: Round, group: int, reached: Sequence[bytes]) -> list[bytes]:
+    """Return who of a circle could own what nobody of it does."""
+    return [p for p in reached if p in round_.circles[group].takers] if round_.circles else []
 
 
 def doubt(broker: Broker, owner: bytes, by: bytes, version: int, *, never: bool) -> tuple[Broker, list[Action]]:

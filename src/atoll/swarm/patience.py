@@ -92,8 +92,7 @@ def return_s(broker: Broker, round_: Round) -> float:
 def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float, str]:
     """Return the longest time that one of some members needs on the wire, by its own measure; 0: none is known."""
     bulk = broker.bulk
-    groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
-    contributors = len(round_.announced.members) / groups + 2 * (groups - 1) / groups
+    contributors = _gathered_by_one(round_)
     owned: Counter[bytes] = Counter()
     for shard in round_.shards:
         owned[shard.owner] += shard.count
@@ -104,6 +103,14 @@ def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float,
             if own_bytes / own_rate > took_s:
                 took_s, moves_bytes, rate = own_bytes / own_rate, own_bytes, own_rate
     return took_s, f"the {took_s:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s" if took_s else ""
+
+
+def _gathered_by_one(round_: Round) -> float:
+    """Return how many contributions pass through an owner of everything."""
+    if round_.circles:
+        return max(len(circle.givers) for circle in round_.circles)
+    groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
+    return len(round_.announced.members) / groups + 2 * (groups - 1) / groups
 
 
 def remember(broker: Broker, round_: Round, held_s: float) -> Broker:

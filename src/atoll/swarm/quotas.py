@@ -55,7 +55,7 @@ def _speeds(broker: Broker, members: Sequence[bytes]) -> dict[bytes, float]:
 def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
     """Return the quotas that go with some speeds: whole batches, at least one for everybody."""
     work = broker.run.recipe.work
-    when = broker.run.recipe.channel[broker.channel].when
+    when = broker.setting.when
     if isinstance(when, TargetBatch):
         return _shared_out(-(-when.samples // work.batch), work.batch, speeds)
     match work.quota:

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
+from atoll.swarm.circles import circles_of
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
@@ -40,21 +41,22 @@ def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Brok
     shards = _kept(broker, announced)
     if shards is None:
         broker, shards, notes = share_out(broker, announced)
-    round_ = _round(announced, shards, broker.attempts, now_s, gather=gathers(broker, shards))
+    round_ = _round(broker, announced, shards, now_s, gather=gathers(broker, shards))
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=round_.attempt + 1)
     return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
 
 
-def _round(announced: OpenRound, shards: Shards, attempt: int, now_s: float, *, gather: bool) -> Round:
+def _round(broker: Broker, announced: OpenRound, shards: Shards, now_s: float, *, gather: bool) -> Round:
     return Round(
         announced=announced,
         began_s=now_s,
         moved_s=now_s,
-        attempt=attempt,
-        first_attempt=attempt,
+        attempt=broker.attempts,
+        first_attempt=broker.attempts,
         shards=shards,
         gather=gather,
+        circles=circles_of(broker.whom, announced.key, announced.members),
     )
 
 
@@ -64,7 +66,8 @@ def _kept(broker: Broker, announced: OpenRound) -> Shards | None:
     if plan is None or plan.key != announced.key:
         return None
     gone = [owner for owner in plan.owners if owner not in broker.present]
-    return without(broker, _round(announced, plan.shards, 0, 0.0, gather=plan.gather), gone) if gone else plan.shards
+    round_ = _round(broker, announced, plan.shards, 0.0, gather=plan.gather)
+    return without(broker, round_, gone) if gone else plan.shards
 
 
 def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float) -> tuple[Broker, list[Action]]:
@@ -120,7 +123,8 @@ def advance(
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             round_ = replace(round_, serials=round_.serials | {peer: serial}, took_s=took_s, moved_s=now_s)
         case Reduced(digests=digests):
-            count = len(_layout(round_).roots(peer))
+            given = _given(round_)
+            count = sum(given[group] for group, _ in _layout(round_).roots(peer))
             if round_.gather or len(digests) != count:
                 why = f"digests of {len(digests)} chunks, where it makes the result of {0 if round_.gather else count}"
                 return broker, [Note(journal.MessageRefused(who=short(peer), why=why))]
@@ -154,9 +158,9 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     missing = [p for p in round_.announced.members if p not in broker.present]
     waited = [p for p in missing if expected(broker, p, now_s)]
     if round_.settled is not None:
-        root = _root(broker, round_)
-        if root is not None and _held(round_, root, len(round_.announced.members) - len(missing)):
-            return _commit(broker, round_, round_.settled, root, now_s)
+        roots = _roots(broker, round_)
+        if roots is not None and _all_held(broker, round_, roots):
+            return _commit(broker, round_, round_.settled, roots, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
     if not leaving and not _enough_possible(broker, round_, now_s):
@@ -175,7 +179,7 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
 
 
 def _commit(
-    broker: Broker, round_: Round, settled: tuple[Contribution, ...], root: str, now_s: float
+    broker: Broker, round_: Round, settled: tuple[Contribution, ...], roots: tuple[str, ...], now_s: float
 ) -> tuple[Broker, list[Action]]:
     """Commit a result that enough hold: at once if all do, else a little later, as owners return nothing after it.
 
@@ -191,8 +195,12 @@ def _commit(
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
         return replace(broker, round=replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
-    commit = Write(commitment(round_.announced, (c.peer for c in settled), root))
-    return replace(broker, pending=True), [*_differing(round_, root), commit]
+    contributors = (c.peer for c in settled)
+    if round_.circles:
+        whole = result_root(root.encode() for root in roots)
+        return replace(broker, pending=True), [Write(commitment(round_.announced, contributors, whole, roots))]
+    commit = Write(commitment(round_.announced, contributors, roots[0]))
+    return replace(broker, pending=True), [*_differing(round_, roots[0]), commit]
 
 
 def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:
@@ -218,23 +226,32 @@ def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
 
 
 def _layout(round_: Round) -> Layout:
-    return layout_of(round_.shards, round_.announced.members, round_.gather)
+    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles)
 
 
-def _root(broker: Broker, round_: Round) -> str | None:
-    """Return the digest root of the result once everybody who makes some of it has reported."""
+def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
+    """Return the digest root of the result, or of each circle's, once everybody who makes some of it has reported.
+
+    A circle that nobody gave anything to has none: an empty word.
+    """
     if round_.gather:
-        return _gathered(broker, round_)
-    layout = _layout(round_)
-    makers = {owner: roots for owner in round_.owners if (roots := layout.roots(owner))}
-    if any(owner not in round_.reduced for owner in makers):
-        return None
-    digests = {
-        index: digest
-        for owner, roots in makers.items()
-        for index, digest in zip(roots, round_.reduced[owner], strict=True)
-    }
-    return result_root(digests[index] for index in sorted(digests))
+        gathered = _gathered(broker, round_)
+        return None if gathered is None else (gathered,)
+    layout, given = _layout(round_), _given(round_)
+    digests: list[dict[int, bytes]] = [{} for _ in given]
+    for owner in round_.owners:
+        made = [(group, index) for group, index in layout.roots(owner) if given[group]]
+        if made and len(round_.reduced.get(owner, ())) != len(made):
+            return None
+        for (group, index), digest in zip(made, round_.reduced.get(owner, ()), strict=False):
+            digests[group][index] = digest
+    return tuple(result_root(each[index] for index in sorted(each)) if each else "" for each in digests)
+
+
+def _given(round_: Round) -> list[bool]:
+    """Return of each result, the one or each circle's, whether there is anything in it."""
+    contributors = {c.peer for c in round_.settled or ()}
+    return [not contributors.isdisjoint(circle.givers) for circle in round_.circles] or [True]
 
 
 def _gathered(broker: Broker, round_: Round) -> str | None:
@@ -253,9 +270,17 @@ def _differing(round_: Round, root: str) -> list[Action]:
     return [Note(journal.MessageRefused(who=short(p), why=why)) for p in odd]
 
 
-def _held(round_: Round, root: str, live: int) -> bool:
-    holders = [peer for peer, result in round_.holding.items() if result == root]
-    return len(holders) >= min(HOLDERS_MIN, max(live, 1))
+def _all_held(broker: Broker, round_: Round, roots: tuple[str, ...]) -> bool:
+    """Return whether enough of those who are to apply it hold the result, or each circle's."""
+    takers = [circle.takers for circle in round_.circles] or [round_.announced.members]
+    return all(_held(broker, round_, root, those) for root, those in zip(roots, takers, strict=True) if root)
+
+
+def _held(broker: Broker, round_: Round, root: str, takers: tuple[bytes, ...]) -> bool:
+    live = sum(peer in broker.present for peer in takers)
+    holders = sum(result == root for result in round_.holding.values())
+    nobody = 0 if round_.circles else 1  # what a circle made is of use to its own takers alone
+    return holders >= min(HOLDERS_MIN, max(live, nobody))
 
 
 def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) -> tuple[Broker, list[Action]]:

@@ -9,8 +9,11 @@ from __future__ import annotations
 from msgspec import Struct
 
 from atoll import journal
+from atoll.spec.knobs import turned
+from atoll.spec.recipe import Channel, Knobs, Whom
 from atoll.spec.run import AllowList, Run
-from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged
+from atoll.swarm.circles import Circle
+from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
 
@@ -118,6 +121,27 @@ class Pace(Struct, frozen=True):
     """How long before its announcement the work on the next one could begin: who joins only then needs that too."""
 
 
+class Measure(Struct, frozen=True, kw_only=True):
+    """What one round took, by our own clock, until the next could be announced."""
+
+    members: int
+    work_s: float
+    """The longest that a member worked."""
+    lost_s: float
+    """All the rest of it."""
+    exchange_s: float
+    """What its exchange took, also where members went on meanwhile."""
+    rest_s: float
+    """From its commit until the next could be announced."""
+
+
+class Before(Struct, frozen=True):
+    """How the knobs stood before they were last turned, and what exchanges took then."""
+
+    knobs: Knobs | None
+    exchange_s: float
+
+
 class Round(Struct, frozen=True, kw_only=True):
     """The open round as this broker sees it."""
 
@@ -128,6 +152,8 @@ class Round(Struct, frozen=True, kw_only=True):
     first_attempt: int
     shards: tuple[Shard, ...]
     gather: bool = False
+    circles: tuple[Circle, ...] = ()
+    """Who exchanges with whom; none: all with all."""
     settled: tuple[Contribution, ...] | None = None
     settled_s: float = 0.0
     patient_until_s: float = 0.0
@@ -177,6 +203,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     tokens_per_sample: int
     bulks: tuple[Bulk, ...] = (Bulk(),)
     """What one contribution is on the wire, for all units in turn."""
+    rungs: tuple[Bulk, ...] = ()
+    """Likewise, on each rung of the ladder that the recipe's control has."""
     history: History = History()
     epoch: int = 0
     """Our own epoch; 0 until the log says that it began."""
@@ -199,6 +227,13 @@ class Broker(Struct, frozen=True, kw_only=True):
     quotas: dict[bytes, int] = {}
     """Samples of each member since the quotas last changed."""
     pace: Pace = Pace()
+    closed: Round | None = None
+    """The round that we announced and committed last, until it is measured; only where knobs are turned."""
+    closed_s: float = 0.0
+    """When that was."""
+    measured: tuple[Measure, ...] = ()
+    """What the last rounds took since knobs were turned."""
+    before: Before | None = None
     plan: Plan | None = None
     """What the broker before us planned for the open round, as our own member heard it."""
     calm: Calm | None = None
@@ -210,9 +245,19 @@ class Broker(Struct, frozen=True, kw_only=True):
         return next(iter(self.run.recipe.channel))
 
     @property
+    def whom(self) -> Whom:
+        return self.setting.whom
+
+    @property
+    def setting(self) -> Channel:
+        """Return the channel as its knobs stand in the open round, or in the next where none is open."""
+        return turned(self.run.recipe, knobs_of(self.history, self.history.version + 1))
+
+    @property
     def bulk(self) -> Bulk:
         """Return what one contribution to the open round is, or to the next where none is open."""
-        return self.bulks[self.history.version % len(self.bulks)]
+        knobs = knobs_of(self.history, self.history.version + 1)
+        return self.bulks[self.history.version % len(self.bulks)] if knobs is None else self.rungs[knobs.rung]
 
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:

@@ -14,10 +14,12 @@ from atoll.spec.recipe import Codec
 from atoll.sync.codec import decoded, encode
 
 
-def encode_fed_back(codec: Codec, values: Vector, residual: Vector, decay: float, seed: int = 0) -> memoryview:
+def encode_fed_back(
+    codec: Codec, values: Vector, residual: Vector, decay: float, seed: int = 0, least: float | Vector | None = None
+) -> memoryview:
     """Return the wire bytes of values and what was left out before; the residual becomes what is left out now."""
     wanted = np.multiply(residual, np.float32(decay))
     wanted += values
-    data = encode(codec, wanted, seed)
+    data = encode(codec, wanted, seed, least)
     np.subtract(wanted, decoded(codec, data, values.size), out=residual)
     return data

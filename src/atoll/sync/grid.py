@@ -13,7 +13,8 @@ from __future__ import annotations
 from msgspec import Struct
 
 from atoll.spec.recipe import Codec, Fp32, TopK
-from atoll.sync.codec import wire_bytes
+from atoll.sync.codec import is_exact, wire_bytes
+from atoll.sync.codec.above import ELEMENTS_MAX as PLACES_MAX
 
 FP32 = Fp32()
 CHUNK_BYTES = 256 * 1024
@@ -53,6 +54,7 @@ def grid_of(size: int, codec: Codec = FP32) -> Grid:
 def chunk_elements_max(codec: Codec) -> int:
     """Return how many elements a chunk has at most; a power of two, so that blocks fit in."""
     count = CHUNK_ELEMENTS_MIN
-    while count < CHUNK_ELEMENTS_MAX and wire_bytes(codec, 2 * count) <= 1.25 * CHUNK_BYTES:
+    most = CHUNK_ELEMENTS_MAX if is_exact(codec) else PLACES_MAX
+    while count < most and wire_bytes(codec, 2 * count) <= 1.25 * CHUNK_BYTES:
         count *= 2
     return count

@@ -15,7 +15,7 @@ from blake3 import blake3
 from msgspec import Struct
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd
+from atoll.spec.recipe import AdamW, Assign, Lamb, Outer, Sgd, SignSgd
 
 
 class Anchor(Struct, frozen=True):
@@ -48,7 +48,7 @@ class Anchor(Struct, frozen=True):
 def outer_names(outer: Outer) -> tuple[str, ...]:
     """Return which vectors of state an outer optimizer keeps."""
     match outer:
-        case Assign():
+        case Assign() | SignSgd():
             return ()
         case Sgd(momentum=momentum):
             return ("momentum",) if momentum else ()
@@ -95,11 +95,28 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> 
             anchor.weights[:] -= merged
         case Sgd():
             _sgd(outer, anchor, merged, rate)
+        case SignSgd():
+            _sign_sgd(outer, anchor, merged, rate)
         case AdamW():
             _adamw(outer, anchor, merged, rate)
         case Lamb():
             _moments(outer, anchor, merged)
     return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+
+
+def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0) -> None:
+    """Take the outer optimizer's step towards merged weights: who assigns them is there, to the bit."""
+    if isinstance(outer, Assign):
+        anchor.weights[:] = merged
+    else:
+        advance(outer, anchor, anchor.weights - merged, rate)
+
+
+def meet(anchor: Anchor, merged: Vector) -> None:
+    """Be where everybody is: at the merged weights, with an outer optimizer that has seen nothing yet."""
+    anchor.weights[:] = merged
+    for vector in anchor.outer.values():
+        vector[:] = 0.0
 
 
 def finish(outer: Outer, anchor: Anchor, layout: Mapping[str, int], rate: float = 1.0) -> None:
@@ -120,14 +137,18 @@ def finish(outer: Outer, anchor: Anchor, layout: Mapping[str, int], rate: float 
 
 
 def _norm(values: Vector) -> float:
-    """Return the length of a vector: squares added up in a fixed order, so that all machines get the same bits."""
-    squares = np.square(values, dtype=np.float64)
-    while squares.size > 1:
-        half = -(-squares.size // 2)
-        upper = squares[half:]
-        squares[: upper.size] += upper
-        squares = squares[:half]
-    return math.sqrt(float(squares[0]))
+    return math.sqrt(inner(values, values))
+
+
+def inner(one: Vector, other: Vector) -> float:
+    """Return the inner product of two vectors: added up in a fixed order, so that all machines get the same bits."""
+    products = np.multiply(one, other, dtype=np.float64)
+    while products.size > 1:
+        half = -(-products.size // 2)
+        upper = products[half:]
+        products[: upper.size] += upper
+        products = products[:half]
+    return float(products[0]) if products.size else 0.0
 
 
 def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:
@@ -139,6 +160,12 @@ def _sgd(outer: Sgd, anchor: Anchor, merged: Vector, rate: float) -> None:
         momentum += merged
         direction = momentum * beta + merged if outer.nesterov else momentum
     anchor.weights[:] -= direction * np.float32(outer.lr * rate)
+
+
+def _sign_sgd(outer: SignSgd, anchor: Anchor, merged: Vector, rate: float) -> None:
+    if outer.weight_decay:
+        anchor.weights[:] *= np.float32(1 - outer.lr * rate * outer.weight_decay)
+    anchor.weights[:] -= np.sign(merged) * np.float32(outer.lr * rate)
 
 
 def _adamw(outer: AdamW, anchor: Anchor, merged: Vector, rate: float) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -75,6 +76,28 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit,
                     hint='choose fewer, or pattern = "packed", which takes tensors instead of layers',
                 )
             return tuple(_unit(layout, homes, number, codec) for number in range(count))
+
+
+class Tensor(NamedTuple):
+    """A tensor of a unit: its elements there, from the first to the one after the last."""
+
+    name: str
+    first: int
+    end: int
+
+
+def tensors_in(unit: Unit, layout: Mapping[str, int]) -> list[Tensor]:
+    """Return the tensors of a unit, in order; each lies in it whole."""
+    ends = list(accumulate(layout.values()))
+    places = [(end - size, end, name) for (name, size), end in zip(layout.items(), ends, strict=True)]
+    found: list[Tensor] = []
+    at = 0
+    for start, stop in unit.spans:
+        shift = at - start
+        found += [Tensor(name, a + shift, b + shift) for a, b, name in places if start <= a < b <= stop]
+        at += stop - start
+    assert sum(each.end - each.first for each in found) == unit.grid.size, "units are whole tensors"
+    return found
 
 
 def _unit(layout: Mapping[str, int], homes: Mapping[str, int], number: int, codec: Codec) -> Unit:

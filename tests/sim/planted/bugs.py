@@ -477,4 +477,27 @@ BUGS = (
         ),
         skies=("drag",),
     ),
+    # knobs that are turned
+    _bug(
+        "quotas-outlive-knobs",
+        "Turned alike",
+        "members are given as many samples as before their number of steps was changed",
+        (
+            "swarm/broker.py",
+            "    return replace(broker, quotas={}, pace=Pace(), measured=(), closed=None)\n",
+            "    return replace(broker, pace=Pace(), measured=(), closed=None)\n",
+        ),
+        skies=("helm",),
+    ),
+    _bug(
+        "knobs-at-once",
+        "Turned alike",
+        "a peer takes the newest position of the knobs for that of all rounds, also of those before",
+        (
+            "swarm/log.py",
+            "    return next((turn.knobs for turn in reversed(history.turned) if turn.version <= version), None)\n",
+            "    return next((turn.knobs for turn in reversed(history.turned)), None)\n",
+        ),
+        skies=("helm",),
+    ),
 )

@@ -1,13 +1,15 @@
 """What a vector looks like on the wire, chunk by chunk.
 
 Each chunk is encoded by itself, so it means the same whoever sends it, and is as long as its codec and its number of
-elements say: how long is known before it comes. Decoding checks what came from another machine: the length must fit
-and every value must be finite, or the sender is to blame.
+elements say: how long is known before it comes. Only of `above` that is the most it can be: such a chunk begins with
+how many elements it is about. Decoding checks what came from another machine: the length must fit and every value must
+be finite, or the sender is to blame.
 
     floats      fp32, fp16, bf16                      each element by itself
     scales      int8, e3m0, sign, stochastic          elements share a scale with their block
     buckets     a table of the chunk's own, and each element's place in it
     sparse      the largest of each block, in any of the forms above, and where they are
+    above       whatever is large enough, likewise
 """
 
 from __future__ import annotations
@@ -18,8 +20,21 @@ from numpy.typing import NDArray
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, TopK
-from atoll.sync.codec import buckets, scales, sparse
+from atoll.spec.recipe import (
+    Bf16,
+    Buckets,
+    Codec,
+    E3m0,
+    Fp16,
+    Fp32,
+    Int8,
+    Sign,
+    Significance,
+    Stochastic,
+    Threshold,
+    TopK,
+)
+from atoll.sync.codec import above, buckets, scales, sparse
 
 _HALF_MAX = 65504.0
 _BF16_MAX = np.float32(3.3895314e38)
@@ -32,7 +47,7 @@ class BadChunk(PeerError):
 
 
 def wire_bytes(codec: Codec, count: int) -> int:
-    """Return how many bytes a chunk of so many elements is."""
+    """Return how many bytes a chunk of so many elements is; where that depends on its values, at most."""
     match codec:
         case Fp32():
             return 4 * count
@@ -44,12 +59,30 @@ def wire_bytes(codec: Codec, count: int) -> int:
             return buckets.bucket_bytes(codec, count)
         case TopK():
             return wire_bytes(codec.values, sparse.kept(codec, count)) + sparse.places_bytes(codec, count)
+        case Threshold() | Significance():
+            return _above_bytes(codec, count, count)
 
 
-def encode(codec: Codec, values: Vector, seed: int = 0) -> memoryview:
+def is_exact(codec: Codec) -> bool:
+    """Return whether every chunk of as many elements is as long."""
+    return not isinstance(codec, Threshold | Significance)
+
+
+def length_of(codec: Codec, data: bytes | memoryview, count: int) -> int:
+    """Return how long a chunk of so many elements that begins like this must be; -1: nothing can."""
+    match codec:
+        case Threshold() | Significance():
+            keep = above.kept(data, count)
+            return -1 if keep is None else _above_bytes(codec, keep, count)
+        case _:
+            return wire_bytes(codec, count)
+
+
+def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | None = None) -> memoryview:
     """Return the wire bytes of some elements, little-endian: where they are those in memory, without a copy.
 
-    `seed` is what chance depends on, in codecs that round by chance.
+    `seed` is what chance depends on, in codecs that round by chance; `least` how large an element must be, in those
+    that look at that, if not as large as the codec says.
     """
     match codec:
         case Fp32():
@@ -65,6 +98,9 @@ def encode(codec: Codec, values: Vector, seed: int = 0) -> memoryview:
         case TopK():
             chosen, places = sparse.largest(codec, values)
             return np.concatenate([np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
+        case Threshold() | Significance():
+            number, chosen, places = above.large(values, codec.least if least is None else least)
+            return np.concatenate([number, np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
 
 
 def seed_of(version: int, index: int, peer: bytes = b"") -> int:
@@ -75,9 +111,9 @@ def seed_of(version: int, index: int, peer: bytes = b"") -> int:
 
 def check(codec: Codec, data: bytes | memoryview, count: int) -> None:
     """Raise `BadChunk` unless some bytes are `count` finite elements."""
-    expected = wire_bytes(codec, count)
+    expected = length_of(codec, data, count)
     if len(data) != expected:
-        raise BadChunk(f"a chunk of {count} elements came as {len(data)} bytes, not {expected}")
+        raise BadChunk(f"a chunk of {count} elements came as {len(data)} bytes, not {max(expected, 0)}")
     if problem := _why_not(codec, data, count):
         raise BadChunk(f"a chunk {problem}")
 
@@ -104,6 +140,23 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
         case TopK():
             values, places = _halves(codec, data, count)
             return sparse.spread(codec, decoded(codec.values, values, sparse.kept(codec, count)), places, count)
+        case Threshold() | Significance():
+            keep, values, places = _parts(codec, data, count)
+            spread: Vector = np.zeros(count, np.float32)
+            spread[above.named(places, keep, count)] = decoded(codec.values, values, keep)
+            return spread
+
+
+def sent(codec: Codec, data: bytes | memoryview, count: int) -> NDArray[np.bool_]:
+    """Return which of `count` elements wire bytes that were checked are about: all, or those that were kept."""
+    match codec:
+        case TopK():
+            return sparse.named(codec, _halves(codec, data, count)[1], count)
+        case Threshold() | Significance():
+            keep, _, places = _parts(codec, data, count)
+            return above.named(places, keep, count)
+        case _:
+            return np.ones(count, np.bool_)
 
 
 def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
@@ -122,12 +175,30 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
         case TopK():
             values, places = _halves(codec, data, count)
             return _why_not(codec.values, values, sparse.kept(codec, count)) or sparse.why_not(codec, places, count)
+        case Threshold() | Significance():
+            keep, values, places = _parts(codec, data, count)
+            return _why_not(codec.values, values, keep) or above.why_not(places, keep, count)
 
 
 def _halves(codec: TopK, data: bytes | memoryview, count: int) -> tuple[memoryview, NDArray[np.uint8]]:
     """Return the values that were kept, in their own codec, and their packed places."""
     values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
     return memoryview(data)[:values_bytes], np.frombuffer(data, np.uint8, offset=values_bytes)
+
+
+def _above_bytes(codec: Threshold | Significance, keep: int, count: int) -> int:
+    """Return how long a chunk is that keeps so many of `count` elements."""
+    return above.COUNT_BYTES + wire_bytes(codec.values, keep) + above.places_bytes(keep, count)
+
+
+def _parts(
+    codec: Threshold | Significance, data: bytes | memoryview, count: int
+) -> tuple[int, memoryview, NDArray[np.uint8]]:
+    """Return how many values were kept, those in their own codec, and their packed places."""
+    keep = above.kept(data, count)
+    assert keep is not None, "lengths are checked first"
+    end = above.COUNT_BYTES + wire_bytes(codec.values, keep)
+    return keep, memoryview(data)[above.COUNT_BYTES : end], np.frombuffer(data, np.uint8, offset=end)
 
 
 def _finite(each: NDArray[np.bool_]) -> str:

@@ -55,6 +55,13 @@ def spread(codec: TopK, chosen: Vector, places: NDArray[np.uint8], count: int) -
     return values
 
 
+def named(codec: TopK, places: NDArray[np.uint8], count: int) -> NDArray[np.bool_]:
+    """Return which of `count` elements were kept."""
+    there = np.zeros(count, np.bool_)
+    there[_indexes(codec, places, count)] = True
+    return there
+
+
 def why_not(codec: TopK, places: NDArray[np.uint8], count: int) -> str:
     """Return what is wrong with packed places of the right length; empty: nothing."""
     if not is_padded(places, kept(codec, count), place_bits(codec)):

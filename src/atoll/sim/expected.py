@@ -1,0 +1,159 @@
+"""What anchors must be, worked out from a log alone: the counting model tells by how much each sample moves them.
+
+This says a second time, plainly, what contributions are, how they are added up and what arrives of them. It calls the
+code it judges only to step the outer optimizer at its scheduled rate.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+from msgspec.structs import replace
+
+from atoll.model.compute import Vector
+from atoll.sim.compute import CountingEngine, delta_of, first_weights
+from atoll.sim.retell import Committed, commits, settings
+from atoll.spec.knobs import turned
+from atoll.spec.recipe import (
+    Blend,
+    Channel,
+    Codec,
+    Delay,
+    Delta,
+    Fp16,
+    Fp32,
+    Int8,
+    Overlap,
+    Params,
+    Trimmed,
+)
+from atoll.spec.run import Run
+from atoll.swarm.log import Entry
+from atoll.sync.grid import grid_of
+from atoll.sync.merge import Anchor, advance, approach, finish, outer_names
+from atoll.sync.schedule import rate
+
+Channels = dict[int, Channel]
+"""The channel as its knobs stand, by the first round of which that holds."""
+
+
+def channels_of(run: Run, entries: list[Entry]) -> Channels:
+    """Return the channel throughout a run."""
+    return {0: turned(run.recipe, None)} | {v: turned(run.recipe, k) for v, k in settings(entries).items()}
+
+
+def channel_at(channels: Channels, version: int) -> Channel:
+    """Return the channel of one round."""
+    return channels[max(first for first in channels if first <= version)]
+
+
+def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
+    """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
+    channels = channels_of(run, entries)
+    weights = first_weights(run.seeds.data, size)
+    anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channels[0].merge.outer)})
+    by_version = {0: anchor}
+    for committed in commits(entries):
+        if anchor.version >= honest_until:
+            break
+        channel = channel_at(channels, anchor.version + 1)
+        merged = merged_of(run, channels, anchor, committed)
+        factor = factor_of(run, channels, anchor.version + 1)
+        if isinstance(channel.what, Params):
+            approach(channel.merge.outer, anchor := replace(anchor.copy(), version=anchor.version + 1), merged, factor)
+        else:
+            anchor = advance(channel.merge.outer, anchor.copy(), merged, factor)
+        finish(channel.merge.outer, anchor, CountingEngine(seed=run.seeds.data, size=size).layout, factor)
+        by_version[anchor.version] = anchor
+    return by_version
+
+
+def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
+    """Return what a round's contributors make together: group by group, each in the order of the announcement."""
+    channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
+    codec = channel.what.codec
+    leases, members = committed.announced.leases, committed.announced.members
+    if isinstance(channel.merge.combine, Trimmed):
+        there = [peer for peer in members if peer in committed.contributors]
+        came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
+        return sent(codec, _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
+    groups = -(-len(members) // channel.group_max(len(members)))
+    bounds = [len(members) * group // groups for group in range(groups + 1)]
+    total, weight = np.zeros_like(anchor.weights), 0.0
+    for first, end in pairwise(bounds):
+        part = np.zeros_like(anchor.weights)
+        for peer in (p for p in members[first:end] if p in committed.contributors):
+            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
+            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(weighs)
+            weight += weighs
+        total = total + part
+    return sent(codec, total / np.float32(weight))
+
+
+def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
+    """Return the mean of what is left of each element when those at either end are gone, from the smallest on."""
+    count = len(came)
+    cut = min(math.ceil(count * combine.drop), (count - 1) // 2)
+    weights = np.array([1.0] * count if combine.weights == "uniform" else samples, np.float32)
+    total, weight = np.zeros_like(came[0]), np.zeros_like(came[0])
+    for place in range(cut, count - cut):
+        which = np.array(came).argsort(axis=0, kind="stable")[place]
+        total = total + np.array(came)[which, np.arange(total.size)] * weights[which]
+        weight = weight + weights[which]
+    return total / weight
+
+
+def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:
+    """Return what a member contributes that trains on some samples from an anchor, which came by this channel."""
+    batch = run.recipe.work.batch
+    if isinstance(channel.what, Params):
+        return trained(run, anchor, positions)
+    if isinstance(channel.what, Delta):
+        lost = _lost_steps(channel.overlap) * batch if anchor.version else 0
+        return anchor.weights - trained(run, anchor, positions[lost:])
+    total = np.zeros_like(anchor.weights)
+    for first in range(0, len(positions), batch):
+        moved = delta_of(run.seeds.data, len(anchor.weights), positions[first : first + batch])
+        total = total + moved / np.float32(batch)
+    return total / np.float32(len(positions) // batch)
+
+
+def trained(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
+    """Return the weights of a member that trained on some samples from an anchor."""
+    return anchor.weights - delta_of(run.seeds.data, len(anchor.weights), positions)
+
+
+def _lost_steps(overlap: Overlap) -> int:
+    """Return how many steps of a lease an anchor takes the place of that comes after them."""
+    return overlap.steps if isinstance(overlap, Delay) and overlap.reconcile == Blend() else 0
+
+
+def sent(codec: Codec, values: Vector) -> Vector:
+    """Return what arrives of some values, which travel in 32, 16 or 8 bits."""
+    match codec:
+        case Fp32():
+            return values
+        case Fp16():
+            return values.astype(np.float16).astype(np.float32)
+        case Int8(block=block):
+            grid = grid_of(len(values), codec)
+            chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
+            blocks = [chunk[at : at + block] for chunk in chunks for at in range(0, len(chunk), block)]
+            return np.concatenate([_in_whole_steps(each) for each in blocks])
+        case _:
+            raise AssertionError("no log tells what arrives of values in this codec")
+
+
+def _in_whole_steps(block: Vector) -> Vector:
+    step = np.abs(block).max() / np.float32(127)
+    return np.rint(block * (1 / step)) * step if step >= 2.0**-120 else np.zeros_like(block)
+
+
+def factor_of(run: Run, channels: Channels, version: int) -> float:
+    """Return the factor on the outer rate in a run whose budget is in rounds."""
+    if not channels[0].merge.scheduled:
+        return 1.0
+    steps = sum(channel_at(channels, before).when.round_steps for before in range(1, version))
+    return rate(run.recipe.work.schedule, steps, (version - 1) / run.budget.rounds)

@@ -1,0 +1,125 @@
+"""What each peer's own weights must be where rounds are in circles: worked out from the log and what journals tell.
+
+The log says who was in which circle and whose work counted; journals say who applied what, who passed a round over and
+who took the weights of another. From these the weights of every peer follow to the bit, version by version, as a
+common anchor follows from the log alone. What cannot be known is left out, not guessed: a contribution from
+weights that a peer held two kinds of in two lives, and everything made of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from atoll import journal
+from atoll.journal import Line
+from atoll.model.compute import Vector
+from atoll.net.identity import short
+from atoll.sim.compute import first_weights
+from atoll.sim.expected import contribution, factor_of, sent, trained
+from atoll.sim.retell import Committed, commits
+from atoll.spec.recipe import Params
+from atoll.spec.run import Run
+from atoll.swarm.circles import Circle, circles_of
+from atoll.swarm.log import ALL, Entry
+from atoll.sync.merge import Anchor, advance, approach, first_anchor, meet
+
+
+class Replicas:
+    """Everybody's weights, as far as they are known."""
+
+    def __init__(self, run: Run, size: int, entries: list[Entry], honest_until: float) -> None:
+        self._run = run
+        self._channel = next(iter(run.recipe.channel.values()))
+        self._first = first_anchor(self._channel.merge.outer, first_weights(run.seeds.data, size))
+        self._commits = {each.version: each for each in commits(entries) if each.version <= honest_until}
+        self._held: dict[tuple[str, int], Anchor | None] = {}
+        self._doubtful: set[tuple[str, int]] = set()
+        """Whose weights of which version were not the same in all its lives."""
+        self._made: dict[tuple[int, str], Vector | None] = {}
+        """What circles made, by version and root; none: not known."""
+
+    def of(self, who: str, version: int) -> Anchor | None:
+        """Return somebody's weights, by its short name; None: they are not known."""
+        return self._first if version == 0 else self._held.get((who, version))
+
+    def follow(self, lines: Iterable[Line]) -> None:
+        """Go through all journals in the order in which things happened."""
+        for line in lines:
+            match line.event:
+                case journal.RoundCommitted(version=version) as event if version in self._commits:
+                    self._make(self._commits[version], event)
+                case journal.RoundApplied(version=version, circle=circle):
+                    self._apply(line.peer, version, circle)
+                case journal.RoundPassedOver(version=version):
+                    before = self.of(line.peer, version - 1)
+                    self._hold(line.peer, version, _at(version, before) if before is not None else None)
+                case journal.StateFetched(version=version, donors=donors):
+                    self._hold(line.peer, version, self.of(donors[0], version) if donors else None)
+                case _:
+                    pass
+
+    def _hold(self, who: str, version: int, anchor: Anchor | None) -> None:
+        before = self._held.get((who, version))
+        if (who, version) in self._held and not _same(before, anchor):
+            self._doubtful.add((who, version))
+        self._held[who, version] = anchor
+
+    def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
+        """Work out what each circle made, when the first journal says that it did."""
+        announced = committed.announced
+        circles = circles_of(self._channel.whom, announced.key, announced.members)
+        all_ = Circle(announced.members, announced.members)
+        roots: Sequence[str] = event.circles if circles else [""]
+        for root, circle in zip(roots, circles or (all_,), strict=True):
+            if (committed.version, root) not in self._made:
+                self._made[committed.version, root] = self._mean(committed, circle)
+
+    def _mean(self, committed: Committed, circle: Circle) -> Vector | None:
+        channel, leases, version = self._channel, committed.announced.leases, committed.version
+        total, weight = np.zeros_like(self._first.weights), 0.0
+        for peer in (p for p in circle.givers if p in committed.contributors):
+            anchor = self.of(short(peer), version - 1)
+            if anchor is None or (short(peer), version - 1) in self._doubtful:
+                return None
+            if committed.announced.key.scope == ALL:
+                given = trained(self._run, anchor, leases[peer])
+            else:
+                given = contribution(self._run, channel, anchor, leases[peer])
+            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
+            total = total + sent(channel.what.codec, given) * np.float32(weighs)
+            weight += weighs
+        return sent(channel.what.codec, total / np.float32(weight)) if weight else None
+
+    def _apply(self, who: str, version: int, circle: str) -> None:
+        """Step somebody's weights by what it says that it applied; a state that was fetched has said so before."""
+        committed = self._commits.get(version)
+        of_all = committed is not None and committed.announced.key.scope == ALL
+        if committed is None or not (circle or of_all):
+            return
+        merged, before = self._made.get((version, circle)), self.of(who, version - 1)
+        if merged is None or (before is None and not of_all):
+            self._hold(who, version, None)
+            return
+        after = _at(version, before if before is not None else self._first)
+        outer, factor = self._channel.merge.outer, factor_of(self._run, {0: self._channel}, version)
+        if of_all:
+            meet(after, merged)
+        elif isinstance(self._channel.what, Params):
+            approach(outer, after, merged, factor)
+        else:
+            advance(outer, after, merged, factor)
+        self._hold(who, version, after)
+
+
+def _at(version: int, anchor: Anchor) -> Anchor:
+    """Return the same weights as those of another version, in memory of their own."""
+    copy = anchor.copy()
+    return Anchor(version, copy.weights, copy.outer)
+
+
+def _same(one: Anchor | None, other: Anchor | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return all(np.array_equal(one.vectors()[name], vector) for name, vector in other.vectors().items())

@@ -1,0 +1,97 @@
+"""Who exchanges with whom in a round that is not of all: circles, which follow from the round's number and its members.
+
+Each circle has those who give their contribution to it and those who take its result, in canonical order. Mostly these
+are the same, and every member is in one circle. Neighbours stand in a ring: everybody takes from a circle of its own
+and gives to those next to it too. Everybody works the circles out from the log alone; nobody has to be told.
+
+    lattice, side 3      round 1: | a b c | d e f | g h i |      round 2: | a d g | b e h | c f i |
+    drawn, size 2        round 1: | a f | b d | c e |            round 2: | a b | c f | d e |
+    neighbours, reach 1  a from (f a b), b from (a b c), c from (b c d), ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from blake3 import blake3
+from msgspec import Struct
+
+from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern, Whom
+from atoll.swarm.log import CIRCLES, Key
+
+
+class Circle(Struct, frozen=True):
+    """Some members of a round: whose contributions are merged, and who applies the result."""
+
+    givers: tuple[bytes, ...]
+    takers: tuple[bytes, ...]
+
+
+@lru_cache(64)
+def circles_of(whom: Whom, key: Key, members: tuple[bytes, ...]) -> tuple[Circle, ...]:
+    """Return the circles of a round, whose members are given in canonical order; none: it is one of all."""
+    if isinstance(whom, All) or key.scope != CIRCLES:
+        return ()
+    return tuple(_circles(whom.pattern, key.version - 1, members))
+
+
+def of_all(circles: Circles, version: int) -> bool:
+    """Return whether a round that is not the last is one of all members."""
+    return circles.all_every > 0 and version % circles.all_every == 0
+
+
+def circle_of(circles: Sequence[Circle], taker: bytes) -> int | None:
+    """Return from which circle a peer takes; None: from none."""
+    return next((number for number, circle in enumerate(circles) if taker in circle.takers), None)
+
+
+def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...]) -> Iterable[Circle]:
+    match pattern:
+        case Lattice(side=side, dimensions=dimensions):
+            side, dimensions = _fitting(len(members), side, dimensions)
+            return _alike(_along(members, side, turn % dimensions))
+        case Drawn(size=size):
+            return _alike(_cut(_drawn(turn, members), max(1, len(members) // size)))
+        case Neighbours(reach=reach):
+            return _around(members, reach)
+
+
+def _alike(groups: Iterable[Sequence[bytes]]) -> list[Circle]:
+    """Return circles in which everybody gives and takes."""
+    return [Circle(tuple(sorted(group)), tuple(sorted(group))) for group in groups]
+
+
+def _fitting(members: int, side: int, dimensions: int) -> tuple[int, int]:
+    """Return the lattice that has a place for everybody: of more dimensions for many, with shorter sides for few."""
+    while side**dimensions < members:
+        dimensions += 1
+    while side > 2 and (side - 1) ** dimensions >= members:
+        side -= 1
+    return side, dimensions
+
+
+def _along(members: Sequence[bytes], side: int, axis: int) -> list[list[bytes]]:
+    """Return those whose places differ along one axis only."""
+    stride = side**axis
+    lines: dict[tuple[int, int], list[bytes]] = {}
+    for place, peer in enumerate(members):
+        lines.setdefault((place // (stride * side), place % stride), []).append(peer)
+    return list(lines.values())
+
+
+def _drawn(turn: int, members: Sequence[bytes]) -> list[bytes]:
+    """Return the members in an order drawn by lot, the same for everybody whatever its Python."""
+    return sorted(members, key=lambda peer: blake3(turn.to_bytes(8, "little") + peer).digest())
+
+
+def _cut(order: Sequence[bytes], count: int) -> list[Sequence[bytes]]:
+    bounds = [len(order) * number // count for number in range(count + 1)]
+    return [order[bounds[number] : bounds[number + 1]] for number in range(count)]
+
+
+def _around(members: Sequence[bytes], reach: int) -> list[Circle]:
+    """Return for each member the circle of its neighbours and itself."""
+    count = len(members)
+    near = [sorted({(place + by) % count for by in range(-reach, reach + 1)}) for place in range(count)]
+    return [Circle(tuple(members[p] for p in near[place]), (members[place],)) for place in range(count)]

@@ -1,0 +1,255 @@
+"""Who turns the knobs: the broker, from what rounds took by its own clock, between two rounds.
+
+What a round took is work and what is not work. The exchange is bytes and the rest (agreeing, applying, latency): of
+another form bytes are in proportion, the rest is the same, and work goes with the steps. So it is known what part of a
+round would be lost at each position of the knobs:
+
+    lost = max(0, bytes + rest - delay)        share = lost / (work + lost)        granularity = work / lost
+
+At first all is taken for bytes but what comes after the commit: lines that lose packets carry much less than they
+could, so no rate that somebody measured tells. Two forms of the exchange then tell the two apart.
+
+The policy takes the first rung of the recipe's ladder on which some number of steps keeps the share below the recipe's
+limit, and of those the fewest. It decides after a few rounds, and then again only when the limit is broken or when
+something clearly gentler would do. What members say of themselves counts only within what the broker sees: nobody has
+worked for longer than until it contributed, and nothing takes longer than the round did.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from atoll.spec.knobs import delay_max
+from atoll.spec.recipe import Auto, Codec, Delay, Knobs
+from atoll.swarm.forecast import Line, wire_s
+from atoll.swarm.log import KnobsTurned, knobs_of
+from atoll.swarm.owners import rate_of
+from atoll.swarm.shares import fill_in
+from atoll.swarm.state import Before, Broker, Measure, Round
+
+ROUNDS = 3
+"""Rounds that are measured before anything is decided: the middle one counts."""
+AIM = 0.75
+"""Of the limit so much is aimed at, so that a setting that was chosen stays within it."""
+CALM = 0.5
+"""What is gentler must keep to so much of the limit, so that it is not given up again at once."""
+BETTER = 0.85
+"""What is to help against a broken limit must lose at most so much of what is lost now."""
+FEWER = 1.5
+"""Only so many times fewer steps are worth a change."""
+SPARE = 1.3
+"""A delay is so many times what it is to hide: an exchange may take longer now and then."""
+APART = 1.5
+"""Two forms of the exchange tell bytes from the rest if one has so many times the other's."""
+NOISE = 0.1
+"""A part of an exchange's time that means nothing."""
+TINY = 1e-9
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """A run as it was measured: what it could be with other knobs follows."""
+
+    step_s: float
+    wire_s: float
+    """What bytes take in the present form."""
+    rest_s: float
+    """What the exchange takes beside."""
+    ratios: tuple[float, ...]
+    """What they would take on each rung, in proportion."""
+    members: int
+
+    def exchange_s(self, rung: int) -> float:
+        """Return how long an exchange takes on a rung."""
+        return self.rest_s + self.wire_s * self.ratios[rung]
+
+    def lost_s(self, knobs: Knobs) -> float:
+        """Return how long nobody works in a round."""
+        return max(0.0, self.exchange_s(knobs.rung) - knobs.delay * self.step_s)
+
+    def share(self, knobs: Knobs) -> float:
+        """Return which part of a round that is."""
+        lost_s = self.lost_s(knobs)
+        return lost_s / (knobs.steps * self.step_s + lost_s)
+
+
+# measuring
+
+
+def observe(broker: Broker, now_s: float) -> Broker:
+    """Return the broker with what the round took that was closed last, now that the next one could begin."""
+    if broker.closed is None:
+        return broker
+    measure = _measure(broker, broker.closed, now_s)
+    measured = broker.measured if measure is None else (*broker.measured, measure)[-ROUNDS:]
+    return replace(broker, closed=None, measured=measured)
+
+
+def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
+    """Return what a round took; None while nobody has measured how fast it works."""
+    period_s = now_s - round_.began_s
+    quotas = dict(zip(round_.announced.members, round_.announced.quotas, strict=True))
+    here = {peer: broker.present[peer].standing for peer in quotas if peer in broker.present and peer in round_.took_s}
+    standings = [(peer, standing) for peer, standing in here.items() if standing is not None]
+    worked_s = [
+        min(quotas[peer] / standing.samples_s, round_.took_s[peer] + broker.pace.lead_s)
+        for peer, standing in standings
+        if 0.0 < standing.samples_s < math.inf
+    ]
+    if not worked_s:
+        return None
+    work_s = min(max(worked_s), period_s)
+    lost_s, overlap = period_s - work_s, broker.setting.overlap
+    hidden_s = overlap.steps * work_s / broker.setting.when.round_steps if isinstance(overlap, Delay) else 0.0
+    waited_s = min((s.exchange_s for _, s in standings if s.exchange_s > 0), default=math.inf)
+    return Measure(
+        members=len(quotas),
+        work_s=work_s,
+        lost_s=lost_s,
+        exchange_s=min(max(waited_s, lost_s), lost_s + hidden_s),
+        rest_s=now_s - broker.closed_s,
+    )
+
+
+# deciding
+
+
+def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
+    """Return how the knobs are to be turned before the next round, None: they stay; and what to remember about now."""
+    auto, last = broker.run.recipe.control, broker.history.last
+    if not isinstance(auto, Auto) or len(broker.measured) < ROUNDS or last is None:
+        return broker, None
+    if broker.history.announced > broker.history.version:
+        return broker, None  # the next round was announced before, and given up: it stays what it was
+    now = knobs_of(broker.history, broker.history.version)
+    view = _view(broker, auto, last.contributors)
+    work_s, lost_s = _middle(broker, "work_s"), _middle(broker, "lost_s")
+    wanted = decide(auto, view, now, lost_s / max(work_s + lost_s, TINY))
+    if wanted == now:
+        return broker, None
+    why = _why(auto, view, wanted, work_s, lost_s)
+    broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
+    return broker, KnobsTurned(broker.channel, broker.history.version + 1, wanted, why)
+
+
+def _middle(broker: Broker, what: str) -> float:
+    return float(median(getattr(measure, what) for measure in broker.measured))
+
+
+def _view(broker: Broker, auto: Auto, members: Sequence[bytes]) -> View:
+    """Return what was measured in the middle of the last rounds, and how other rungs compare."""
+    lines = _lines(broker, members)
+    exchange_s, rest_s = _middle(broker, "exchange_s"), _middle(broker, "rest_s")
+    present = _forecast(broker, auto, knobs_of(broker.history, broker.history.version), lines)
+    bytes_s = max(0.0, exchange_s - rest_s)
+    if broker.before is not None:
+        earlier = _forecast(broker, auto, broker.before.knobs, lines)
+        bytes_s = split(bytes_s, exchange_s, present, broker.before.exchange_s, earlier)
+    rungs = [wire_s(r.route, b.size_bytes, lines) for r, b in zip(auto.ladder, broker.rungs, strict=True)]
+    return View(
+        step_s=max(_middle(broker, "work_s") / broker.setting.when.round_steps, TINY),
+        wire_s=bytes_s,
+        rest_s=exchange_s - bytes_s,
+        ratios=tuple(each / present if present else 1.0 for each in rungs),
+        members=min(measure.members for measure in broker.measured),
+    )
+
+
+def split(bytes_s: float, exchange_s: float, forecast: float, before_s: float, before: float) -> float:
+    """Return how much of an exchange is bytes, at most `bytes_s`, by what another form of it took.
+
+    Both forms' forecasts are in any one unit. Where they are alike, or where fewer bytes took clearly longer, which is
+    because something else changed meanwhile, nothing can be told.
+    """
+    if max(forecast, before) <= APART * min(forecast, before):
+        return bytes_s
+    slope = (before_s - exchange_s) / (before - forecast)
+    told = slope * forecast >= -NOISE * exchange_s
+    return min(bytes_s, max(0.0, slope * forecast)) if told else bytes_s
+
+
+def _forecast(broker: Broker, auto: Auto, knobs: Knobs | None, lines: Sequence[Line]) -> float:
+    """Return what the bytes of the exchange need at a position of the knobs, if lines carry what members measured."""
+    if knobs is None:
+        ((_, channel),) = broker.run.recipe.channel.items()
+        return wire_s(channel.whom.route, broker.bulks[0].size_bytes, lines)
+    return wire_s(auto.ladder[knobs.rung].route, broker.rungs[knobs.rung].size_bytes, lines)
+
+
+def _lines(broker: Broker, members: Sequence[bytes]) -> list[Line]:
+    rates = fill_in([rate_of(broker, peer) for peer in members])
+    owns = [not (peer in broker.present and broker.present[peer].unreached) for peer in members]
+    return [Line(*each) for each in zip(rates, owns, strict=True)]
+
+
+def decide(auto: Auto, view: View, now: Knobs | None, share: float) -> Knobs:
+    """Return how the knobs should stand, given that exchanges take a share of rounds now."""
+    best = choose(auto, view, AIM * auto.share)
+    if now is None or (share > auto.share and view.share(best) <= BETTER * share):
+        return best
+    gentle = choose(auto, view, CALM * auto.share)
+    if _gentler(gentle, now):
+        return gentle
+    return replace(now, lr=best.lr)
+
+
+def _gentler(one: Knobs, other: Knobs) -> bool:
+    """Return whether one is clearly better for the model."""
+    if one.rung != other.rung or one.delay > other.delay:
+        return one.rung < other.rung
+    waits = one.delay == 0 < other.delay and one.steps <= other.steps
+    return waits or FEWER * one.steps <= other.steps
+
+
+def choose(auto: Auto, view: View, share_max: float) -> Knobs:
+    """Return the first position on the ladder that loses no more than a share, with the fewest steps that do.
+
+    Where none does, it is the one that loses least.
+    """
+    lr = next((lr for count, lr in reversed(auto.outer_lr) if count <= view.members), 0.0)
+    for number, rung in enumerate(auto.ladder):
+        for late in (False, True) if isinstance(rung.overlap, Delay) else (False,):
+            knobs = _fewest(auto, view, number, share_max, late=late)
+            if knobs is not None:
+                return replace(knobs, lr=lr)
+    most = [Knobs(rung=i, steps=r.steps, delay=delay_max(r, r.steps), lr=lr) for i, r in enumerate(auto.ladder)]
+    return min(most, key=lambda knobs: (view.share(knobs), knobs.rung))
+
+
+def _fewest(auto: Auto, view: View, number: int, share_max: float, *, late: bool) -> Knobs | None:
+    """Return the fewest steps on a rung that lose no more than a share, waiting for results or not; None: too many."""
+    rung, exchange_s = auto.ladder[number], view.exchange_s(number)
+    delay = min(delay_max(rung, rung.steps), math.ceil(SPARE * exchange_s / view.step_s)) if late else 0
+    lost_s = max(0.0, exchange_s - delay * view.step_s / SPARE)
+    needed = math.ceil(min(lost_s * (1 - share_max) / (share_max * view.step_s), 2.0**53))
+    steps = max(auto.least, delay + 1, needed)
+    return Knobs(rung=number, steps=min(_rounded(steps), rung.steps), delay=delay) if steps <= rung.steps else None
+
+
+def _rounded(steps: int) -> int:
+    """Return a number of steps rounded up to one that noise does not change: 11 stays, 37 is 40, 123 is 150."""
+    half = max(1, 10 ** (len(str(steps)) - 1) // 2) if steps >= 20 else 1
+    return -(-steps // half) * half
+
+
+# saying why
+
+
+def _why(auto: Auto, view: View, wanted: Knobs, work_s: float, lost_s: float) -> str:
+    """Return the arithmetic in words."""
+    rung, share, after_s = auto.ladder[wanted.rung], lost_s / max(work_s + lost_s, TINY), view.lost_s(wanted)
+    parts = f"{view.wire_s:.2f} s of an exchange for bytes, {view.rest_s:.2f} s for the rest"
+    late = f", results {wanted.delay} steps late" if wanted.delay else ""
+    return (
+        f"of the last rounds' {work_s + lost_s:.2f} s {lost_s:.2f} s were not work ({share:.0%}, at most "
+        f"{auto.share:.0%} are wanted): {parts}; with {_name(rung.codec)}, {wanted.steps} steps of {view.step_s:.3f} s"
+        f"{late} it would be {after_s:.2f} s of {after_s + wanted.steps * view.step_s:.2f} s ({view.share(wanted):.0%})"
+    )
+
+
+def _name(codec: Codec) -> str:
+    return str(codec.__struct_config__.tag)

@@ -1,0 +1,47 @@
+"""How long the lines of a round's members need for what they move: the one estimate that policy and planner share.
+
+Every line is full all the while and nobody waits for anybody, so it is a bound, right up to a factor that is about the
+same for every form of the exchange: who wants to know what another form would take compares two forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from msgspec import Struct
+
+from atoll.spec.recipe import AllGather, Butterfly, Route
+from atoll.swarm.shares import groups_needed, slowest, solve
+
+
+class Line(Struct, frozen=True):
+    """A member's line: what it carries, and whether others can bring it something to own."""
+
+    rate_bytes_s: float
+    owns: bool = True
+
+
+def wire_s(route: Route, size_bytes: float, lines: Sequence[Line]) -> float:
+    """Return how long the slowest line needs for a round with contributions of so many bytes from everybody."""
+    if len(lines) < 2:
+        return 0.0
+    match route:
+        case AllGather():
+            return size_bytes * (len(lines) - 1) / min(line.rate_bytes_s for line in lines)
+        case Butterfly(group=group):
+            return size_bytes * _butterfly(lines, groups_needed(len(lines), group))
+
+
+def _butterfly(lines: Sequence[Line], groups: int) -> float:
+    """Return the slowest member's time for contributions of size 1."""
+    bounds = [len(lines) * number // groups for number in range(groups + 1)]
+    between = 2 * (groups - 1) / groups  # a sum and a result, for all but the own group
+    longest = 0.0
+    for first, end in pairwise(bounds):
+        group = lines[first:end]
+        owners = [line.rate_bytes_s for line in group if line.owns] or [line.rate_bytes_s for line in group]
+        carries = len(group) + between
+        owning = slowest(owners, solve(owners, carries), carries)
+        longest = max(longest, owning, *(1 / line.rate_bytes_s for line in group))
+    return longest

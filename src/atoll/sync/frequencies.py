@@ -1,0 +1,179 @@
+"""Values as frequencies: each tile of a tensor by its cosines (DCT-II), so that few numbers say much of a smooth one.
+
+A matrix is cut into tiles, a vector into runs, whose sides are the largest divisors of its own up to the recipe's. A
+tile's frequencies lie together; matrices with whole tiles come first, so that a block of the codec that is as large as
+a tile is one. The transform is orthonormal: lengths stay as they are, and so does what is fed back.
+
+Contributions are made of frequencies, and so is their result. Going back is done by everybody, who must all get the
+same bits: the fast cosine transform (Lee's: halves of halves) in fp64, elementwise, each operation rounded by itself,
+with constants of so few digits that no library disagrees about them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import Dct
+from atoll.sync.units import Unit, tensors_in
+
+Array = NDArray[np.float64]
+DIGITS = 10
+"""Of a constant, after the point."""
+BATCH_ELEMENTS = 2**16
+"""So many are transformed at once: what a processor keeps near."""
+
+
+class _Place(NamedTuple):
+    """A tensor: its rows and columns, its tiles' sides, where it is in the unit and where its frequencies are."""
+
+    rows: int
+    columns: int
+    high: int
+    wide: int
+    first: int
+    at: int
+
+
+class Frequencies:
+    """The transform of one unit."""
+
+    def __init__(self, dct: Dct, unit: Unit, layout: Mapping[str, tuple[int, ...]]) -> None:
+        sizes = {name: math.prod(shape) for name, shape in layout.items()}
+        found = [_place(dct, layout[name], first) for name, first, _ in tensors_in(unit, sizes)]
+        self._size = unit.grid.size
+        self._places: list[_Place] = []
+        at = 0
+        for place in sorted(found, key=lambda place: place.high * place.wide != dct.tile**2):
+            self._places.append(place._replace(at=at))
+            at += place.rows * place.columns
+
+    def of(self, values: Vector) -> Vector:
+        """Return the frequencies of a unit's values."""
+        made: Vector = np.empty(self._size, np.float32)
+        for place in self._places:
+            size, block = place.rows * place.columns, _tile_rows(place)
+            source = values[place.first : place.first + size].reshape(place.rows, place.columns)
+            for row in range(0, place.rows, block):
+                part = source[row : row + block].reshape(-1, place.high, place.columns // place.wide, place.wide)
+                tiles = _along(_forward, _along(_forward, part, 1), 3).transpose(0, 2, 1, 3)
+                at = place.at + row * place.columns
+                made[at : at + tiles.size] = tiles.reshape(-1)
+        return made
+
+    def back(self, frequencies: Vector) -> Vector:
+        """Return the values whose frequencies these are."""
+        made: Vector = np.empty(self._size, np.float32)
+        for place in self._places:
+            size, block = place.rows * place.columns, _tile_rows(place)
+            target = made[place.first : place.first + size].reshape(place.rows, place.columns)
+            for row in range(0, place.rows, block):
+                at, count = place.at + row * place.columns, min(block, place.rows - row) * place.columns
+                tiles = frequencies[at : at + count].reshape(-1, place.columns // place.wide, place.high, place.wide)
+                part = _along(_inverse, _along(_inverse, tiles.transpose(0, 2, 1, 3), 3), 1)
+                target[row : row + block] = part.reshape(-1, place.columns)
+        return made
+
+
+def _place(dct: Dct, shape: tuple[int, ...], first: int) -> _Place:
+    """Return how a tensor is cut; one of no dimensions or of more than two as a matrix of its last."""
+    columns = shape[-1] if shape else 1
+    rows = math.prod(shape[:-1])
+    high = _side(rows, dct.tile) if len(shape) > 1 else 1
+    return _Place(rows, columns, high, _side(columns, dct.tile), first, 0)
+
+
+def _side(length: int, most: int) -> int:
+    """Return the largest divisor that is no larger than the most."""
+    return next(side for side in range(min(length, most), 0, -1) if length % side == 0)
+
+
+def _tile_rows(place: _Place) -> int:
+    """Return how many rows are transformed at once: whole tiles."""
+    return max(1, BATCH_ELEMENTS // (place.columns * place.high)) * place.high
+
+
+def _along(transform: Any, values: NDArray[Any], axis: int) -> Array:
+    """Return an orthonormal transform along one axis, of sides of one nothing."""
+    side = values.shape[axis]
+    if side == 1:
+        return values.astype(np.float64)
+    first = np.ascontiguousarray(np.moveaxis(values, axis, 0), np.float64)
+    scale = np.full((side, *[1] * (values.ndim - 1)), _rounded(math.sqrt(2 / side)))
+    scale[0] = _rounded(math.sqrt(1 / side))
+    made = transform(first) * scale if transform is _forward else transform(first * scale)
+    return np.moveaxis(made, 0, axis)
+
+
+def _forward(x: Array) -> Array:
+    """Return the sums of x times cosines, along the first axis: halves are folded, and transformed side by side."""
+    side = len(x)
+    if side == 1:
+        return x
+    if side % 2:
+        return _summed(x, _cosines(side))
+    half = side // 2
+    low, high = x[:half], x[: half - 1 : -1]
+    both = np.empty((half, 2, *x.shape[1:]))
+    np.add(low, high, out=both[:, 0])
+    np.subtract(low, high, out=both[:, 1])
+    both[:, 1] *= _folds(side, x.ndim)
+    done = _forward(both)
+    made = np.empty_like(x)
+    made[0::2] = done[:, 0]
+    made[1::2] = done[:, 1]
+    made[1:-1:2] += done[1:, 1]
+    return made
+
+
+def _inverse(x: Array) -> Array:
+    """Return the sums of cosines times x, along the first axis: the other way round."""
+    side = len(x)
+    if side == 1:
+        return x
+    if side % 2:
+        return _summed(x, _cosines(side).T)
+    half = side // 2
+    both = np.empty((half, 2, *x.shape[1:]))
+    both[:, 0] = x[0::2]
+    both[:, 1] = x[1::2]
+    both[1:, 1] += x[1:-1:2]
+    done = _inverse(both)
+    done[:, 1] *= _folds(side, x.ndim)
+    made = np.empty_like(x)
+    np.add(done[:, 0], done[:, 1], out=made[:half])
+    np.subtract(done[:, 0], done[:, 1], out=made[: half - 1 : -1])
+    return made
+
+
+def _summed(x: Array, table: Array) -> Array:
+    """Return row after row of x times its row of a table, added up."""
+    made = np.zeros_like(x)
+    for row, factors in zip(x, table, strict=True):
+        made += factors.reshape(-1, *[1] * row.ndim) * row
+    return made
+
+
+def _rounded(value: float) -> float:
+    return round(value, DIGITS)
+
+
+@cache
+def _cosines(side: int) -> Array:
+    """Return the cosine of each place (rows) at each frequency (columns)."""
+    return np.array(
+        [[_rounded(math.cos((i + 0.5) * k * math.pi / side)) for k in range(side)] for i in range(side)], np.float64
+    )
+
+
+@cache
+def _folds(side: int, dimensions: int) -> Array:
+    """Return what the difference of two halves is multiplied by."""
+    factors = [_rounded(1 / (2 * math.cos((i + 0.5) * math.pi / side))) for i in range(side // 2)]
+    return np.array(factors, np.float64).reshape(-1, *[1] * (dimensions - 1))

@@ -1,0 +1,91 @@
+"""Storms over runs that combine, transform and choose in other ways than most: every promise holds all the same.
+
+The cases are those of `skies`, with the recipe changed: what the weather is does not depend on that.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import to_builtins
+from msgspec.structs import replace
+
+from atoll.sim.case import Case, play
+from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.recipe import (
+    All,
+    AllGather,
+    Block,
+    Butterfly,
+    CentredClip,
+    Channel,
+    Combine,
+    Delta,
+    Every,
+    Feedback,
+    Fp32,
+    MedianNormClip,
+    OneRound,
+    Rda,
+    Recipe,
+    Significance,
+    Trimmed,
+)
+from atoll.spec.run import canonical
+
+RULES: list[tuple[Combine, bool]] = [
+    (Trimmed(), False),
+    (MedianNormClip(over="chunk"), False),
+    (CentredClip(over="chunk"), False),
+    (MedianNormClip(), True),
+    (CentredClip(), True),
+    (Rda(), True),
+]
+"""And whether everybody has to gather everything for it."""
+SEEDS = range(400, 460)
+QUICK = (400, 403, 407, 411, 418, 425)
+
+
+def recipes(seed: int) -> Recipe:
+    """Return the recipe that a seed is played with: a shipped one, DiLoCo under another rule, or Gaia's filter."""
+    shipped = load_recipe("diloco")
+    channel = replace(shipped.channel["outer"], when=Every(steps=STEPS))
+    match seed % 4:
+        case 0:
+            shipped = load_recipe("demo-sgd")
+            overlap = OneRound(eager=False) if seed % 8 else Block()
+            channel = replace(shipped.channel["outer"], overlap=overlap)
+        case 1:
+            shipped = load_recipe("fedht")
+            channel = replace(shipped.channel["outer"], when=Every(steps=STEPS))
+        case 2:
+            combine, gathers = RULES[seed // 4 % len(RULES)]
+            route = AllGather() if gathers else Butterfly()
+            channel = replace(channel, whom=All(route=route), merge=replace(channel.merge, combine=combine))
+        case _:
+            what = Delta(codec=Significance(), residual=Feedback(), result=Fp32())
+            channel = replace(channel, whom=All(route=AllGather()), what=what)
+    return _cut_down(shipped, channel)
+
+
+def _cut_down(shipped: Recipe, channel: Channel) -> Recipe:
+    batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
+    return replace(shipped, work=replace(shipped.work, batch=batch), channel={"outer": channel})
+
+
+def case(seed: int) -> Case:
+    drawn = case_of(family_of(seed), seed)
+    return replace(drawn, run=replace(drawn.run, recipe=recipes(seed)))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+def test_a_storm_breaks_no_promise(seed: int) -> None:
+    assert play(case(seed)).broken == []
+
+
+def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
+    played = [case(seed).run for seed in SEEDS]
+    for run in played:
+        assert decode_run(canonical(run)) == run
+    kinds = {str(to_builtins(run.recipe.channel["outer"].merge.combine)["kind"]) for run in played}
+    assert kinds >= {"mean", "mean-present", "trimmed", "median-norm-clip", "centred-clip", "rda"}

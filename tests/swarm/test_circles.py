@@ -1,0 +1,136 @@
+"""Circles: everybody works out the same ones, everybody takes from one, and models that meet in them come together."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern
+from atoll.swarm.circles import Circle, circle_of, circles_of, of_all
+from atoll.swarm.log import ALL, CIRCLES, Key
+
+PATTERNS: list[Pattern] = [
+    Lattice(side=4),
+    Lattice(side=2, dimensions=3),
+    Drawn(),
+    Drawn(size=5),
+    Neighbours(),
+    Neighbours(reach=2),
+]
+
+
+def names(count: int) -> tuple[bytes, ...]:
+    return tuple(bytes([i // 256, i % 256]) * 16 for i in range(count))
+
+
+def circles(pattern: Pattern, version: int, members: tuple[bytes, ...]) -> tuple[Circle, ...]:
+    return circles_of(Circles(pattern=pattern), Key("outer", version, scope=CIRCLES), members)
+
+
+@settings(deadline=None, max_examples=200)
+@given(some.sampled_from(PATTERNS), some.integers(1, 20), some.integers(1, 40))
+def test_everybody_takes_from_one_circle_and_gives_to_that_one(pattern: Pattern, version: int, count: int) -> None:
+    members = names(count)
+    found = circles(pattern, version, members)
+    takers = [peer for circle in found for peer in circle.takers]
+    assert sorted(takers) == list(members)
+    for peer in members:
+        number = circle_of(found, peer)
+        assert number is not None
+        assert peer in found[number].givers
+    assert all(list(circle.givers) == sorted(set(circle.givers)) for circle in found)
+    assert circle_of(found, b"a stranger") is None
+
+
+def test_a_round_of_all_has_no_circles() -> None:
+    assert circles_of(Circles(pattern=Drawn()), Key("outer", 1, scope=ALL), names(4)) == ()
+    assert circles_of(All(), Key("outer", 1), names(4)) == ()
+    assert [of_all(Circles(pattern=Drawn(), all_every=3), version) for version in range(1, 5)] == [0, 0, 1, 0]
+    assert not of_all(Circles(pattern=Drawn()), 12)
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(8, [2, 2, 2, 2]), (7, [2, 2, 3]), (3, [3]), (1, [1])])
+def test_pairs_are_drawn_anew_and_nobody_is_left_alone(count: int, sizes: list[int]) -> None:
+    rounds = [circles(Drawn(), version, names(count)) for version in (1, 2)]
+    for found in rounds:
+        assert sorted(len(circle.givers) for circle in found) == sizes
+    assert count < 4 or rounds[0] != rounds[1]
+
+
+@pytest.mark.parametrize(("count", "sizes"), [(8, [2, 3, 3]), (16, [4] * 4), (20, [2] + [3] * 6), (3, [1, 2])])
+def test_a_lattice_is_as_large_as_its_members_need(count: int, sizes: list[int]) -> None:
+    found = circles(Lattice(side=4), 1, names(count))
+    assert sorted(len(circle.givers) for circle in found) == sizes
+    turns = 2 if count <= 16 else 3
+    assert left(Lattice(side=4), count, 8 * turns) < 1e-3, "nobody is cut off from the others"
+
+
+def test_neighbours_on_a_ring_are_those_next_to_one_and_on_a_small_one_everybody() -> None:
+    a, b, c, d, e = names(5)
+    found = circles(Neighbours(), 1, (a, b, c, d, e))
+    assert found[0] == Circle((a, b, e), (a,))
+    assert found[2] == Circle((b, c, d), (c,))
+    assert [circle.givers for circle in circles(Neighbours(), 1, (a, b, c))] == [(a, b, c)] * 3
+
+
+# how fast models come together
+
+
+def left(pattern: Pattern, count: int, rounds: int, *, lost: float = 0.0, first_round: int = 1) -> float:
+    """Return the variance that is left of that at first, after everybody averaged in its circles so often.
+
+    `lost` is the part of the members whose contribution misses a round: they take what the others make all the same.
+    """
+    rng = np.random.default_rng(first_round)
+    members = names(count)
+    at = {peer: place for place, peer in enumerate(members)}
+    models = rng.standard_normal((count, 64))
+    first = models.var(axis=0).mean()
+    for version in range(first_round, first_round + rounds):
+        given = rng.random(count) >= lost
+        after = models.copy()
+        for circle in circles(pattern, version, members):
+            givers = [at[peer] for peer in circle.givers if given[at[peer]]]
+            if givers:
+                after[[at[peer] for peer in circle.takers]] = models[givers].mean(axis=0)
+        models = after
+    return float(models.var(axis=0).mean() / first)
+
+
+def test_on_a_full_lattice_all_have_the_mean_after_one_turn() -> None:
+    assert left(Lattice(side=32), 1024, 1) > 1e-3
+    assert left(Lattice(side=32), 1024, 2) < 1e-25
+    assert left(Lattice(side=4, dimensions=3), 64, 3) < 1e-25
+
+
+@pytest.mark.parametrize(("lost", "after_two", "after_four"), [(0.005, 8e-5, 3e-8), (0.05, 3e-3, 9e-6)])
+def test_with_some_missing_a_lattice_mixes_as_fast_as_was_found(
+    lost: float, after_two: float, after_four: float
+) -> None:
+    """Numbers of another simulation of the same thing (1,024 peers on 32 x 32), to be met within a factor of two.
+
+    There who fails keeps its old values; here it takes its circle's mean, so less is left: that may be better.
+    """
+    assert left(Lattice(side=32), 1024, 2, lost=lost) < 2 * after_two
+    assert left(Lattice(side=32), 1024, 4, lost=lost) < 2 * after_four
+
+
+def test_pairs_mix_by_half_a_round_and_a_ring_as_its_graph_says() -> None:
+    draws = range(1, 200, 20)
+    pairs = [np.mean([left(Drawn(), 64, rounds, first_round=first) for first in draws]) for rounds in (4, 10)]
+    a_round = 31 / 64 + 32 / 64**2
+    assert pairs == pytest.approx([a_round**4, a_round**10], rel=0.3)
+    assert pairs == pytest.approx([5.7e-2, 4.8e-4], rel=1.0), "another simulation, of one draw"
+    ring = [left(Neighbours(), 64, rounds) for rounds in (4, 10)]
+    assert ring == pytest.approx([0.16, 0.095], rel=0.5)
+
+
+def test_on_a_ring_what_is_left_in_the_end_falls_with_the_second_eigenvalue() -> None:
+    count, few, many = 12, 40, 60
+    second = (1 + 2 * math.cos(2 * math.pi / count)) / 3
+    fell = left(Neighbours(), count, many) / left(Neighbours(), count, few)
+    assert fell == pytest.approx(second ** (2 * (many - few)), rel=0.2)
