@@ -113,6 +113,7 @@ RATES = (2e-3, 4e-3, 1e-3, 8e-3)
 FEEDBACK = {f"{CHANNEL}.what.residual.kind": "feedback"}
 SIGN = {f"{CHANNEL}.what.codec.kind": "sign", **FEEDBACK}
 """A bit an element both ways; what that leaves out of a contribution goes into the next."""
+MEAN = {f"{CHANNEL}.merge.combine.kind": "mean", f"{CHANNEL}.merge.combine.weights": "uniform"}
 E3M0 = {f"{CHANNEL}.what.codec.kind": "e3m0"}
 TEN_THOUSAND = 53
 """Values of a block of 4096 that are sent every 60 steps by owners too, for ten thousand times fewer bytes than DDP."""
@@ -162,6 +163,11 @@ def delta(
     )
 
 
+def sparseloco(every: int, lr: float, changes: Changes | None = None, **more: Any) -> Trial:
+    """Return peers with SparseLoCo as its paper has it: the plain mean of all contributions."""
+    return delta("sparseloco", every, lr, {**MEAN, **(changes or {})}, **more)
+
+
 def outer(lr: float, momentum: float) -> Changes:
     """Return another outer rate and momentum."""
     return {f"{CHANNEL}.merge.outer.lr": lr, f"{CHANNEL}.merge.outer.momentum": momentum}
@@ -194,7 +200,7 @@ def due(scores: Scores) -> list[Trial]:
 def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     """Return all trials in their order, and whether it is settled that they are those."""
     diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
-    sparse = [delta("sparseloco", 30, lr) for lr in (2e-3, 1e-3)]
+    sparse = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
     grid = [ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES]
     near = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
     alone = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -202,7 +208,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         # 1. Where the scale begins and ends, and the claims on it.
         diloco[0],
         sparse[0],
-        delta("sparseloco", 60, 2e-3, keep(32), also="k32"),
+        sparseloco(60, 2e-3, keep(32), also="k32"),
         delta("sparse-butterfly", 30, 2e-3),
         *alone,
         *near,
@@ -216,7 +222,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     second = [
         delta("diloco", 34, 2e-3, SIGN, also="sign"),
         delta("diloco", 30, 2e-3, batch=96),
-        delta("sparseloco", 30, 2e-3, batch=96),
+        sparseloco(30, 2e-3, batch=96),
         *sparse[1:],
         delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
         delta("eager", 30, 2e-3, peers=2),
@@ -229,7 +235,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *_settled(near, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in seeds]),
         *_settled(alone, scores, lambda lr: [solo(lr, seed) for seed in seeds]),
         *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in seeds]),
-        *_settled(sparse, scores, lambda lr: [delta("sparseloco", 30, lr, seed=seed) for seed in seeds]),
+        *_settled(sparse, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in seeds]),
         *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
         *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in seeds]),
         *_settled(
@@ -241,7 +247,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     rest = [
         # 4. The rest of DDP's grid; other recipes at eight peers; more tries, so that none is judged by its first.
         *grid,
-        delta("sparseloco", 60, 2e-3, keep(13), also="k13"),
+        sparseloco(60, 2e-3, keep(13), also="k13"),
         delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
         delta("opendiloco", 30, 2e-3),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
@@ -250,12 +256,12 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 0.1),
         delta("diloco", 60, 2e-3),
-        delta("sparseloco", 30, 4e-3),
-        delta("sparseloco", 60, 1e-3, keep(32), also="k32"),
+        sparseloco(30, 4e-3),
+        sparseloco(60, 1e-3, keep(32), also="k32"),
         delta("diloco", 30, 2e-3, outer(0.5, 0.9), also="outer0.5-0.9"),
         delta("diloco", 30, 1e-3, batch=96),
         solo(8e-3),
-        *(delta("sparseloco", 60, 2e-3, keep(32), also="k32", seed=seed) for seed in seeds),
+        *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in seeds),
     ]
     firm = [[(trial, True) for trial in some] for some in (first, second, rest)]
     listed = [*firm[0], *fewer, *firm[1], *at_best, *firm[2]]

@@ -12,7 +12,10 @@ from atoll.spec.recipe import AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Run
 from tests.model.toys import ToyData, toy_run
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on CUDA only")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="steps are recorded on CUDA only"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:torch"),  # of its compiler's own parts
+]
 
 ADAMW = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=ADAMW)
