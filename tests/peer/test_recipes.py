@@ -21,6 +21,7 @@ from atoll.spec.recipe import (
     AllGather,
     Assign,
     Block,
+    Buckets,
     Butterfly,
     Delta,
     Every,
@@ -31,6 +32,7 @@ from atoll.spec.recipe import (
     Mean,
     Merge,
     Recipe,
+    Ring,
     Sgd,
 )
 from atoll.spec.run import Run
@@ -48,6 +50,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
     "howcw": {"overlap": Block()},
+    "intellect-1": {"what": Delta(), "whom": All()},
     "gossip": {"whom": All()},
     "gossip-pga": {"whom": All()},
     "moshpit": {"whom": All()},
@@ -133,6 +136,9 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     _, diloco = of("diloco")
     assert (diloco.when, diloco.merge.outer, diloco.what.codec) == (Every(steps=500), NESTEROV, Fp32())
     assert (diloco.what.residual, diloco.overlap, diloco.whom.route) == (Forget(), Block(), Butterfly())
+    _, ring = of("intellect-1")
+    assert (ring.when, ring.merge.outer, ring.what.codec) == (Every(steps=100), NESTEROV, Buckets(bits=8, width=12.0))
+    assert (ring.whom, ring.what.residual) == (All(route=Ring()), Forget())
     assert of("fedavg")[1].merge.outer == Assign()
     assert isinstance(of("ddp")[1].merge.outer, AdamW)
     assert (of("dedloc")[1].when.samples, of("dedloc")[1].merge.outer.lr) == (4096, 1.76e-3)

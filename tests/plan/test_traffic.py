@@ -33,6 +33,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
+        ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],
@@ -82,6 +83,17 @@ def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
 def test_what_all_members_send_all_members_receive(name: str) -> None:
     moved = traffic(load_recipe(name), 1_000_000, lines_of(expand(load_fleet("town")))).moved
     assert sum(each.sent_bytes for each in moved) == sum(each.received_bytes for each in moved) > 0
+
+
+def test_a_ring_moves_what_every_all_reduce_does_in_the_form_of_a_contribution() -> None:
+    peers, chunks = 8, 64
+    parameters = chunks * 65536
+    found = traffic(load_recipe("intellect-1"), parameters, [Line()] * peers)
+    table_bytes = 1024
+    each_way = 2 * (peers - 1) / peers * chunks * (65536 + table_bytes)
+    assert {(one.sent_bytes, one.received_bytes) for one in found.moved} == {(each_way, each_way)}
+    less = every_step_fp32(parameters, peers) / found.step_bytes
+    assert less == pytest.approx(400, rel=0.02), "as its header says"
 
 
 def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:

@@ -20,8 +20,8 @@ from atoll.spec.variant import variants
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5
-QUICK = ("dedloc", "eager", "sparse-butterfly", "sparseloco", "streaming")
-"""One that works by speed, one that is a round late, two that feed back, one in fragments."""
+QUICK = ("dedloc", "eager", "intellect-1", "sparse-butterfly", "sparseloco", "streaming")
+"""One that works by speed, one that is a round late, one in a ring, two that feed back, one in fragments."""
 
 RUN = """
 name = "reef"

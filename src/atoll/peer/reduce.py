@@ -180,7 +180,7 @@ class Bench:
         member, owned, what, grid = self._member, self._owned, self._member.channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
-        weights = [_weights(member, self._announced, target) for _, target in batch]
+        weights = [weights_of(member, self._announced, target) for _, target in batch]
         limit = float(np.finfo(np.float32).max) / len(self._layout.groups)
 
         def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
@@ -322,7 +322,7 @@ def _added_up(
     return total
 
 
-def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:
+def weights_of(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
     if member.channel.merge.combine.weights == "uniform":
         return [1.0] * len(target)

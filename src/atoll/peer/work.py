@@ -164,7 +164,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
     what, unit, residual = member.channel.what, member.unit_of(announced.key.version), member.private.residual
-    grid = unit.grid
+    grid, kept = unit.grid, member.channel.kept
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
@@ -177,7 +177,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
         seed = seed_of(announced.key.version, index, member.me)
         match what.residual:
             case Forget():
-                return encode(what.codec, values, seed)
+                return encode(kept, values, seed)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
@@ -203,7 +203,7 @@ async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, mem
             return local
         for index, chunk in chunks.items():
             first, end = grid.bounds(index)
-            fresh = decoded(channel.what.codec, chunk, end - first)
+            fresh = decoded(channel.kept, chunk, end - first)
             local[first:end] += lead.step(first, end, fresh, share, share_before)
         return local
 

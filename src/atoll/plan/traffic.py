@@ -6,6 +6,7 @@ into results of R bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
+    ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
     circles       as a butterfly, with N the members of one's own
 
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Heads of messages, digests and control are
@@ -21,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Recipe, TargetBatch
+from atoll.spec.recipe import All, AllGather, Channel, Fp32, Fragments, Recipe, Ring, TargetBatch
 from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
@@ -105,8 +106,8 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line]) -> Traffic:
     rounds = _rounds(channel)
     for key in rounds:
         circles = circles_of(channel.whom, key, members)
-        gather = isinstance(channel.whom.route, AllGather)
-        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles)
+        gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
+        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
         for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
@@ -143,7 +144,7 @@ def every_step_fp32(parameters: int, members: int) -> float:
 
 
 class _Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a contribution, as a group's sum, in a result."""
+    """What each chunk is on the wire: in a contribution, as a sum, in a result."""
 
     part: list[int]
     sum: list[int]
@@ -153,7 +154,8 @@ class _Lengths(Struct, frozen=True):
 def _lengths(channel: Channel, grid: Grid) -> _Lengths:
     counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
     what = channel.what
-    forms = (what.codec, Fp32(), what.merged())
+    summed = what.codec if isinstance(channel.whom.route, Ring) else Fp32()
+    forms = (what.codec, summed, what.merged())
     return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
 
 
@@ -179,6 +181,8 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, AllGather):
         able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
+    if isinstance(route, Ring):
+        return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), route.group))
     among = circles or [Circle(group, group) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)

@@ -33,6 +33,8 @@ class Committed(NamedTuple):
     announced: Announced
     contributors: tuple[bytes, ...]
     result: str
+    ring: tuple[bytes, ...] = ()
+    """Its contributors as sums went round among them; nobody: they did not."""
 
     @property
     def version(self) -> int:
@@ -73,9 +75,10 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 more = {peer: pool.take(quota) for peer, quota in each.items()} if ahead else {}
                 begun = {}
                 announced.append(Announced(key.version, members, leases, base, more, key))
-            case RoundCommitted(who=who, result=result):
+            case RoundCommitted(who=who, result=result, ring=places):
                 last = announced[-1]
-                committed.append(Committed(last, _marked(who, last.members), result))
+                ring = tuple(last.members[place] for place in places)
+                committed.append(Committed(last, _marked(who, last.members), result, ring))
                 contributors = committed[-1].contributors
                 pool.put_back(p for peer, lease in last.leases.items() if peer not in contributors for p in lease)
                 begun = last.ahead

@@ -51,14 +51,18 @@ from atoll.spec.recipe import (
     AllGather,
     Assign,
     Blend,
+    Buckets,
     Channel,
     Circles,
+    Codec,
     Delay,
     Delta,
     Drawn,
     Every,
+    Fp32,
     Fragments,
     Grad,
+    Int8,
     Lattice,
     Mean,
     Merge,
@@ -67,8 +71,10 @@ from atoll.spec.recipe import (
     Overlap,
     Params,
     Recipe,
+    Ring,
     Sgd,
     Shift,
+    TopK,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
@@ -112,6 +118,10 @@ CIRCLES: tuple[Circles, ...] = (
     Circles(pattern=Lattice(side=3)),
     Circles(pattern=Neighbours()),
 )
+IN_RINGS = 0.2
+"""Part of the runs whose sums go round."""
+RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
+"""In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
 COUNCIL = 5
@@ -139,6 +149,7 @@ def _recipe(
     overlap: Overlap | None = None,
     fragments: int = 0,
     circles: Circles | None = None,
+    ring: Codec | None = None,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, or overlapped."""
     shipped = load_recipe(name)
@@ -154,6 +165,9 @@ def _recipe(
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
+    if ring is not None and not isinstance(channel.what.codec, TopK):
+        whom = replace(channel.whom, route=Ring())
+        channel = replace(channel, whom=whom, what=replace(channel.what, codec=ring))
     if circles is not None and isinstance(channel.what, Delta):
         outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
         what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
@@ -172,9 +186,11 @@ def run_of(
     overlap = rng.choice(OVERLAPS) if not recipe and rng.random() < OVERLAPPED else None
     fragments = rng.choice((2, 3)) if not recipe and rng.random() < IN_FRAGMENTS else 0
     circles = rng.choice(CIRCLES) if not recipe and rng.random() < IN_CIRCLES else None
+    ring = rng.choice(RINGS) if not recipe and not gathers and rng.random() < IN_RINGS else None
+    how = _recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, circles=circles, ring=ring)
     return Run(
         name="search",
-        recipe=_recipe(recipe or drawn, gathers=gathers, overlap=overlap, fragments=fragments, circles=circles),
+        recipe=how,
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),

@@ -203,7 +203,11 @@ class AllGather(Axis, tag="all-gather"):
     """Every member gets every contribution whole and reduces them for itself."""
 
 
-Route = Butterfly | AllGather
+class Ring(Axis, tag="ring"):
+    """Sums go round: each member adds what is its own, encodes the sum again and passes it on to the next."""
+
+
+Route = Butterfly | AllGather | Ring
 
 
 class All(Axis, tag="all"):
@@ -362,6 +366,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def common(self) -> bool:
         """Return whether all members have the same model after every round."""
         return isinstance(self.whom, All)
+
+    @property
+    def kept(self) -> Codec:
+        """Return the form in which a peer keeps its contribution: what goes into the sums of a ring is not rounded."""
+        return Fp32() if isinstance(self.whom.route, Ring) else self.what.codec
 
 
 # work: what happens between exchanges
