@@ -11,16 +11,17 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.peer.results import sound_result
+from atoll.sim.check import violations
 from atoll.sim.compute import CountingEngine
-from atoll.sim.faults import Crash, Fault, Partition, SlowCompute
+from atoll.sim.faults import Crash, Fault, Lie, Partition, SlowCompute
 from atoll.sim.retell import commits
-from atoll.sim.scenario import Entrance, Outcome
+from atoll.sim.scenario import Entrance, Outcome, Scenario, key_of, simulate
 from atoll.spec.recipe import All, Buckets, Butterfly, Codec, Fp16, Fp32, Int8, Mean, Ring
 from atoll.spec.run import Run
 from atoll.swarm.patience import STALL_S
 from atoll.sync.codec import decoded
 from atoll.sync.grid import grid_of
-from tests.peer.world import assert_sound, counting_run, events, log_of, name, once, play, sized
+from tests.peer.world import assert_sound, counting_run, events, log_of, machines, name, once, play, sized
 
 SIZE = 640
 """Elements of the model: ten chunks."""
@@ -131,6 +132,29 @@ def first_result(outcome: Outcome) -> Vector:
     return np.frombuffer(whole, "<f4")
 
 
+def test_once_members_know_how_far_they_are_apart_sums_cross_the_ocean_twice_and_rounds_are_shorter() -> None:
+    run = ring_run(8, rounds=4)
+    keys = [key_of(1, place).peer for place in range(8)]
+    regions = ["west" if sorted(keys).index(key) % 2 else "east" for key in keys]
+    outcome = simulate(
+        Scenario(
+            run=run,
+            machines=[replace(each, region=region) for each, region in zip(machines(8), regions, strict=True)],
+            delays_s={("west", "west"): 0.005, ("east", "east"): 0.005, ("west", "east"): 0.1},
+            seed=1,
+            build=sized(SIZE),
+        )
+    )
+    assert_sound(run, outcome, version=4)
+    west = {host.peer for host, region in zip(outcome.hosts, regions, strict=True) if region == "west"}
+    rings = [each.ring for each in commits(log_of(outcome))]
+    crossings = [sum((ring[at - 1] in west) != (peer in west) for at, peer in enumerate(ring)) for ring in rings]
+    assert crossings[0] > 2, "in the first round only the broker has links, and knows who is far from itself"
+    assert crossings[-1] == 2
+    took_s = [ended_s - began_s for began_s, ended_s in spans(outcome)]
+    assert took_s[-1] < took_s[0] - 0.08 * (crossings[0] - 2), "each crossing takes a tenth of a second"
+
+
 # who may die, be late or be out of reach
 
 
@@ -186,6 +210,17 @@ def test_where_no_ring_is_possible_the_broker_adds_up_what_it_is_sent() -> None:
         outcome = played(3, faults=[Partition(at_s=0.0, side=(1,), others=(2,), for_s=1e6)], codec=codec)
         assert contributors(outcome) == [3] * ROUNDS
         assert all(each.ring == () for each in commits(log_of(outcome)))
+
+
+def test_who_passes_on_what_is_no_sum_is_named_and_left_out() -> None:
+    run = ring_run(4)
+    outcome = play(run, 4, faults=[Lie(at_s=0.0, peer=2, what="send:part/summed", for_s=1e6)], build=sized(SIZE))
+    assert violations(run, outcome) == []
+    liar = name(outcome.hosts[2])
+    assert {event.who for event in events(outcome, journal.MessageRefused)} == {liar}
+    for _, event in once(outcome, journal.RoundCommitted):
+        assert liar not in event.contributors
+        assert len(event.contributors) == 3
 
 
 # who may come

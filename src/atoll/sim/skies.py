@@ -507,8 +507,9 @@ def doubt(seed: int) -> Case:
     peers = rng.randint(3, 5)
     lies: list[Fault] = []
     if peers > 3 and rng.random() < 0.2:
-        at_s, what = _time(rng), rng.choice(("send:part/chunk", "send:fetch/"))
-        lies.append(Lie(at_s=at_s, peer=rng.randrange(1, peers), what=what, for_s=_while(rng, at_s, 12.0)))
+        at_s, what = _time(rng), rng.choice((("send:part/chunk", "send:part/summed"), ("send:fetch/",)))
+        liar, for_s = rng.randrange(1, peers), _while(rng, at_s, 12.0)
+        lies += [Lie(at_s=at_s, peer=liar, what=each, for_s=for_s) for each in what]
     return _case("doubt", seed, rng, peers, [*storm(seed, peers, STORM_S, _DOUBT), *lies])
 
 
