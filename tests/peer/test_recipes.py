@@ -22,6 +22,7 @@ from atoll.spec.recipe import (
     AllGather,
     Assign,
     Block,
+    Buckets,
     Butterfly,
     Delta,
     Discard,
@@ -35,6 +36,7 @@ from atoll.spec.recipe import (
     Merge,
     Quorum,
     Recipe,
+    Ring,
     Sgd,
 )
 from atoll.spec.run import Run
@@ -58,6 +60,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "hierarchical": {"whom": All()},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
+    "intellect-1": {"what": Delta(), "whom": All()},
     "gossip": {"whom": All()},
     "gossip-pga": {"whom": All()},
     "moshpit": {"whom": All()},
@@ -147,6 +150,9 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     _, diloco = of("diloco")
     assert (diloco.when, diloco.merge.outer, diloco.what.codec) == (Every(steps=500), NESTEROV, Fp32())
     assert (diloco.what.residual, diloco.overlap, diloco.whom.route) == (Forget(), Block(), Butterfly())
+    _, ring = of("intellect-1")
+    assert (ring.when, ring.merge.outer, ring.what.codec) == (Every(steps=100), NESTEROV, Buckets(bits=8, width=12.0))
+    assert (ring.whom, ring.what.residual) == (All(route=Ring()), Forget())
     assert of("fedavg")[1].merge.outer == Assign()
     assert isinstance(of("ddp")[1].merge.outer, AdamW)
     free, how = of("async-local-sgd")

@@ -38,6 +38,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         ("sparse-butterfly", 8_000_000, 3),
         pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
+        ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         ("streaming", 3_000_000, 3),
     ],
@@ -152,6 +153,17 @@ def test_a_policys_forecast_is_what_the_slowest_line_needs_on_every_rung(fleet: 
 def _chunks(size: int, codec: Codec) -> list[int]:
     grid = grid_of(size, codec)
     return [end - first for first, end in map(grid.bounds, range(grid.chunks))]
+
+
+def test_a_ring_moves_what_every_all_reduce_does_in_the_form_of_a_contribution() -> None:
+    peers, chunks = 8, 64
+    parameters = chunks * 65536
+    found = traffic(load_recipe("intellect-1"), parameters, [Line()] * peers)
+    table_bytes = 1024
+    each_way = 2 * (peers - 1) / peers * chunks * (65536 + table_bytes)
+    assert {(one.sent_bytes, one.received_bytes) for one in found.moved} == {(each_way, each_way)}
+    less = every_step_fp32(parameters, peers) / found.step_bytes
+    assert less == pytest.approx(400, rel=0.02), "as its header says"
 
 
 def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:

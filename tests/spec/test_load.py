@@ -413,6 +413,30 @@ def test_knobs_that_cannot_be_turned_are_refused_where_the_ladder_says_so(
     assert hint
 
 
+@pytest.mark.parametrize(
+    ("changes", "path", "said"),
+    [
+        ({"what.codec": "{kind='top-k'}"}, "whom.route", "not as sparse"),
+        ({"what.residual": "{kind='feedback'}"}, "whom.route", "nobody's own"),
+        ({"what.owners": "{kind='feedback'}"}, "whom.route", "nobody's own"),
+        ({"what": "{kind='params', codec={kind='fp16'}}"}, "whom.route", "rounded at every hop"),
+        ({"what.codec": "{kind='fp16'}", "merge.combine.weights": "'samples'"}, "whom.route", "too large for fp16"),
+        ({"what.result": "{kind='fp32'}"}, "what.result", "in the form of contributions"),
+        ({"merge.combine": "{kind='trimmed'}"}, "whom.route", "only a sum of some"),
+        ({"barrier": "{kind='quorum'}"}, "whom.route", "when everybody is in"),
+    ],
+)
+def test_what_cannot_be_added_up_hop_by_hop_is_refused(
+    tmp_path: Path, changes: dict[str, str], path: str, said: str
+) -> None:
+    overrides = [f"recipe.channel.outer.{key}={value}" for key, value in changes.items()]
+    text = 'name = "small"\n[recipe]\nbase = "intellect-1"\n[budget]\nrounds = 3\n'
+    told, advice = refused(tmp_path, text, *overrides)
+    assert f": recipe.channel.outer.{path}: " in told
+    assert said in told
+    assert advice
+
+
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")

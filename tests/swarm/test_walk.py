@@ -9,12 +9,16 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from atoll.sim.retell import commits
+from atoll.spec.recipe import All, Butterfly, Ring, Route
+from atoll.spec.run import Run
 from atoll.swarm.broker import RESUME_S, step, take_office
+from atoll.swarm.layout import Layout
 from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
-from atoll.swarm.shares import chunks_of, covers
+from atoll.swarm.shares import covers
 from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Said, Tick, Write
 from tests.swarm.table import BULK, FOUNDING, A, B, C, D, small_run
 
@@ -29,9 +33,9 @@ def digest(index: int) -> bytes:
 class Walk:
     """A broker, its slow log, and a drunkard who speaks to it."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, route: Route) -> None:
         self.rng = Random(seed)
-        self.run = small_run(rounds=12, start_with=2)
+        self.run = by_route(small_run(rounds=12, start_with=2), route)
         self.now_s = 0.0
         self.log: list[Entry] = [FOUNDING]
         self.waiting: list[Entry] = []
@@ -72,6 +76,10 @@ class Walk:
         if round_ is not None:
             assert covers(round_.shards, BULK.chunks)
             assert set(round_.owners) <= {*round_.announced.members, A}
+            if round_.ring and round_.settled is not None:
+                assert {c.peer for c in round_.settled} == set(round_.owners), (
+                    "a ring is of exactly whom it is settled on"
+                )
 
     def _await(self, actions: list[Action]) -> None:
         writes = [action for action in actions if isinstance(action, Write)]
@@ -90,10 +98,11 @@ class Walk:
         if round_ is None or standing is None or standing.version < version:
             return Said(peer, Standing(version, f"anchor-{version}"))
         plan = (round_.key, broker.epoch, round_.attempt)
-        if peer not in round_.serials:
+        if peer not in round_.serials and (peer in round_.owners or not round_.ring):
             return Said(peer, Contributed(*plan, 1))
         if round_.settled is not None and peer in round_.owners and peer not in round_.reduced:
-            return Said(peer, Reduced(*plan, tuple(map(digest, chunks_of(round_.shards, peer)))))
+            layout = Layout(round_.shards, round_.announced.members, ring=round_.ring)
+            return Said(peer, Reduced(*plan, tuple(digest(index) for _, index in layout.roots(peer))))
         return Said(peer, Holding(*plan, result_root(map(digest, range(BULK.chunks)))))
 
     def anything(self, peer: bytes) -> Heard:
@@ -148,11 +157,17 @@ def committed(log: list[Entry]) -> int:
     return len(versions)
 
 
+def by_route(run: Run, route: Route) -> Run:
+    channel = replace(run.recipe.channel["outer"], whom=All(route=route))
+    return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+
+
+@pytest.mark.parametrize("route", [Butterfly(), Ring()])
 @pytest.mark.parametrize("first", range(0, 100, 25))
-def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int) -> None:
+def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route) -> None:
     rounds = []
     for seed in range(first, first + 25):
-        walk = Walk(seed)
+        walk = Walk(seed, route)
         try:
             walk.go()
             rounds.append(committed(walk.log))

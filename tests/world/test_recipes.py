@@ -20,8 +20,8 @@ from atoll.spec.variant import variants
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5
-QUICK = ("dedloc", "eager", "noloco", "sparse-butterfly", "sparseloco", "streaming")
-"""One that works by speed, one that is a round late, one in circles, two that feed back, one in fragments."""
+QUICK = ("dedloc", "eager", "intellect-1", "noloco", "sparse-butterfly", "sparseloco", "streaming")
+"""One that works by speed, one a round late, one in a ring, one in circles, two that feed back, one in fragments."""
 
 
 def run_of(shore: Shore, recipe: str) -> Run:

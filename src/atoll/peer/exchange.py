@@ -4,6 +4,8 @@
     own_shard  reduce each chunk as soon as it is here from everybody hoped for, and return it to all members at once
     hold       put the result on disk as it comes, and say so when it is whole
 
+In a ring nothing is delivered: sums go round once it is settled whose (`carry`), and results come back likewise.
+
 So sending and receiving overlap, and nobody waits for the last contribution to see the first chunk. What is returned
 before the round is settled is speculative: each chunk names the set of contributions in it, the settled set's alone
 count, and a chunk that was reduced for another set is reduced and returned again. What others send is checked before
@@ -27,6 +29,7 @@ from atoll.errors import PeerError
 from atoll.net.identity import short
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, Stream, StreamReset
 from atoll.net.wire import Wire
+from atoll.peer.carry import Carrier
 from atoll.peer.links import both, hear, say, together, within
 from atoll.peer.member import Changes, Member, Own, Owned, Reduction, Sum, plan_id, unless
 from atoll.peer.messages import (
@@ -53,10 +56,11 @@ from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
 from atoll.spec.recipe import Fp32
 from atoll.swarm.layout import Cell
 from atoll.swarm.log import Key
-from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Stuck
-from atoll.sync.codec import check, length_of
+from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Spoiled, Stuck
+from atoll.sync.codec import BadChunk, check, decoded, encode, length_of, seed_of
 
 M = TypeVar("M")
+T = TypeVar("T")
 U = TypeVar("U", bound=Hashable)
 SERIALS_MAX = 3
 """Contributions of one peer to one round that an owner keeps: it may restart that often."""
@@ -130,6 +134,8 @@ async def deliver(member: Member) -> None:
         plan, own = member.plan, member.own
         if plan is None or own is None or plan.key != own.key or (*plan_id(plan), own.serial) in done:
             return None
+        if plan.ring and member.me not in plan.owners:
+            return None  # it goes round without us
         # Settled without us we are too late; settled on what we sent before a crash, that is with the owners.
         return plan if plan.settled is None or member.settled(member.me) == own.serial else None
 
@@ -138,8 +144,12 @@ async def deliver(member: Member) -> None:
         assert own is not None
         done[:] = [*done[-8:], (*plan_id(plan), own.serial)]
         began_s = asyncio.get_running_loop().time()
-        owners = member.layout(plan).owners_for(member.me)
-        sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
+        sizes: Sequence[int | None] = ()
+        if plan.ring:
+            await own.encoded.until(lambda: len(own.chunks) == member.grid_of(own.key).chunks)
+        else:
+            owners = member.layout(plan).owners_for(member.me)
+            sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
         if all(size is not None for size in sizes):
             member.report(Contributed(*plan_id(plan), own.serial))
             took_s = asyncio.get_running_loop().time() - began_s
@@ -161,19 +171,26 @@ async def _bring(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | N
     if owner == member.me:
         await _keep_own(member, own, member.layout(plan).parts(owner, member.me))
         return 0
+    return await _reach(member, plan, "part", owner, partial(_send_parts, member, plan, own, owner))
+
+
+async def _reach(
+    member: Member, plan: Plan, what: str, owner: PeerId, send: Callable[[], Coroutine[Any, Any, T]]
+) -> T | None:
+    """Send an owner what only it is to get, and return what that brings; None: there is, as reported, no way."""
     try:
-        if member.links.unreachable(owner):
+        if member.links.unreachable(owner) and not plan.ring:  # where there is somebody else to own it
             raise ConnectFailed("it could not be reached a moment ago")
         for _ in range(TRIES - 1):
             try:
-                return await _send_parts(member, plan, own, owner)
+                return await send()
             except (ConnectFailed, ConnLost, StreamReset) as lost:
                 # A link may break and be made again; and behind a NAT an owner can call us where we cannot call it.
                 if isinstance(lost, ConnectFailed) and not await member.links.visited(owner, VISIT_S_MAX):
                     raise
-        return await _send_parts(member, plan, own, owner)
+        return await send()
     except PeerError as error:
-        member.box.journal.write(events.PeerLost(who=short(owner), why=f"part: {error}"))
+        member.box.journal.write(events.PeerLost(who=short(owner), why=f"{what}: {error}"))
         member.report(Stuck(*plan_id(plan), owner, owner not in member.links.met))
         return None
 
@@ -200,7 +217,7 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId, number
 
         async def send() -> None:
             for index in chunks:
-                await sent.say(stream, Chunk(index, await own.chunk(index)))
+                await sent.say(stream, Chunk(index, await _sent_form(member, own, index)))
 
         told = _until_told(member, stream, PartTalk, member.silence_s_max, sent)
         last = await (both(told, send()) if chunks else told)
@@ -268,7 +285,18 @@ async def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
     held = _held_parts(member, owned, contribution)
     for index in wanted:
         if index not in held:
-            owned.keep(contribution, index, await own.chunk(index))
+            owned.keep(contribution, index, await _sent_form(member, own, index))
+
+
+async def _sent_form(member: Member, own: Own, index: int) -> memoryview:
+    """Return a chunk of our contribution as it is sent, which is how we keep it, but where it was to go round."""
+    data, kept, codec = await own.chunk(index), member.channel.kept, member.channel.what.codec
+    if kept == codec:
+        return data
+    grid = member.grid_of(own.key)
+    first, end = grid.bounds(index)
+    seed = seed_of(own.key.version, index, member.me)
+    return await member.aside(lambda: encode(codec, decoded(kept, data, end - first), seed), vectors=2 / grid.chunks)
 
 
 # as owner: parts come in
@@ -359,7 +387,7 @@ async def own_shard(member: Member) -> None:
         assert announced is not None
         layout = member.layout(plan)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(Bench(member, plan, announced).run())
+            tasks.create_task((Carrier if plan.ring else Bench)(member, plan, announced).run())
             for peer, results in layout.returns(member.me).items():
                 of = stripes_to(member.links, PeerId(peer), len(results))
                 for number in range(of):
@@ -367,8 +395,13 @@ async def own_shard(member: Member) -> None:
                     send = partial(_send_results, member, plan, some, PeerId(peer))
                     tasks.create_task(_persist(member, "result", PeerId(peer), send))
             for peer, units in layout.sums(member.me).items():
-                send = partial(_send_sums, member, plan, units, PeerId(peer))
-                tasks.create_task(_persist(member, "sums", PeerId(peer), send))
+                of = stripes_to(member.links, PeerId(peer), len(units))
+                for number in range(of):
+                    those = [unit for unit in units if unit[1] % of == number]
+                    send = partial(_send_sums, member, plan, those, PeerId(peer))
+                    # A ring ends where a sum does not get on; to a root somebody else may bring what it lacks.
+                    sending = _reach(member, plan, "sums", PeerId(peer), send) if plan.ring else None
+                    tasks.create_task(sending or _persist(member, "sums", PeerId(peer), send))
 
     await for_each_plan(member, ready, work)
 
@@ -412,7 +445,7 @@ async def _send_results(member: Member, plan: Plan, units: set[Cell], peer: Peer
 
 
 async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId) -> None:
-    """Send a root our group's sums as they are made, until there is nothing more to make."""
+    """Send a root our group's sums, or the next in the ring ours, as they are made, until there are no more to make."""
     owned = member.owning(plan.key)
     async with member.links.talk(peer, "part") as stream:
         await say(stream, SumHead(*plan_id(plan)))
@@ -470,7 +503,7 @@ async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], 
 
 
 async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead) -> None:
-    """Receive the sums of another group's owner, of chunks whose root we are."""
+    """Receive the sums of another group's owner, of chunks whose root we are, or of who is before us in the ring."""
     plan = await _agreed_plan(member, stream, head)
     if plan is None:
         return
@@ -479,12 +512,17 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
         raise PeerError("sums came from a peer that has none for us under this plan")
     owned = member.owning(plan.key)
     await say(stream, SumsKept(tuple((*unit, kept.of) for unit, kept in sorted(owned.sums.items()) if unit in theirs)))
-    receipts = _Receipts(member, stream)
+    receipts, codec = _Receipts(member, stream), member.channel.what.codec if plan.ring else Fp32()
     while not isinstance(summed := await hear(stream, PartTalk), Done):
         if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
             raise PeerError("a sum of its own group was to come, something else did")
         first, end = member.grid_of(plan.key).bounds(summed.index)
-        check(Fp32(), summed.data, end - first)  # of the right length, and finite
+        try:
+            check(codec, summed.data, end - first)  # of the right length, and finite
+        except BadChunk as error:
+            if plan.ring:  # where nobody else could bring it
+                member.report(Spoiled(plan.key, peer, str(error)))
+            raise
         if not 0 < summed.weight < inf:
             raise PeerError("a sum of an impossible weight")
         if not _current(member, plan):

@@ -25,7 +25,7 @@ from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec import knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, TargetBatch
+from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, Ring, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import circle_of, circles_of
@@ -47,7 +47,7 @@ from atoll.swarm.log import (
     RoundVoided,
     SettingsChanged,
 )
-from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing
+from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing, trip_name
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.frequencies import Frequencies
@@ -182,7 +182,10 @@ class Reduction(Struct, frozen=True):
 
 
 class Sum(Struct, frozen=True):
-    """A group's weighted sum of a chunk, not yet divided: what is in it, its weight and its fp32 bytes."""
+    """A weighted sum of a chunk, not yet divided: what is in it, its weight and its bytes.
+
+    A group's is in fp32, what goes round in a ring as contributions would be.
+    """
 
     of: bytes
     weight: float
@@ -203,7 +206,7 @@ class Owned:
     order: list[Cell] = field(default_factory=list)
     """Results in the order in which they were made; one that was made again is in it again."""
     sums: dict[Cell, Sum] = field(default_factory=dict)
-    """Ours, and those passed up to us as a chunk's root."""
+    """Ours, and those passed up to us as a chunk's root, or on to us in a ring."""
     sum_order: list[Cell] = field(default_factory=list)
     bad: dict[Contribution, None] = field(default_factory=dict)
     """Those that cannot be used."""
@@ -302,6 +305,7 @@ class Member:
     """How far the anchor moved in the last round that we applied, as a part of its length; 0: nobody asks."""
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
+    _trips_ms: tuple[tuple[bytes, int], ...] = ()
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
     _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
@@ -348,16 +352,24 @@ class Member:
             return []
         if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
             self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
+            self._trips_ms = self._round_trips_ms() if isinstance(self.channel.whom.route, Ring) else ()
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
         measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
-        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits())]
+        return [
+            Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), self._trips_ms)
+        ]
 
     def _waits(self) -> bool:
         """Return whether we have nothing to do but to bring in a contribution that was late."""
         late = self.begun is not None and self.begun.carried and self.begun.own is not None
         return late and (self.ahead is None or self.ahead.done >= len(self.ahead.steps))
+
+    def _round_trips_ms(self) -> tuple[tuple[bytes, int], ...]:
+        """Return how far it is to each peer of the roster that we have a link to."""
+        trips_s = {peer: self.links.round_trip_s(PeerId(peer)) for peer in sorted(self.history.members)}
+        return tuple((trip_name(peer), round(1e3 * s)) for peer, s in trips_s.items() if s is not None)
 
     @property
     def measures_speed(self) -> bool:
@@ -547,7 +559,7 @@ class Member:
             assert self.history.open is not None, "a plan ends with its round"
             members = self.history.open.members
             circles = circles_of(self.channel.whom, plan.key, members)
-            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles))
+            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles, plan.ring))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:

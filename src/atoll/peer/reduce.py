@@ -225,7 +225,7 @@ class Bench:
         member, owned, what, grid = self._member, self._owned, self._channel.what, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
-        weights = [_weights(member, self._announced, target) for _, target in batch]
+        weights = [weights_of(member, self._announced, target) for _, target in batch]
 
         def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
             made: list[tuple[Cell, Sum | Reduction]] = []
@@ -384,7 +384,7 @@ def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> V
     return made
 
 
-def _weights(member: Member, announced: OpenRound, target: Target) -> list[float]:
+def weights_of(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
     match member.channel.merge.combine.weights:
         case "uniform":

@@ -218,7 +218,8 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
     """
     version = announced.key.version
-    what, unit, residual = member.channel_of(version).what, member.unit_of(version), member.private.residual
+    channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
+    what, kept = channel.what, channel.kept
     grid, frequencies = unit.grid, member.frequencies(version)
     whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
     large = _large(member, version)
@@ -234,7 +235,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
         seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
         match what.residual:
             case Forget():
-                return encode(what.codec, values, seed, least)
+                return encode(kept, values, seed, least)
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
@@ -280,7 +281,7 @@ async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, mem
             return local
         for index, chunk in chunks.items():
             first, end = grid.bounds(index)
-            fresh = decoded(channel.what.codec, chunk, end - first)
+            fresh = decoded(channel.kept, chunk, end - first)
             local[first:end] += lead.step(first, end, fresh, share, share_before)
         return local
 

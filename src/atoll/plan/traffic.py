@@ -6,6 +6,7 @@ into results of R bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
+    ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
     circles       as a butterfly, with N the members of one's own
 
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
@@ -36,6 +37,7 @@ from atoll.spec.recipe import (
     Knobs,
     Quorum,
     Recipe,
+    Ring,
     Seconds,
     TargetBatch,
 )
@@ -125,8 +127,8 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs
     part = contributors(channel, len(members)) / len(members)
     for key in rounds:
         circles = circles_of(channel.whom, key, members)
-        gather = isinstance(channel.whom.route, AllGather)
-        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles)
+        gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
+        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
         for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
@@ -173,7 +175,7 @@ def every_step_fp32(parameters: int, members: int) -> float:
 
 
 class _Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a contribution, as a group's sum, in a result."""
+    """What each chunk is on the wire: in a contribution, as a sum, in a result."""
 
     part: list[int]
     sum: list[int]
@@ -183,7 +185,8 @@ class _Lengths(Struct, frozen=True):
 def _lengths(channel: Channel, grid: Grid) -> _Lengths:
     counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
     what = channel.what
-    forms = (what.codec, Fp32(), what.merged())
+    summed = what.codec if isinstance(channel.whom.route, Ring) else Fp32()
+    forms = (what.codec, summed, what.merged())
     return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
 
 
@@ -215,6 +218,8 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, AllGather):
         able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
+    if isinstance(route, Ring):
+        return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
     among = circles or [Circle(group, group) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)

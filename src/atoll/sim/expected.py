@@ -72,6 +72,8 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
 def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
     channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
+    if committed.ring:
+        return _gone_round(run, channel, before, anchor, committed)
     codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
@@ -102,6 +104,22 @@ def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
         total = total + np.array(came)[which, np.arange(total.size)] * weights[which]
         weight = weight + weights[which]
     return total / weight
+
+
+def _gone_round(run: Run, channel: Channel, before: Channel, anchor: Anchor, committed: Committed) -> Vector:
+    """Return what comes of sums that go round: of each chunk it ends at another member, and every hop rounds it."""
+    codec, ring, leases = channel.what.codec, committed.ring, committed.announced.leases
+    weighs = {peer: 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer])) for peer in ring}
+    own = {peer: contribution(run, before, anchor, leases[peer]) * np.float32(weighs[peer]) for peer in ring}
+    merged = np.empty_like(anchor.weights)
+    grid = grid_of(len(merged), codec)
+    for index in range(grid.chunks):
+        part = slice(*grid.bounds(index))
+        total = np.zeros_like(merged[part])
+        for step in range(1, len(ring) + 1):
+            total = _chunk_sent(codec, total) + own[ring[(index + step) % len(ring)]][part]
+        merged[part] = _chunk_sent(codec, total / np.float32(sum(weighs.values())))
+    return merged
 
 
 def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:
@@ -136,13 +154,19 @@ def sent(codec: Codec, values: Vector) -> Vector:
             return values
         case Fp16():
             return values.astype(np.float16).astype(np.float32)
-        case Int8(block=block):
+        case Int8():
             grid = grid_of(len(values), codec)
-            chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
-            blocks = [chunk[at : at + block] for chunk in chunks for at in range(0, len(chunk), block)]
-            return np.concatenate([_in_whole_steps(each) for each in blocks])
+            return np.concatenate([_chunk_sent(codec, values[slice(*grid.bounds(i))]) for i in range(grid.chunks)])
         case _:
             raise AssertionError("no log tells what arrives of values in this codec")
+
+
+def _chunk_sent(codec: Codec, chunk: Vector) -> Vector:
+    """Return what arrives of a single chunk."""
+    if not isinstance(codec, Int8):
+        return sent(codec, chunk)
+    blocks = [chunk[at : at + codec.block] for at in range(0, len(chunk), codec.block)]
+    return np.concatenate([_in_whole_steps(each) for each in blocks])
 
 
 def _in_whole_steps(block: Vector) -> Vector:

@@ -38,6 +38,8 @@ class Committed(NamedTuple):
     announced: Announced
     contributors: tuple[bytes, ...]
     result: str
+    ring: tuple[bytes, ...] = ()
+    """Its contributors as sums went round among them; nobody: they did not."""
 
     @property
     def version(self) -> int:
@@ -98,9 +100,10 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
                 announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
-            case RoundCommitted(who=who, result=result):
+            case RoundCommitted(who=who, result=result, ring=places):
                 last = announced[-1]
-                committed.append(Committed(last, _marked(who, last.members), result))
+                ring = tuple(last.members[place] for place in places)
+                committed.append(Committed(last, _marked(who, last.members), result, ring))
                 kept = _kept(last, committed[-1].contributors)
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
                 pool.put_back(p for peer in missing if not last.carry for p in last.leases[peer])

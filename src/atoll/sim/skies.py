@@ -54,10 +54,12 @@ from atoll.spec.recipe import (
     Auto,
     Blend,
     Block,
+    Buckets,
     BySpeed,
     Carry,
     Channel,
     Circles,
+    Codec,
     Delay,
     DelayedNesterov,
     Delta,
@@ -71,6 +73,7 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Grad,
+    Int8,
     Late,
     Lattice,
     Mean,
@@ -81,6 +84,7 @@ from atoll.spec.recipe import (
     Params,
     Quorum,
     Recipe,
+    Ring,
     Rung,
     Seconds,
     Sgd,
@@ -131,6 +135,10 @@ CIRCLES: tuple[Circles, ...] = (
     Circles(pattern=Lattice(side=3)),
     Circles(pattern=Neighbours()),
 )
+IN_RINGS = 0.2
+"""Part of the runs whose sums go round."""
+RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
+"""In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
 HASTY = 0.3
@@ -170,6 +178,7 @@ def _recipe(
     circles: Circles | None = None,
     quorum: Quorum | None = None,
     late: Late | None = None,
+    ring: Codec | None = None,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -185,6 +194,9 @@ def _recipe(
     if fragments and isinstance(channel.what, Delta):
         channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
+    if ring is not None and not isinstance(channel.what.codec, TopK):
+        whom = replace(channel.whom, route=Ring())
+        channel = replace(channel, whom=whom, what=replace(channel.what, codec=ring))
     if circles is not None and isinstance(channel.what, Delta):
         outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
         what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
@@ -225,17 +237,20 @@ def run_of(
     hasty = Random(repr(rng.getstate()))  # a stream of its own: all that is drawn after it stays as it was
     quorum = hasty.choice(QUORUMS) if not recipe and circles is None and hasty.random() < HASTY else None
     late = hasty.choice(LATES)
+    ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
+    how = _recipe(
+        recipe or drawn,
+        gathers=gathers,
+        overlap=overlap,
+        fragments=fragments,
+        circles=circles,
+        quorum=quorum,
+        late=late,
+        ring=ring,
+    )
     return Run(
         name="search",
-        recipe=_recipe(
-            recipe or drawn,
-            gathers=gathers,
-            overlap=overlap,
-            fragments=fragments,
-            circles=circles,
-            quorum=quorum,
-            late=late,
-        ),
+        recipe=how,
         budget=Budget(rounds=10**9),
         data=Data(context=16),
         membership=Membership(who=admitted, start_with=start_with, contributors_min=contributors_min),
@@ -552,8 +567,9 @@ def doubt(seed: int) -> Case:
     peers = rng.randint(3, 5)
     lies: list[Fault] = []
     if peers > 3 and rng.random() < 0.2:
-        at_s, what = _time(rng), rng.choice(("send:part/chunk", "send:fetch/"))
-        lies.append(Lie(at_s=at_s, peer=rng.randrange(1, peers), what=what, for_s=_while(rng, at_s, 12.0)))
+        at_s, what = _time(rng), rng.choice((("send:part/chunk", "send:part/summed"), ("send:fetch/",)))
+        liar, for_s = rng.randrange(1, peers), _while(rng, at_s, 12.0)
+        lies += [Lie(at_s=at_s, peer=liar, what=each, for_s=for_s) for each in what]
     return _case("doubt", seed, rng, peers, [*storm(seed, peers, STORM_S, _DOUBT), *lies])
 
 

@@ -66,6 +66,7 @@ from atoll.spec.recipe import (
     Quorum,
     Rda,
     Recipe,
+    Ring,
     Seconds,
     Sgd,
     Sign,
@@ -321,8 +322,13 @@ def _is_exact(what: What) -> bool:
 def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     whom, path = channel.whom, (*path, "whom")
     if isinstance(whom, All):
-        if isinstance(whom.route, Butterfly):
-            yield _within((*path, "route", "group"), whom.route.group, 2, GROUP_MAX)
+        match whom.route:
+            case Butterfly(group=group):
+                yield _within((*path, "route", "group"), group, 2, GROUP_MAX)
+            case Ring():
+                yield from _ring_rules(path, channel)
+            case AllGather():
+                pass
         return
     yield _within((*path, "all_every"), whom.all_every, 0)
     match whom.pattern:
@@ -334,6 +340,30 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         case Neighbours(reach=reach):
             yield _within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
     yield from _circle_rules(path, channel)
+
+
+def _ring_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What can be added up a little at a time, and encoded again at every hop."""
+    what, path = channel.what, (*path, "route")
+    other = 'or choose { kind = "butterfly" }'
+    dense = not isinstance(what.codec, Sparse)
+    said = "a sum of sparse values is not as sparse: every hop would lose more"
+    yield dense, path, said, f"choose a what.codec that sends every value, {other}"
+    mean = isinstance(channel.merge.combine, Mean) and what.transform is None
+    said = "nobody has all contributions to look at, only a sum of some"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }} without what.transform, {other}'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "a sum goes round when everybody is in"
+    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {other}'
+    forgets = what.residual == what.owners == Forget()
+    said = "what a hop leaves out of a sum is nobody's own, so nobody could feed it back"
+    yield forgets, path, said, f"leave what.residual and what.owners out, {other}"
+    moves = not isinstance(what, Params) or isinstance(what.codec, Fp32)
+    said = "weights would be rounded at every hop"
+    yield moves, path, said, f'exchange {{ kind = "delta" }}, send weights as {{ kind = "fp32" }}, {other}'
+    fits = channel.merge.combine.weights == "uniform" or not isinstance(what.codec, Fp16)
+    said = "a sum weighed by samples is too large for fp16"
+    yield fits, path, said, f'set merge.combine.weights = "uniform", choose another what.codec, {other}'
 
 
 def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -491,7 +521,7 @@ def _wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
     same = what.result is None or isinstance(route, AllGather)
     hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
-    yield same, (*path, "result"), "on a butterfly results travel in the form of contributions", hint
+    yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'

@@ -231,7 +231,11 @@ class AllGather(Axis, tag="all-gather"):
     """Every member gets every contribution whole and reduces them for itself."""
 
 
-Route = Butterfly | AllGather
+class Ring(Axis, tag="ring"):
+    """Sums go round: each member adds what is its own, encodes the sum again and passes it on to the next."""
+
+
+Route = Butterfly | AllGather | Ring
 
 
 class All(Axis, tag="all"):
@@ -491,6 +495,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
         route = self.whom.route
         return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
+
+    @property
+    def kept(self) -> Codec:
+        """Return the form in which a peer keeps its contribution: what goes into the sums of a ring is not rounded."""
+        return Fp32() if isinstance(self.whom.route, Ring) else self.what.codec
 
 
 # work: what happens between exchanges

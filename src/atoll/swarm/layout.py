@@ -13,6 +13,12 @@ Chunk c has its root in group c modulo the number of groups, so roots are spread
 
 Where everybody gathers everything, each owner gets all parts and reduces them for itself; nothing is returned.
 
+In a ring each owner is a group by itself, in the order of the plan, and sums are not sent to the root but passed on
+from each to the next, who adds what is its own: from whoever comes after the root all the way round to it. The root
+returns the result to all members. Nobody sends parts:
+
+    after the root  --sum-->  next  --sum of two-->  ...  --sum of all but one-->  root  --result-->  members
+
 In a round of circles each of them is such a group by itself: its owners make its result and return it to who takes from
 it, and nothing goes from one circle to another. Sums and results are named by cells, (group, chunk); where groups
 make one result together its group is 0.
@@ -25,7 +31,7 @@ from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from atoll.swarm.circles import Circle, circle_of
-from atoll.swarm.messages import Contribution, set_id, whole_id
+from atoll.swarm.messages import Contribution, ring_id, set_id, whole_id
 from atoll.swarm.shares import Shard, group_slices
 
 Settled = Sequence[int | None]
@@ -52,16 +58,22 @@ class Layout:
         *,
         gather: bool = False,
         circles: Sequence[Circle] = (),
+        ring: bool = False,
     ) -> None:
         self.gather = gather
         self.circles = circles
         self.chunks = max(shard.first + shard.count for shard in shards)
         self.owners = tuple(dict.fromkeys(shard.owner for shard in shards))
+        self.ring = self.owners if ring else ()
+        """Who passes sums on, each to the next and the last to the first; nobody where they do not go round."""
         count = 1 if gather else 1 + max(shard.group for shard in shards)
-        self.groups = tuple(circle.givers for circle in circles) or group_slices(members, count)
+        own = [(peer,) for peer in self.ring] if ring else [circle.givers for circle in circles]
+        self.groups: tuple[tuple[bytes, ...], ...] = tuple(own) or group_slices(members, count)
         """Whose contributions are added up together."""
         self._members = members
         self._takers = tuple(frozenset(circle.takers) for circle in circles) or tuple(map(frozenset, self.groups))
+        if ring:
+            self._takers = (frozenset(members),) * len(self.groups)
         self._shards = shards
         self._last: tuple[Settled, Sets] | None = None
 
@@ -109,7 +121,7 @@ class Layout:
 
     def results(self, owner: bytes) -> frozenset[Cell]:
         """Return the results an owner has to do with, made by itself or not."""
-        return self._results.get(owner, frozenset())
+        return frozenset(self.roots(owner)) if self.ring else self._results.get(owner, frozenset())
 
     def parts(self, owner: bytes, contributor: bytes) -> list[int]:
         """Return the chunks of a contribution that an owner gets."""
@@ -139,13 +151,28 @@ class Layout:
         return self._roots.get(owner, [])
 
     def sums(self, owner: bytes) -> dict[bytes, list[Cell]]:
-        """Return what an owner passes up, and to whom: nothing where there is one group only, or circles."""
+        """Return what an owner passes up or on, and to whom: nothing where there is one group only, or circles."""
         up: dict[bytes, list[Cell]] = {}
         if self.joined:
             for group, index in self.units(owner):
                 if self.root(index) != owner:
-                    up.setdefault(self.root(index), []).append((group, index))
+                    to = self.ring[(group + 1) % len(self.ring)] if self.ring else self.root(index)
+                    up.setdefault(to, []).append((group, index))
         return up
+
+    def chain(self, index: int) -> tuple[bytes, ...]:
+        """Return the ring as the sum of a chunk goes round it: its root comes last."""
+        first = (index + 1) % len(self.ring)
+        return self.ring[first:] + self.ring[:first]
+
+    def sums_along(self, settled: Settled, index: int) -> list[bytes]:
+        """Return what the sum of a chunk is called when each of its chain has added its own.
+
+        The name tells in which order: another one comes to other bits.
+        """
+        serials = dict(zip(self._members, settled, strict=True))
+        along = [Contribution(peer, serials[peer] or 0) for peer in self.chain(index)]
+        return [set_id(along[: count + 1]) for count in range(len(along))]
 
     def returns(self, owner: bytes) -> dict[bytes, set[Cell]]:
         """Return which results an owner returns to whom: to its group's members, and as root to the other owners."""
@@ -161,6 +188,8 @@ class Layout:
         """Return the results that an owner returns to one peer."""
         if self.gather or owner == to:
             return set()
+        if self.ring:
+            return set(self.roots(owner))
         theirs = {self.result(unit) for unit in self.units(owner) if self.takes(to, unit[0])}
         if self.joined:
             theirs |= {unit for unit in self.roots(owner) if unit in self.results(to)}
@@ -190,13 +219,18 @@ class Layout:
                 for group in self.groups
             ]
             names = [set_id(part) for part in within]
-            self._last = (settled, Sets(tuple(within), tuple(names), whole_id(names)))
+            name = ring_id(names) if self.ring else whole_id(names)
+            self._last = (settled, Sets(tuple(within), tuple(names), name))
         return self._last[1]
 
 
 @lru_cache(8)
 def layout_of(
-    shards: tuple[Shard, ...], members: tuple[bytes, ...], gather: bool, circles: tuple[Circle, ...] = ()
+    shards: tuple[Shard, ...],
+    members: tuple[bytes, ...],
+    gather: bool,
+    circles: tuple[Circle, ...] = (),
+    ring: bool = False,
 ) -> Layout:
     """Return the routes of a plan, made once, however often it is asked for and by however many peers of a process."""
-    return Layout(shards, members, gather=gather, circles=circles)
+    return Layout(shards, members, gather=gather, circles=circles, ring=ring)

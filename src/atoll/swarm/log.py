@@ -125,6 +125,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """The root over its chunks' digests, or over the roots of its circles."""
     circles: tuple[str, ...] = ()
     """The root of each circle's result, where the round was in circles; empty: nobody gave anything to it."""
+    ring: tuple[int, ...] = ()
+    """Where sums went round: the places of its contributors among the members of the round, in that order."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -379,10 +381,15 @@ def announcement(
 
 
 def commitment(
-    open_: OpenRound, contributors: Iterable[bytes], result: str, circles: tuple[str, ...] = ()
+    open_: OpenRound,
+    contributors: Iterable[bytes],
+    result: str,
+    circles: tuple[str, ...] = (),
+    ring: Iterable[bytes] = (),
 ) -> RoundCommitted:
     """Return the record by which an open round ends well."""
-    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result, circles)
+    order = tuple(open_.members.index(peer) for peer in ring)
+    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result, circles, order)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -455,6 +462,9 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     contributors = _named(committed.who, open_.members)
     in_ = frozenset(contributors)
     version = committed.key.version
+    round_ = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)
+    whole = len(committed.ring) == len(round_) and round_ == contributors
+    _must(not committed.ring or whole, "sums went round among others than its contributors")
     closed = ClosedRound(
         committed.key,
         contributors,

@@ -16,6 +16,8 @@ from atoll.swarm.log import Entry, Key
 from atoll.swarm.shares import Shard, owners_of
 
 SET_BYTES = 16
+TRIP_BYTES = 8
+"""Of a peer's name so much tells it apart from the others of a run."""
 
 
 class Hello(Struct, frozen=True, tag="hello", forbid_unknown_fields=True):
@@ -80,6 +82,11 @@ def whole_id(groups: Sequence[bytes]) -> bytes:
     return groups[0] if len(groups) == 1 else blake3(b"".join(groups)).digest(length=SET_BYTES)
 
 
+def ring_id(members: Sequence[bytes]) -> bytes:
+    """Return a short name for what a ring makes of its members' sets: in another order it comes to other bits."""
+    return blake3(b"ring" + b"".join(members)).digest(length=SET_BYTES)
+
+
 class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     """Who owns the shards of the open round and, once settled, whose contributions count.
 
@@ -95,6 +102,8 @@ class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     absent: tuple[bytes, ...] = ()
     gather: bool = False
     """Everybody who owns gets all contributions and reduces them for itself."""
+    ring: bool = False
+    """Sums go round among those who own, in the order of the shards, once it is settled on all of them."""
 
     @property
     def owners(self) -> tuple[bytes, ...]:
@@ -118,10 +127,17 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """How far this anchor is from the one before it, as a part of its length; 0: not known."""
     waits: bool = False
     """My contribution is ready and was late for the last round: I do nothing before it is in one."""
+    trips_ms: tuple[tuple[bytes, int], ...] = ()
+    """Round trips to peers that I have a link to, by the beginnings of their names, where it matters."""
+
+
+def trip_name(peer: bytes) -> bytes:
+    """Return what a peer is called in a list of round trips."""
+    return peer[:TRIP_BYTES]
 
 
 class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):
-    """All owners of this plan have acknowledged my contribution."""
+    """All owners of this plan have acknowledged my contribution; where sums go round, it is ready to go into them."""
 
     key: Key
     epoch: int
@@ -156,7 +172,7 @@ class Spoiled(Struct, frozen=True, tag="spoiled", forbid_unknown_fields=True):
 
 
 class Stuck(Struct, frozen=True, tag="stuck", forbid_unknown_fields=True):
-    """I cannot get my contribution to this owner; `never`: no link to it has worked in this life."""
+    """I cannot get my contribution, or my sums, to this owner; `never`: no link to it has worked in this life."""
 
     key: Key
     epoch: int

@@ -7,6 +7,7 @@
 Whatever goes wrong before the commit is mended by a new plan with a larger attempt. Contributions are kept by
 their makers until commit, so owners can be replaced at any time, in the end by the broker itself, which
 everybody can reach. Whoever takes over gets only what was the dead owner's; everything else stays where it is.
+Where sums go round in a ring it is another ring instead, of who is left (`ring`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
+from atoll.spec.recipe import Ring
 from atoll.swarm.circles import circles_of
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
-from atoll.swarm.patience import STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
-from atoll.swarm.shares import Shards
+from atoll.swarm.patience import BUSY_S, STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
+from atoll.swarm.ring import around, carriers_of
+from atoll.swarm.shares import Shard, Shards
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
 
 HOLDERS_MIN = 2
@@ -38,10 +41,14 @@ COURTESY = 0.5
 def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
     """Begin to plan an announced round: members own what their lines can carry, or what an earlier broker gave them."""
     notes: list[Action] = []
-    shards = _kept(broker, announced)
-    if shards is None:
-        broker, shards, notes = share_out(broker, announced)
-    round_ = _round(broker, announced, shards, now_s, gather=gathers(broker, shards))
+    if isinstance(broker.whom.route, Ring):
+        everything = (Shard(broker.me, 0, broker.bulk.chunks),)
+        round_ = around(broker, _round(broker, announced, everything, now_s, gather=False), now_s)
+    else:
+        shards = _kept(broker, announced)
+        if shards is None:
+            broker, shards, notes = share_out(broker, announced)
+        round_ = _round(broker, announced, shards, now_s, gather=gathers(broker, shards))
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
     broker = replace(broker, round=round_, attempts=round_.attempt + 1)
     return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
@@ -109,7 +116,16 @@ def plan_of(broker: Broker, round_: Round) -> Plan:
     if round_.settled is not None:
         serials = {c.peer: c.serial for c in round_.settled}
         settled = tuple(serials.get(peer) for peer in round_.announced.members)
-    return Plan(round_.key, broker.epoch, round_.attempt, round_.shards, settled, round_.absent, round_.gather)
+    return Plan(
+        round_.key,
+        broker.epoch,
+        round_.attempt,
+        round_.shards,
+        settled,
+        round_.absent,
+        gather=round_.gather,
+        ring=round_.ring,
+    )
 
 
 def advance(
@@ -137,9 +153,10 @@ def advance(
             if culprit not in round_.announced.members or culprit in round_.spoiled or peer not in round_.owners:
                 return broker, []
             round_ = replace(round_, spoiled=(*round_.spoiled, culprit))
+            round_ = around(broker, round_, now_s) if round_.ring else round_
             return replan(broker, round_, round_.shards, f"contribution of {short(culprit)} refused: {why}", now_s)
         case Stuck(owner=owner, never=never):
-            if owner in round_.owners and round_.settled is None:
+            if owner in round_.owners and (round_.settled is None or round_.ring):
                 return _shun(broker, round_, owner, peer, now_s, never=never)
     return replace(broker, round=round_), []
 
@@ -149,9 +166,14 @@ def _shun(
 ) -> tuple[Broker, list[Action]]:
     """Give the shards of an owner that a member cannot reach to others; of a link that never worked keep a note."""
     broker, notes = doubt(broker, owner, by, round_.key.version, never=never)
-    round_ = replace(round_, shunned=(*round_.shunned, owner))
+    if round_.ring:
+        round_ = around(broker, replace(round_, parted=(*round_.parted, (by, owner))), now_s)
+        shards = round_.shards
+    else:
+        round_ = replace(round_, shunned=(*round_.shunned, owner))
+        shards = without(broker, round_, [owner])
     why = f"{short(by)} cannot reach {short(owner)}"
-    broker, again = replan(broker, round_, without(broker, round_, [owner]), why, now_s)
+    broker, again = replan(broker, round_, shards, why, now_s)
     return broker, [*notes, *again]
 
 
@@ -168,7 +190,13 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     if not leaving and not _enough_possible(broker, round_, now_s):
         return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
-    if dead:
+    if round_.ring:
+        came = [p for p in carriers_of(broker, round_, now_s) if p not in round_.owners and round_.settled is None]
+        if dead or came:
+            round_ = around(broker, round_, now_s)
+            why = f"{short(dead[0])} is gone" if dead else f"{short(came[0])} is back"
+            return replan(broker, round_, round_.shards, f"another ring: {why}", now_s)
+    elif dead:
         return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
         return _settle(broker, round_, waited, now_s)
@@ -176,7 +204,8 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return broker, []
     limit_s, why = stall(broker, round_)
     if now_s - round_.moved_s > limit_s:
-        return replan(broker, round_, alone(broker, round_), f"nothing moved for {limit_s:.0f} s: {why}", now_s)
+        shards, round_ = alone(broker, round_), replace(round_, ring=False)
+        return replan(broker, round_, shards, f"nothing moved for {limit_s:.0f} s: {why}", now_s)
     return replace(broker, round=replace(round_, patient_until_s=round_.moved_s + limit_s)), []
 
 
@@ -201,7 +230,8 @@ def _commit(
     if round_.circles:
         whole = result_root(root.encode() for root in roots)
         return replace(broker, pending=True), [Write(commitment(round_.announced, contributors, whole, roots))]
-    commit = Write(commitment(round_.announced, contributors, roots[0]))
+    ring = round_.owners if round_.ring else ()
+    commit = Write(commitment(round_.announced, contributors, roots[0], ring=ring))
     return replace(broker, pending=True), [*_differing(round_, roots[0]), commit]
 
 
@@ -228,7 +258,7 @@ def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
 
 
 def _layout(round_: Round) -> Layout:
-    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles)
+    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles, round_.ring)
 
 
 def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
@@ -288,9 +318,11 @@ def _held(broker: Broker, round_: Round, root: str, takers: tuple[bytes, ...]) -
 def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) -> tuple[Broker, list[Action]]:
     """Fix the contributors: everybody who can still come has, or patience ran out.
 
-    Who contributed to an earlier attempt is waited for a little longer: it only has to send again.
+    Who contributed to an earlier attempt is waited for a little longer: it only has to send again. A ring is settled on
+    exactly those who are in it.
     """
-    lacking = [p for p in round_.announced.members if p not in round_.serials and p not in round_.spoiled]
+    among = [p for p in round_.announced.members if not round_.ring or p in round_.owners]
+    lacking = [p for p in among if p not in round_.serials and p not in round_.spoiled]
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
     wake: list[Action] = []
@@ -300,7 +332,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
             due_s = max(due_s, round_.moved_s + resend_s(broker, round_))
         why = told if now_s >= due_s else ""
         wake = [] if why else [Wake(due_s)]
-    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled] if why else []
+    in_ = [p for p in among if p in round_.serials and p not in round_.spoiled] if why else []
     if len(in_) < broker.run.membership.contributors_min:
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
@@ -308,6 +340,10 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         round_ = replace(round_, absent=absent)
         broker = replace(broker, round=round_)
         return broker, [*wake, *tell_plan(broker, round_, round_.owners)]
+    if round_.ring and len(in_) < len(round_.owners):
+        out = [p for p in round_.owners if p not in in_]
+        round_ = around(broker, replace(round_, late=(*round_.late, *out)), now_s)
+        return replan(broker, round_, round_.shards, f"a ring without {', '.join(map(short, out))}: {why}", now_s)
     settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
@@ -330,6 +366,9 @@ def _waits(broker: Broker, peer: bytes) -> bool:
 def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:
     """Return why those who have not contributed need not be waited for any longer; empty: they are."""
     waited_s = now_s - round_.began_s
+    if round_.ring and round_.settled_s and all(p in round_.took_s for p in missing):
+        said = f"who was in a ring before says so again within {BUSY_S:.0f} s"
+        return said if now_s - round_.moved_s > BUSY_S else ""
     if waited_s < patience_s_min(broker, round_):
         return ""
     patience_s, why = patience(broker, round_)

@@ -154,6 +154,8 @@ class Round(Struct, frozen=True, kw_only=True):
     first_attempt: int
     shards: tuple[Shard, ...]
     gather: bool = False
+    ring: bool = False
+    """Sums go round among the owners; where they can not, the broker owns everything."""
     circles: tuple[Circle, ...] = ()
     """Who exchanges with whom; none: all with all."""
     settled: tuple[Contribution, ...] | None = None
@@ -175,6 +177,10 @@ class Round(Struct, frozen=True, kw_only=True):
     """Members that somebody could not bring its contribution to: they own nothing for the rest of the round."""
     absent: tuple[bytes, ...] = ()
     """Members whose contribution is not hoped for: away, or refused."""
+    late: tuple[bytes, ...] = ()
+    """Members that the ring no longer waits for."""
+    parted: tuple[tuple[bytes, bytes], ...] = ()
+    """Members that could not pass anything on to another, and to whom."""
 
     @property
     def owners(self) -> tuple[bytes, ...]:

@@ -440,11 +440,8 @@ BUGS = (
         "a round is settled with a contribution that was refused",
         (
             "swarm/round.py",
-            (
-                "    in_ = [p for p in round_.announced.members if p in round_.serials and p not in round_.spoiled]"
-                " if why else []\n"
-            ),
-            "    in_ = [p for p in round_.announced.members if p in round_.serials] if why else []\n",
+            "    in_ = [p for p in among if p in round_.serials and p not in round_.spoiled] if why else []\n",
+            "    in_ = [p for p in among if p in round_.serials] if why else []\n",
         ),
         skies=("doubt",),
     ),
