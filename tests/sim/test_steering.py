@@ -29,7 +29,7 @@ SIZE = 2048
 CONTEXT, VOCABULARY = 65536, 1024
 FLEETS = {"lan": 4, "homes": 2, "volunteers": 1}
 """Machines of each group."""
-SETTINGS: tuple[tuple[int, Codec], ...] = ((10, Fp16()), (30, Int8()), (100, Int8()), (100, E3m0()))
+SETTINGS: tuple[tuple[int, Codec], ...] = ((30, Fp16()), (30, Int8()), (100, Int8()), (100, E3m0()))
 """What a person might settle on who exchanges at least every hundred steps."""
 
 
