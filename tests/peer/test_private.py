@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Vector
-from atoll.peer import work
+from atoll.peer import apply
 from atoll.peer.member import Member
 from atoll.peer.private import Private
 from atoll.peer.store import anchor_from_bytes
@@ -168,13 +168,13 @@ def owned_run(*, rounds: int = 8) -> Run:
 def desks(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, Member]:
     """Return the desks of all peers of a play by peer, as they were last seen to apply a round."""
     seen: dict[bytes, Member] = {}
-    keep = work._keep_left_out
+    keep = apply._keep_left_out
 
     def keep_and_see(member: Member, *rest: Any) -> None:
         keep(member, *rest)
         seen[member.me] = member
 
-    monkeypatch.setattr(work, "_keep_left_out", keep_and_see)
+    monkeypatch.setattr(apply, "_keep_left_out", keep_and_see)
     return seen
 
 

@@ -34,8 +34,9 @@ from atoll.peer.member import Member
 from atoll.peer.messages import AskLog, AskRun, AskTalk
 from atoll.peer.private import Private
 from atoll.peer.reform import reform, tell_log
+from atoll.peer.settle import recall
 from atoll.peer.store import Store
-from atoll.peer.work import recall, work
+from atoll.peer.work import work
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Feedback
 from atoll.spec.run import PROTOCOL, Run, canonical, identity

@@ -73,6 +73,11 @@ def spent(member: Member, version: int) -> float:
     return samples * member.engine.tokens_per_sample / budget.tokens
 
 
+def factor_of(member: Member, version: int) -> float:
+    """Return the schedule's factor at the beginning of a round."""
+    return rate(member.run.recipe.work.schedule, member.steps_before(version), spent(member, version))
+
+
 def free_steps(member: Member, stint: Stint) -> int:
     """Return how many steps of a lease can be taken before the anchor is there that it is to start from."""
     if stint.carried and stint.own is None:

@@ -239,8 +239,8 @@ BUGS = (
         "Counted once",
         "a dropped contribution's lease goes back, but the inner optimizer keeps what its work left",
         (
-            "peer/work.py",
-            '            await _take_back(member, "the round was committed without it")\n',
+            "peer/settle.py",
+            '            await take_back(member, "the round was committed without it")\n',
             "            member.begun = None\n",
         ),
     ),
@@ -249,7 +249,7 @@ BUGS = (
         "Counted once",
         "the journal says that the inner optimizer was put back, and it was not",
         (
-            "peer/work.py",
+            "peer/settle.py",
             """    await member.box.compute.run(partial(member.private.restore, private), member.private.cost)
     if begun.base""",
             "    if begun.base",
@@ -270,9 +270,9 @@ BUGS = (
         "Counted once",
         "a checkpoint in the middle of work that outlasts a round is saved with what that work left so far",
         (
-            "peer/work.py",
-            "        await _keep_base(member, stint, version)\n",
-            "        await _keep_private(member, version)\n",
+            "peer/apply.py",
+            "        await keep_base(member, stint, version)\n",
+            "        await keep_private(member, version)\n",
         ),
     ),
     # the exchange
@@ -313,7 +313,7 @@ BUGS = (
         "One history",
         "a member applies the result it holds, though another one was committed",
         (
-            "peer/work.py",
+            "peer/apply.py",
             "    if member.held is not None and member.held.root() == committed.result:\n",
             "    if member.held is not None:\n",
         ),

@@ -1,0 +1,396 @@
+"""From what was committed to the next anchor: apply results, or take another's state where that is fewer bytes.
+
+Where the peer is behind, it catches up: from its own disk, then from other peers' results or by downloading a snapshot
+of the state. Where each has a model of its own, it applies what its own circle made and passes over the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from atoll import journal as events
+from atoll.errors import PeerError, PeerLost, PeerRefused
+from atoll.model.compute import Vector
+from atoll.net.transport import Traffic
+from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
+from atoll.peer.member import Member
+from atoll.peer.private import goes_on
+from atoll.peer.results import Result
+from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
+from atoll.peer.train import factor_of
+from atoll.spec.recipe import Auto, Channel, Growing, Params
+from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
+from atoll.sync.codec import check, decoded
+from atoll.sync.frequencies import Frequencies
+from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, meet
+from atoll.sync.units import Unit
+
+RETRY_S = 2.0
+NEAR = 2
+"""Versions behind the newest with which a joiner stands: it is counted in, and gets the rest before it works."""
+FEW_STEPS = 10
+"""A round of fewer steps is checkpointed only now and then."""
+CHECKPOINT_EVERY_FEW = 50
+STEP_ELEMENTS = 2**16
+"""Of the anchor so much is stepped at once: what a processor keeps near."""
+
+Take = Callable[[Anchor, Vector], object]
+"""Moves some elements of an anchor by those of a result."""
+
+
+def stand(member: Member) -> None:
+    """Let the broker know which anchor we hold."""
+    member.ready = True
+    member.changes.notify()
+
+
+def _stand_if_near(member: Member) -> None:
+    """Stand with a newer anchor; who joins must be near, lest a round wait long for what it still lacks.
+
+    Whoever barely keeps pace with the rounds never gets quite to the newest version, until it is in one.
+    """
+    if member.ready or member.anchor.version >= member.history.version - NEAR:
+        stand(member)
+
+
+async def catch_up(member: Member) -> None:
+    """Move one or more versions towards the newest committed one."""
+    _note_behind(member)
+    committed = member.past[member.anchor.version + 1].committed
+    assert committed is not None
+    if not committed.result:
+        await _go_on(member, committed)
+    else:
+        await _move(member, committed)
+    _note_behind(member)
+    if member.anchor.version >= member.history.version:
+        await member.store.drop_partial()
+
+
+async def _move(member: Member, committed: ClosedRound) -> None:
+    """Get what is ours of a round and apply it; or the whole state, where that is less or there is no other way."""
+    result = await _own_result(member, committed)
+    fetched = result is None
+    if result is None:
+        lacking_bytes = _lacking_bytes(member)
+        if lacking_bytes > state_bytes(member) and await _downloaded(member, bytes_max=lacking_bytes):
+            return
+        try:
+            result = await fetch_result(member, committed)
+        except PeerError as error:
+            if committed.key.scope == CIRCLES:
+                await _pass_over(member, committed, f"what its circle made is gone: {error}")
+            else:
+                await _try_otherwise(member, error)
+            return
+    await _apply(member, committed, result, fetched=fetched)
+
+
+async def _go_on(member: Member, committed: ClosedRound) -> None:
+    """Be at the next version with what we have; who has been away for long takes the weights of another instead."""
+    if _is_strange(member) and await _downloaded(member):
+        return
+    await _pass_over(member, committed, "we were in no circle of it, or nobody gave anything to ours")
+
+
+def _is_strange(member: Member) -> bool:
+    """Return whether our weights are so old, or those of the beginning, that others' would suffer from them.
+
+    A round of all that is still to come puts everybody in the same place, wherever it was before.
+    """
+    versions = range(member.anchor.version + 1, member.history.version + 1)
+    if any((past := member.past.get(version)) is None or past.of_all for version in versions):
+        return False
+    return member.anchor.version == 0 or len(versions) > NEAR
+
+
+async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
+    """Take the version without a change of weights."""
+    key, anchor = committed.key, member.anchor
+    member.anchor = Anchor(key.version, anchor.weights, anchor.outer)
+    member.digest = await member.aside(member.anchor.digest)
+    await settle(member, committed)
+    member.held, member.spare = None, {}
+    member.box.journal.write(
+        events.RoundPassedOver(channel=key.channel, version=key.version, anchor=member.digest, why=why)
+    )
+    await _checkpoint(member)
+    _stand_if_near(member)
+
+
+def _note_behind(member: Member) -> None:
+    """Remember since when we are behind, to judge whether we ever catch up."""
+    downloads = member.downloads
+    if member.anchor.version >= member.history.version:
+        downloads.began_s, downloads.told_slow = None, False
+    elif downloads.began_s is None:
+        downloads.began_s = asyncio.get_running_loop().time()
+        downloads.began_version = member.history.version
+
+
+def _lacking_bytes(member: Member) -> int:
+    """Return the size of the results between us and the newest version."""
+    return (member.history.version - member.anchor.version) * result_bytes(member)
+
+
+async def _downloaded(member: Member, *, bytes_max: float = math.inf) -> bool:
+    """Return whether a snapshot brought us nearer; where it did not, the journal says why."""
+    try:
+        await _download(member, newer_than=member.anchor.version, bytes_max=bytes_max)
+        return True
+    except PeerRefused:
+        return False  # the results are fewer bytes after all
+    except PeerError as error:
+        member.box.journal.write(events.CatchUpFailed(version=member.history.version, why=str(error)))
+        return False
+
+
+async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
+    """Return the committed result if we hold it, in memory or on disk."""
+    if member.held is not None and member.held.root() == committed.result:
+        return member.held
+    if len(member.spare) == member.grid_of(committed.key).chunks:  # the last came, and the commit before all was down
+        spare = [member.spare[index] for index in sorted(member.spare)]
+        whole = Result(tuple([each.digest for each in spare]), tuple([each.data for each in spare]))
+        if whole.root() == committed.result:
+            await member.store.keep_result(committed.key.version, whole)
+            return whole
+    result = await member.store.result(committed.key.version)
+    return result if result is not None and result.root() == committed.result else None
+
+
+# stepping the anchor
+
+
+async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetched: bool) -> None:
+    """Step the anchor by a committed result, exactly as every other member does that it is for."""
+    key, version = committed.key, committed.key.version
+    channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
+    layout = member.engine.layout
+    assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
+    factor = factor_of(member, version) if channel.merge.scheduled else 1.0
+    step, asked = _step_of(member, committed, factor), isinstance(member.run.recipe.work.quota, Growing)
+    given, frequencies = await _given(member, key), member.frequencies(version)
+
+    await _remember_start(member, committed)
+
+    def job() -> tuple[Anchor, str, float, float]:
+        before = anchor.weights.copy() if asked else None
+        stepped = _stepped(channel, unit, anchor, result, step, frequencies)
+        finish(channel.merge.outer, stepped, layout, factor)
+        apart = _apart(channel, unit, result, given) if given is not None else 0.0
+        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
+
+    member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
+    if fetched:
+        await member.store.keep_result(version, result)
+    _time_exchange(member, committed)
+    _keep_left_out(member, committed, result)
+    await settle(member, committed)
+    member.held, member.spare = None, {}
+    member.box.journal.write(
+        events.RoundApplied(
+            channel=key.channel,
+            version=version,
+            anchor=member.digest,
+            fetched=fetched,
+            circle=committed.result if key.scope == CIRCLES else "",
+            apart=apart,
+        )
+    )
+    _count_traffic(member)
+    await _checkpoint(member)
+    _stand_if_near(member)
+
+
+def _time_exchange(member: Member, committed: ClosedRound) -> None:
+    """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
+    ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
+    asked = ours and isinstance(member.run.recipe.control, Auto)
+    member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
+
+
+async def _remember_start(member: Member, committed: ClosedRound) -> None:
+    """Keep where our work started from, if it goes on while the anchor moves: our contribution is the way from there.
+
+    Of a model that is exchanged in parts each is taken in as it comes instead, and starts anew from there.
+    """
+    stint = member.begun if member.begun is not None else member.ahead
+    if stint is None or member.me not in committed.carried or goes_on(member.channel):
+        return
+    if stint.started and stint.own is None and stint.start is None:
+        stint.start = await member.job(member.anchor.weights.copy)
+
+
+def _distance(before: Vector, after: Vector) -> float:
+    """Return how far weights moved, as a part of their length."""
+    before -= after
+    return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
+
+
+def _step_of(member: Member, committed: ClosedRound, factor: float) -> Take:
+    """Return what a round's result does to the anchor."""
+    key, channel = committed.key, member.channel_of(committed.key.version)
+    if key.scope == ALL and not channel.common:
+        return meet
+    take = approach if isinstance(channel.what, Params) else advance
+    pushes = Pushes(len(committed.contributors), committed.pushes)
+    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor, pushes)
+
+
+async def _given(member: Member, key: Key) -> Vector | None:
+    """Return the weights that we gave to a round, where each has its own and they are at hand."""
+    ours = member.own is not None and member.own.key == key
+    if member.channel.common or not ours or not member.sends_weights(key):
+        return None
+    return await member.job(member.engine.weights)
+
+
+def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float:
+    """Return how far weights are from merged ones, as a part of their length."""
+    merged = np.empty(unit.grid.size, np.float32)
+    for index, chunk in enumerate(result.chunks):
+        first, end = unit.grid.bounds(index)
+        merged[first:end] = decoded(channel.what.merged(), chunk, end - first)
+    return _distance(unit.take(given).copy(), merged)
+
+
+def _stepped(
+    channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take, frequencies: Frequencies | None
+) -> Anchor:
+    """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
+    codec = channel.what.merged()
+    bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
+    for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
+        check(codec, chunk, end - first)
+    merged: Iterator[tuple[int, Vector]]
+    pairs = zip(result.chunks, bounds, strict=True)
+    merged = ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
+    if frequencies is not None:  # a tile may lie in two chunks: all of them first
+        merged = iter([(0, frequencies.back(np.concatenate([values for _, values in merged])))])
+    for first, values in merged:
+        for at, run in unit.runs(first, first + values.size):
+            for start in range(run.start, run.stop, STEP_ELEMENTS):
+                stop = min(start + STEP_ELEMENTS, run.stop)
+                part = values[at + start - run.start : at + stop - run.start]
+                step(anchor.part(start, stop), part)
+    return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+
+
+def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> None:
+    """As an owner, keep what was left out of the chunks that were committed; what another made has ours no more."""
+    unit, lost = committed.key.unit, 0
+    for index, digest in enumerate(result.digests):
+        made = member.made.get(index)
+        if made is not None and made.digest == digest and made.left is not None:
+            member.left_out[unit, index] = made.left
+        elif member.left_out.pop((unit, index), None) is not None:
+            lost += 1
+    member.made = {}
+    if lost:
+        member.box.journal.write(events.ResidualLost(version=committed.key.version, chunks=lost))
+
+
+def _count_traffic(member: Member) -> None:
+    counts = member.links.counts
+    member.box.journal.write(
+        events.TrafficCounted(
+            sent_bytes=sum(counts.sent.values()),
+            received_bytes=sum(counts.received.values()),
+            round_sent_bytes=counts.sent[Traffic.ROUND],
+        )
+    )
+
+
+# keeping it
+
+
+async def _checkpoint(member: Member) -> None:
+    """Save state if this version is due."""
+    version = member.anchor.version
+    if version % checkpoint_every(member, version) and not _last_round(member):
+        return
+    began_s = asyncio.get_running_loop().time()
+    stint = member.begun if member.begun is not None else member.ahead
+    if stint is not None and stint.base < version:
+        await keep_base(member, stint, version)
+    elif not await member.store.has_private(version):
+        await keep_private(member, version)
+    size_bytes = await member.store.keep_checkpoint(member.anchor)
+    member.box.journal.write(
+        events.CheckpointSaved(
+            version=version,
+            path=f"checkpoint/{version}.safetensors",
+            size_bytes=size_bytes,
+            took_s=asyncio.get_running_loop().time() - began_s,
+        )
+    )
+
+
+def checkpoint_every(member: Member, version: int) -> int:
+    every = member.run.upkeep.checkpoint_every
+    return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+
+
+def _last_round(member: Member) -> bool:
+    budget = member.run.budget
+    if budget.rounds:
+        return member.anchor.version >= budget.rounds
+    return member.history.samples * member.engine.tokens_per_sample >= budget.tokens
+
+
+# getting state from others
+
+
+async def heal(member: Member, announced: OpenRound) -> None:
+    """Replace an anchor that differs from the one the log names."""
+    member.box.journal.write(
+        events.StateHealed(version=member.anchor.version, had=member.digest, wanted=announced.base)
+    )
+    try:
+        await _download(member, newer_than=-1)
+    except PeerError as error:
+        member.box.journal.write(events.CatchUpFailed(version=member.anchor.version, why=str(error)))
+        await asyncio.sleep(RETRY_S)
+
+
+async def _try_otherwise(member: Member, error: PeerError) -> None:
+    """After a vain attempt to catch up, wait a little and try for the whole state; raises when the run is over."""
+    member.box.journal.write(events.CatchUpFailed(version=member.history.version, why=str(error)))
+    await asyncio.sleep(RETRY_S)
+    try:
+        await _download(member, newer_than=member.anchor.version)
+    except PeerError as again:
+        if member.history.finished:
+            raise PeerLost(
+                f"the run ended before this machine had its result: {again}",
+                hint="the result is with the organiser; ask for the exported model",
+            ) from again
+
+
+async def _download(member: Member, *, newer_than: int, bytes_max: float = math.inf) -> None:
+    """Fetch a snapshot of the anchor from those who have it."""
+    began_s = asyncio.get_running_loop().time()
+    fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max)
+    anchor = fetched.anchor
+    await settle_begun(member)
+    member.anchor = anchor
+    member.digest = fetched.digest
+    member.own, member.held, member.spare = None, None, {}
+    took_s = asyncio.get_running_loop().time() - began_s
+    member.box.journal.write(
+        events.StateFetched(version=anchor.version, size_bytes=len(fetched.data), donors=fetched.donors, took_s=took_s)
+    )
+    member.box.journal.write(
+        events.RoundApplied(
+            channel=next(iter(member.run.recipe.channel)), version=anchor.version, anchor=member.digest, fetched=True
+        )
+    )
+    await keep_private(member, anchor.version)
+    await member.store.adopt(fetched.listing, fetched.data)
+    member.inner = max(member.inner, anchor.version)
+    _stand_if_near(member)
