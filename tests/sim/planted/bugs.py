@@ -282,8 +282,9 @@ BUGS = (
         "an owner adds contributions up in the order in which they came",
         (
             "peer/reduce.py",
-            "[[owned.parts[c][index] for c in target] for",
-            "[[owned.parts[c][index] for c in owned.parts if c in target] for",
+            "[[owned.parts[c][index] for c in target] for (_, index), target in batch]\n        weights",
+            "[[owned.parts[c][index] for c in owned.parts if c in target]"
+            " for (_, index), target in batch]\n        weights",
         ),
         skies=("squall", "tide", "regent", "doubt"),
     ),
@@ -452,8 +453,8 @@ BUGS = (
         ("sync/codec/__init__.py", "    if problem := _why_not(codec, data, count):\n", "    if problem := '':\n"),
         (
             "peer/reduce.py",
-            "    if not (float(total.max()) <= limit and float(total.min()) >= -limit):\n",
-            "    if not total.size:\n",
+            "    if not (float(made.max()) <= limit and float(made.min()) >= -limit):\n",
+            "    if not made.size:\n",
         ),
         skies=("points",),
     ),
