@@ -16,7 +16,21 @@ from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import Crash, Fault, Lie, Partition, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome, Scenario, key_of, simulate
-from atoll.spec.recipe import All, Buckets, Codec, Fp16, Fp32, Int8, Mean, Ring
+from atoll.spec.recipe import (
+    All,
+    Buckets,
+    Codec,
+    Delay,
+    Fp16,
+    Fp32,
+    Int8,
+    Mean,
+    OneRound,
+    Overlap,
+    Ring,
+    Sgd,
+    Shift,
+)
 from atoll.spec.run import Run
 from atoll.swarm.patience import STALL_S
 from atoll.sync.codec import decoded
@@ -108,6 +122,17 @@ def test_eight_bits_at_every_hop_cost_what_was_worked_out_for_them(peers: int, e
 
 def test_a_ring_in_fp32_is_the_mean_but_for_rounding() -> None:
     assert mean_error(4, Fp32(), size=2**14) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "overlap", [Delay(steps=1), Delay(steps=2, reconcile=Shift()), OneRound(), OneRound(eager=False)]
+)
+def test_peers_may_go_on_while_sums_go_round(overlap: Overlap) -> None:
+    run = ring_run(3)
+    ((channel, how),) = run.recipe.channel.items()
+    how = replace(how, overlap=overlap, merge=replace(how.merge, outer=Sgd(lr=0.7)))
+    run = replace(run, recipe=replace(run.recipe, channel={channel: how}))
+    assert_sound(run, play(run, 3, build=sized(SIZE)), version=ROUNDS)
 
 
 def test_weights_go_round_with_the_sums() -> None:

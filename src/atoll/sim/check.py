@@ -50,6 +50,7 @@ from atoll.spec.recipe import (
     Fragments,
     Int8,
     Lamb,
+    Ring,
     Shift,
 )
 from atoll.spec.run import Run
@@ -460,7 +461,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk. In int8
     that does not show: each block rounds the marks of a life to steps of its own. Where peers do not wait for results,
     no log tells from which weights each of them went on, and where a step is as long as its tensor, marks move all of
-    it: there the anchor must be right but for rounding.
+    it: there the anchor must be right but for rounding. In a ring each chunk is added up in an order of its own: where
+    marks are not whole counts, they are the same but for rounding.
     """
     channel = next(iter(run.recipe.channel.values()))
     if not channel.common:
@@ -471,6 +473,7 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     mixes = isinstance(channel.merge.outer, Lamb)
     marked = not isinstance(channel.what.codec, Int8) and not mixes
     gap_max = 0.0 if isinstance(channel.overlap, Block) and not mixes else ROUNDING
+    marks_apart_max = gap_max if isinstance(channel.whom.route, Ring) else 0.0
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host in outcome.hosts:
@@ -484,7 +487,7 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
             if anchor.version in expected:
                 whose = f"peer {host.place}, version {anchor.version}"
                 yield from _differences(whose, anchor, expected[anchor.version], gap_max)
-                if marked and len(set(anchor.weights[MARKS].tolist())) > 1:
+                if marked and np.ptp(anchor.weights[MARKS]) > marks_apart_max:
                     yield f"{whose}: chunks are made of different contributions of one peer"
             elif anchor.version <= honest_until:
                 yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
