@@ -16,12 +16,26 @@ from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import Crash, Fault, Lie, Partition, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome, Scenario, key_of, simulate
-from atoll.spec.recipe import All, Buckets, Butterfly, Codec, Fp16, Fp32, Int8, Mean, Ring
+from atoll.spec.recipe import (
+    All,
+    Buckets,
+    Codec,
+    Delay,
+    Fp16,
+    Fp32,
+    Int8,
+    Mean,
+    OneRound,
+    Overlap,
+    Ring,
+    Sgd,
+    Shift,
+)
 from atoll.spec.run import Run
 from atoll.swarm.patience import STALL_S
 from atoll.sync.codec import decoded
 from atoll.sync.grid import grid_of
-from tests.peer.world import assert_sound, counting_run, events, log_of, machines, name, once, play, sized
+from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, machines, name, once, play, sized
 
 SIZE = 640
 """Elements of the model: ten chunks."""
@@ -110,6 +124,17 @@ def test_a_ring_in_fp32_is_the_mean_but_for_rounding() -> None:
     assert mean_error(4, Fp32(), size=2**14) < 1e-6
 
 
+@pytest.mark.parametrize(
+    "overlap", [Delay(steps=1), Delay(steps=2, reconcile=Shift()), OneRound(), OneRound(eager=False)]
+)
+def test_peers_may_go_on_while_sums_go_round(overlap: Overlap) -> None:
+    run = ring_run(3)
+    ((channel, how),) = run.recipe.channel.items()
+    how = replace(how, overlap=overlap, merge=replace(how.merge, outer=Sgd(lr=0.7)))
+    run = replace(run, recipe=replace(run.recipe, channel={channel: how}))
+    assert_sound(run, play(run, 3, build=sized(SIZE)), version=ROUNDS)
+
+
 def test_weights_go_round_with_the_sums() -> None:
     run = ring_run(3)
     ((channel, how),) = run.recipe.channel.items()
@@ -118,11 +143,14 @@ def test_weights_go_round_with_the_sums() -> None:
     assert_sound(run, play(run, 3, build=sized(SIZE)), version=ROUNDS)
 
 
-def test_what_goes_round_adds_up_in_another_order_than_what_an_owner_adds_up() -> None:
-    plain = ring_run(4)
-    ((channel, how),) = plain.recipe.channel.items()
-    owned = replace(plain, recipe=replace(plain.recipe, channel={channel: replace(how, whom=All(route=Butterfly()))}))
-    one, other = (first_result(play(run, 4, build=sized(SIZE))) for run in (plain, owned))
+def test_two_that_go_round_in_fp32_are_diloco_to_the_bit() -> None:
+    one, other = (play(run, 2, build=sized(SIZE)) for run in (ring_run(2), counting_run(rounds=ROUNDS, start_with=2)))
+    assert {anchor_of(h.disk).digest() for h in one.hosts} == {anchor_of(h.disk).digest() for h in other.hosts}
+
+
+def test_more_than_two_add_up_in_another_order_than_an_owner_does() -> None:
+    diloco = counting_run(rounds=ROUNDS, start_with=4)
+    one, other = (first_result(play(run, 4, build=sized(SIZE))) for run in (ring_run(4), diloco))
     assert np.array_equal(one[::2], other[::2]), "every other element moves by whole counts"
     assert not np.array_equal(one, other)
 

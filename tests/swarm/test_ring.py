@@ -216,12 +216,17 @@ def test_where_no_ring_is_possible_the_broker_adds_everything_up() -> None:
     assert table.round.ring, "the next round tries a ring again"
 
 
-def test_a_ring_in_which_nothing_moves_is_given_up_for_the_broker() -> None:
+def test_a_ring_in_which_nothing_moves_has_twice_the_time_once_and_is_given_up_for_the_broker_then() -> None:
     table = seated(A, B, C)
-    table.contribute(A, B, C)
-    table.tick(31.0)
-    table.tick(61.0)
-    assert (table.round.owners, table.round.ring) == ((A,), False)
+    for stall_s in (31.0, 61.0):
+        assert list(table.round.owners) == [A, B, C]
+        table.contribute(A, B, C)
+        table.tick(0.5)
+        table.tick(stall_s - 2.0)
+        assert table.round.settled is not None
+        table.tick(2.0)
+        assert table.round.settled is None
+    assert (list(table.round.owners), table.round.ring) == ([A], False)
 
 
 def test_who_is_late_is_waited_for_again_where_too_few_are_left_without() -> None:

@@ -62,6 +62,8 @@ from atoll.sync.codec import BadChunk, check, decoded, encode, length_of, seed_o
 M = TypeVar("M")
 T = TypeVar("T")
 U = TypeVar("U", bound=Hashable)
+Bring = Callable[[str, PeerId, Callable[[], Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
+"""Brings a peer something, which is called so in the journal, by sending it as often as need be."""
 SERIALS_MAX = 3
 """Contributions of one peer to one round that an owner keeps: it may restart that often."""
 RECEIPT_BYTES = 128 * 1024
@@ -386,6 +388,8 @@ async def own_shard(member: Member) -> None:
         announced = member.history.open
         assert announced is not None
         layout = member.layout(plan)
+        # A ring ends where a sum does not get on, so that must be known soon; a tree is planned anew when it is missed.
+        bring: Bring = partial(_reach, member, plan) if plan.ring else partial(_persist, member)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task((Carrier if plan.ring else Bench)(member, plan, announced).run())
             for peer, results in layout.returns(member.me).items():
@@ -399,9 +403,7 @@ async def own_shard(member: Member) -> None:
                 for number in range(of):
                     those = [unit for unit in units if unit[1] % of == number]
                     send = partial(_send_sums, member, plan, those, PeerId(peer))
-                    # A ring ends where a sum does not get on; to a root somebody else may bring what it lacks.
-                    sending = _reach(member, plan, "sums", PeerId(peer), send) if plan.ring else None
-                    tasks.create_task(sending or _persist(member, "sums", PeerId(peer), send))
+                    tasks.create_task(bring("sums", PeerId(peer), send))
 
     await for_each_plan(member, ready, work)
 

@@ -204,8 +204,11 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return broker, []
     limit_s, why = stall(broker, round_)
     if now_s - round_.moved_s > limit_s:
-        shards, round_ = alone(broker, round_), replace(round_, ring=False)
-        return replan(broker, round_, shards, f"nothing moved for {limit_s:.0f} s: {why}", now_s)
+        if round_.ring and round_.attempt == round_.first_attempt:  # what it has made stays, and it has twice the time
+            round_ = around(broker, round_, now_s)
+        else:
+            round_ = replace(round_, ring=False, shards=alone(broker, round_))
+        return replan(broker, round_, round_.shards, f"nothing moved for {limit_s:.0f} s: {why}", now_s)
     return replace(broker, round=replace(round_, patient_until_s=round_.moved_s + limit_s)), []
 
 
