@@ -37,6 +37,9 @@ from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_co
 from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
+AUTOMATIC = "auto"
+"""The device: CUDA where there is some."""
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -63,7 +66,7 @@ def build_engine(
     run: Run,
     data: Batches,
     *,
-    device: str = "auto",
+    device: str = AUTOMATIC,
     threads: int = 1,
     compile: bool | None = None,
     recompute: bool | None = None,
@@ -94,7 +97,7 @@ def build_engine(
 
 def pick_device(name: str) -> torch.device:
     """Return the device a flag names; "auto" is CUDA where there is some."""
-    if name == "auto":
+    if name == AUTOMATIC:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     kind = name.partition(":")[0]
     if kind not in ("cpu", "cuda"):
