@@ -83,10 +83,10 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
     ("pattern", "outer", "what"),
     [
         (Drawn(), HEAVY, Params()),
-        (Drawn(), HEAVY, Delta()),
+        pytest.param(Drawn(), HEAVY, Delta(), marks=pytest.mark.long),
         (Lattice(side=2), Assign(), Params()),
         (Neighbours(), Assign(), Params()),
-        (Neighbours(), HEAVY, Params()),
+        pytest.param(Neighbours(), HEAVY, Params(), marks=pytest.mark.long),
     ],
 )
 def test_circles_are_what_a_loop_by_hand_makes_of_them(pattern: Pattern, outer: Outer, what: What) -> None:
@@ -112,7 +112,9 @@ def test_the_last_round_is_of_all_and_makes_the_model_of_the_run() -> None:
     assert apart(weights_of(outcome), np.mean(local, axis=0)) < SAME
 
 
-@pytest.mark.parametrize("pattern", [Drawn(size=PEERS), Lattice(side=PEERS, dimensions=1)], ids=["drawn", "lattice"])
+@pytest.mark.parametrize(
+    "pattern", [Drawn(size=PEERS), pytest.param(Lattice(side=PEERS, dimensions=1), marks=pytest.mark.long)]
+)
 def test_one_circle_of_everybody_is_an_exchange_of_all(pattern: Pattern) -> None:
     """NoLoCo in one group is DiLoCo with heavy-ball momentum, Moshpit on a line of all is an all-reduce."""
     for outer in (HEAVY, Assign()):
@@ -139,6 +141,7 @@ def _spread(outcome: Outcome, version: int) -> float:
     return float(np.linalg.norm(weights - weights.mean(axis=0)))
 
 
+@pytest.mark.long
 def test_pairs_with_a_pull_stay_together_and_drift_apart_without() -> None:
     rounds = 12
     pulled = run_of(Circles(pattern=Drawn()), outer=HEAVY, rounds=rounds)

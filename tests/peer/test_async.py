@@ -114,6 +114,7 @@ def test_each_contributes_when_it_is_done_however_slow_the_others_are() -> None:
     assert not events(outcome, journal.InnerStateRestored)
 
 
+@pytest.mark.long
 def test_work_by_speed_brings_the_age_of_contributions_to_the_number_of_peers() -> None:
     alike, by_speed = (
         play(asynchronous(rounds=60, by_speed=by_speed), PEERS, faults=[slow()]) for by_speed in (False, True)
@@ -136,6 +137,7 @@ def test_in_calm_no_step_is_taken_twice_though_rounds_go_by(run: Run) -> None:
     assert sum(samples_of(outcome).values()) <= taken <= sum(samples_of(outcome).values()) + under_way
 
 
+@pytest.mark.long
 def test_what_was_late_is_not_sent_again() -> None:
     """Owners keep it, and its maker says only that it holds for this round too."""
     run = asynchronous(rounds=24, by_speed=False)

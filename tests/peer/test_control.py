@@ -87,7 +87,12 @@ def test_all_switch_at_the_same_round_and_exchanges_then_take_no_more_than_they_
 
 @pytest.mark.parametrize(
     "ladder",
-    [LADDER, LATE, pytest.param(LADDER[:2], marks=pytest.mark.long), pytest.param(LADDER[2:3], marks=pytest.mark.long)],
+    [
+        pytest.param(LADDER, marks=pytest.mark.long),
+        LATE,
+        pytest.param(LADDER[:2], marks=pytest.mark.long),
+        pytest.param(LADDER[2:3], marks=pytest.mark.long),
+    ],
     ids=["all", "late", "dense", "sparse"],
 )
 def test_a_line_that_falls_to_a_tenth_is_answered_within_a_few_rounds(ladder: tuple[Rung, ...]) -> None:

@@ -60,7 +60,7 @@ def first_result(outcome: Outcome) -> Vector:
     return np.frombuffer(whole, "<f4")
 
 
-@pytest.mark.parametrize("peer", [1, 3, 5])
+@pytest.mark.parametrize("peer", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (3, 5))])
 def test_whoever_dies_of_a_group_owner_or_root_the_others_go_on(peer: int) -> None:
     for at_s in CRASHES_S:
         played(Butterfly(group=2), 6, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])
@@ -83,7 +83,7 @@ def test_who_gathers_everything_makes_the_same_result_as_everybody_else(peers: i
     assert all(len(event.contributors) == peers for event in events(outcome, journal.RoundCommitted, peer=0))
 
 
-@pytest.mark.parametrize("peer", [1, 2])
+@pytest.mark.parametrize("peer", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_whoever_dies_while_all_gather_the_others_go_on(peer: int) -> None:
     for at_s in CRASHES_S:
         played(AllGather(), 4, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])

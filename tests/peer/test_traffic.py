@@ -73,6 +73,7 @@ def test_in_int8_the_payload_is_a_byte_an_element_and_a_step_for_each_block_of_a
     assert not violations(run, outcome), "the anchors are those that the contributions come to in whole steps"
 
 
+@pytest.mark.long
 def test_sparse_contributions_that_everybody_gathers_cost_the_formula_and_at_most_two_percent_more() -> None:
     """(N - 1) c bytes: c is what is kept, in 14 bits each, and a table of four values for each chunk."""
     size, peers, rounds = 4_000_000, 3, 2

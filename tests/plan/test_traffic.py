@@ -36,11 +36,11 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("opendiloco", 600_000, 3),
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
-        ("sparse-butterfly", 8_000_000, 3),
+        pytest.param("sparse-butterfly", 8_000_000, 3, marks=pytest.mark.long),
         pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
         ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
-        ("streaming", 3_000_000, 3),
+        pytest.param("streaming", 3_000_000, 3, marks=pytest.mark.long),
     ],
 )
 def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
@@ -92,6 +92,7 @@ def test_where_what_is_sent_depends_on_values_the_prediction_is_the_most() -> No
     assert worst(1e-2) < 0.9 * predicted.worst.sent_bytes
 
 
+@pytest.mark.long
 def test_a_part_that_all_are_in_time_for_moves_as_much_as_where_all_are_waited_for() -> None:
     parameters, peers, rounds = 3_000_000, 3, 16
     run = counting_run("decoupled", rounds=rounds, start_with=peers, checkpoint_every=100)
@@ -101,6 +102,7 @@ def test_a_part_that_all_are_in_time_for_moves_as_much_as_where_all_are_waited_f
     assert sum(each.sent_bytes for each in predicted.moved) * rounds == pytest.approx(sum(counted), rel=OVERHEAD)
 
 
+@pytest.mark.long
 def test_where_each_contributes_alone_results_go_to_all_and_contributions_to_owners_once() -> None:
     """However many are at work: each sends its own once for N results that it receives."""
     parameters, peers, rounds = 300_000, 3, 24

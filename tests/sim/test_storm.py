@@ -24,6 +24,8 @@ from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
 
 SEEDS = 200
+QUICK = 100
+"""Of these seeds so many are played in `make test`, the others in `make long`."""
 CHUNK = 10
 STORMY_SHARE = 0.8
 """Part of the seeds in which rounds commit while faults are on."""
@@ -43,7 +45,9 @@ def told(verdicts: list[Verdict]) -> str:
     )
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize(
+    "first", [pytest.param(at, marks=pytest.mark.long if at >= QUICK else ()) for at in range(0, SEEDS, CHUNK)]
+)
 def test_no_storm_breaks_a_promise_and_after_it_everybody_is_on_the_newest_anchor(first: int) -> None:
     verdicts = [play_job(job) for job in jobs_of(first, first + CHUNK)]
     assert not told(verdicts), "look with\n" + told(verdicts)
@@ -62,7 +66,7 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
 
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(at, marks=pytest.mark.long if at >= 2 * HOMES_CHUNK else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
+    [pytest.param(at, marks=pytest.mark.long if at >= HOMES_CHUNK else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
 )
 def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
     verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + HOMES_CHUNK)]

@@ -20,8 +20,18 @@ from atoll.spec.variant import variants
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5
-QUICK = ("dedloc", "eager", "intellect-1", "noloco", "sparse-butterfly", "sparseloco", "streaming")
-"""One that works by speed, one a round late, one in a ring, one in circles, two that feed back, one in fragments."""
+QUICK = (
+    "decoupled",
+    "dedloc",
+    "demo-sgd",
+    "eager",
+    "intellect-1",
+    "noloco",
+    "sparse-butterfly",
+    "sparseloco",
+    "streaming",
+)
+"""A third of them: of every barrier, overlap and route, in circles, in fragments, with feedback and frequencies."""
 
 
 def run_of(shore: Shore, recipe: str) -> Run:

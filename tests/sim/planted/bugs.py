@@ -436,6 +436,17 @@ BUGS = (
         skies=("points",),
     ),
     _bug(
+        "stale-sum-passed-on",
+        "All or nothing",
+        "what came from the one before in another ring goes into this one's sums",
+        (
+            "peer/carry.py",
+            "        return not hop.before or (before is not None and before.of == hop.before)\n",
+            "        return not hop.before or before is not None\n",
+        ),
+        skies=("relay", "doubt", "pair"),
+    ),
+    _bug(
         "spoiled-settled",
         "Bad input",
         "a round is settled with a contribution that was refused",
