@@ -336,6 +336,30 @@ def test_what_does_not_go_with_models_of_everybodys_own_is_refused(
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("recipe", "changes", "path", "said"),
+    [
+        ("eager", ["barrier={kind='quorum'}"], "overlap.eager", "everybody is waited for"),
+        ("dedloc", ["barrier={kind='quorum'}"], "barrier", "less than the batch"),
+        ("async-local-sgd", ["what={kind='params'}", "merge.outer={kind='assign'}"], "late", "only the way from there"),
+        (
+            "fedavg",
+            ["what={kind='params', result={kind='e3m0'}}", "whom.route={kind='all-gather'}"],
+            "what",
+            "no model any more",
+        ),
+    ],
+)
+def test_what_a_part_of_a_round_would_make_wrong_is_refused(
+    tmp_path: Path, recipe: str, changes: list[str], path: str, said: str
+) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
+    told, advice = refused(tmp_path, text, *(f"recipe.channel.outer.{change}" for change in changes))
+    assert f": recipe.channel.outer.{path}: " in told
+    assert said in told
+    assert advice
+
+
 def test_only_a_mean_can_be_led(tmp_path: Path) -> None:
     text = 'name = "small"\n[recipe]\nbase = "eager"\n[budget]\nrounds = 3\n'
     said, advice = refused(tmp_path, text, "recipe.channel.outer.merge.combine={kind='trimmed'}")
@@ -388,6 +412,11 @@ def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=2}", "channel.outer.when", "whole model"),
         ("recipe.work.quota={kind='growing', below=0.1}", "work.quota", "two would turn"),
         ("recipe.channel.outer.barrier={kind='quorum'}", "channel.outer.barrier", "outlast"),
+        (
+            "recipe.control.ladder=[{codec={kind='int8'}, steps=50, route={kind='ring'}}]",
+            "channel.outer.whom.route",
+            "next to whom",
+        ),
         ("recipe.control.ladder=[{codec={kind='int8', block=7}, steps=50}]", "control.ladder.0.codec.block", "range"),
         ("recipe.control.ladder=[{codec={kind='top-k'}, steps=50}]", "control.ladder.0.result", "not as sparse"),
         (

@@ -6,7 +6,8 @@ since twice the peers halve the work of a round of the same size and leave the r
 at 10. So peers are worth adding while G is well above 1; below that, rounds want to be longer or exchanges shorter.
 
 A round lasts from its announcement to the next one's. Its work is that of the contributor that worked longest for it,
-also where that began while the round before was exchanged; a peer's own granularity counts its own work.
+also where that began while the round before was exchanged; a peer's own granularity counts its own work. Where work
+outlasts rounds there is no such number: rounds then have no work of their own.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ def _longest(entry: RoundProgress) -> float | None:
 
 def _times(progress: Progress, work: Callable[[RoundProgress], float | None]) -> Iterator[tuple[int, float, float]]:
     """Yield each committed round's version, how long it lasted and how long there was work in it."""
+    if any(any(entry.staleness) for entry in progress.rounds.values()):
+        return
     for version, entry in sorted(progress.rounds.items()):
         following, work_s = progress.rounds.get(version + 1), work(entry)
         if entry.announced_s is None or entry.committed_s is None or work_s is None:

@@ -112,7 +112,7 @@ async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
     """Take the version without a change of weights."""
     key, anchor = committed.key, member.anchor
     member.anchor = Anchor(key.version, anchor.weights, anchor.outer)
-    member.digest = await member.aside(member.anchor.digest)
+    member.digest, member.moved = await member.aside(member.anchor.digest), 0.0
     await settle(member, committed)
     member.held, member.spare = None, {}
     member.box.journal.write(

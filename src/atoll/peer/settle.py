@@ -1,9 +1,9 @@
 """What becomes of work on a lease: it counts, it outlasts its round, or it is taken back.
 
-Work and lease are one: where a round is given up or committed without us, the lease goes back, and with it
-everything our work left. The inner optimizer is put back to what it was before. That state is read from disk,
-`private/V`, where it mostly is already because it is saved with checkpoints; a copy in memory would cost a large
-model as much as its optimizer, all the time, for something that seldom happens.
+Work and lease are one: where a round is given up, or committed without us and nothing is carried on, the lease goes
+back, and with it everything our work left. The inner optimizer is put back to what it was before. That state is read
+from disk, `private/V`, where it mostly is already because it is saved with checkpoints; a copy in memory would cost a
+large model as much as its optimizer, all the time, for something that seldom happens.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ from atoll.spec.recipe import (
     Block,
     Channel,
     Delay,
-    Delta,
     Discard,
     Forget,
     Fp16,
     Fp32,
     Fragments,
+    Grad,
     Int8,
     Knobs,
     Lamb,
@@ -402,7 +402,7 @@ def _inner(run: Run, private: bytes) -> bytes:
     channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
     own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
     own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
-    goes_on = own and isinstance(channel.what, Delta)
+    goes_on = own and not isinstance(channel.what, Grad)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
 
 

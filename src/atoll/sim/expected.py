@@ -16,6 +16,7 @@ from atoll.sim.compute import CountingEngine, delta_of, first_weights
 from atoll.sim.retell import Committed, commits, settings
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import (
+    Bf16,
     Blend,
     Channel,
     Codec,
@@ -79,7 +80,7 @@ def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed
     if isinstance(channel.merge.combine, Trimmed):
         there = [peer for peer in members if peer in committed.contributors]
         came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
-        return sent(codec, _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
+        return sent(channel.what.merged(), _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
     groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
@@ -90,7 +91,7 @@ def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed
             part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(weighs)
             weight += weighs
         total = total + part
-    return sent(codec, total / np.float32(weight))
+    return sent(channel.what.merged(), total / np.float32(weight))
 
 
 def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
@@ -154,6 +155,10 @@ def sent(codec: Codec, values: Vector) -> Vector:
             return values
         case Fp16():
             return values.astype(np.float16).astype(np.float32)
+        case Bf16():
+            bits = values.view(np.uint32)
+            even = (bits + np.uint32(0x7FFF) + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+            return even.view(np.float32)
         case Int8():
             grid = grid_of(len(values), codec)
             return np.concatenate([_chunk_sent(codec, values[slice(*grid.bounds(i))]) for i in range(grid.chunks)])

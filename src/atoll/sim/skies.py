@@ -211,7 +211,8 @@ def _recipe(
 def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
     """Return a channel whose rounds do not wait for everybody, with what else goes with that."""
     if isinstance(late, Discard) or isinstance(channel.what, Grad):
-        return replace(channel, barrier=quorum)
+        overlap = OneRound(eager=False) if isinstance(channel.overlap, OneRound) else channel.overlap
+        return replace(channel, barrier=quorum, overlap=overlap)
     merge, what, overlap = channel.merge, channel.what, channel.overlap
     if isinstance(channel.when, Fragments):
         merge = replace(merge, combine=Mean(weights="tokens^2/steps"))

@@ -211,6 +211,10 @@ def _auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
     said = "a policy turns knobs between rounds, which nobody's work may outlast"
     yield full, (*at, "barrier"), said, 'choose barrier = { kind = "full" } and late = { kind = "discard" }'
+    routes = [channel.whom.route, *(rung.route for rung in auto.ladder)]
+    said = "who is next to whom in a ring does not survive a change of the exchange"
+    hint = 'choose { kind = "butterfly" } or { kind = "all-gather" } there and on every rung'
+    yield not any(isinstance(route, Ring) for route in routes), (*at, "whom", "route"), said, hint
     delta = isinstance(channel.what, Delta)
     yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
     said = "what an owner left out of one form of results does not fit another"
@@ -229,7 +233,7 @@ def _auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
     for number, rung in enumerate(auto.ladder):
         on = (*path, "ladder", number)
         yield _within((*on, "steps"), rung.steps, auto.least)
-        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(rung.codec, TopK)
+        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(rung.codec, Sparse)
         said = "most of what is sent in this form is left out, and would be lost"
         yield keeps, (*on, "codec"), said, 'set what.residual = { kind = "feedback" }'
         if isinstance(rung.overlap, Delay):
@@ -316,7 +320,8 @@ def _channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule
 def _is_exact(what: What) -> bool:
     """Return whether what arrives is what was sent but for rounding, all of it and at once."""
     forgets = what.residual == what.owners == Forget()
-    return isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None and forgets
+    fine = all(isinstance(codec, Fp32 | Fp16 | Bf16) for codec in (what.codec, what.merged()))
+    return fine and what.transform is None and forgets
 
 
 def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -419,6 +424,9 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield _within((*path, "samples"), when.samples, 1)
         gradients = isinstance(channel.what, Grad)
         yield gradients, path, "a batch of all together is one of gradients", 'exchange { kind = "grad" }'
+        full = isinstance(channel.barrier, Full)
+        said = "a round that ends before everybody is in has less than the batch"
+        yield full, (*path[:-1], "barrier"), said, 'choose { kind = "full" }'
         by_samples = channel.merge.combine.weights == "samples"
         said = "is uniform, but peers have unequal parts of the batch"
         yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
@@ -457,6 +465,9 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield not parts, path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
+            full = isinstance(channel.barrier, Full)
+            said = "how much of the mean is our own is known before it comes only where everybody is waited for"
+            yield full or not eager, (*path, "eager"), said, 'set barrier = { kind = "full" }, or eager = false'
             even = merge.combine.weights == "uniform"
             said = "how much of the mean is our own is known before it comes only where all weigh the same"
             yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
@@ -484,8 +495,8 @@ def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """What goes with work that outlasts a round."""
     hint = 'set late = { kind = "discard" }, or '
     overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
-    said = "a gradient is taken at the anchor that its round starts from: it cannot enter a later one"
-    yield not isinstance(channel.what, Grad), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
+    said = "it is of the anchor that its round starts from, and cannot enter a later one: only the way from there can"
+    yield isinstance(channel.what, Delta), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
     if parts:
         blends = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Blend))
         said = "parts that come back to who has not contributed have nothing of its own to take the place of"

@@ -414,8 +414,8 @@ def _coming(broker: Broker, peer: bytes, now_s: float) -> bool:
 def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     """Announce the next round when enough members stand ready, or finish the run."""
     history = broker.history
-    if _budget_spent(broker):
-        return _write(broker, RunFinished())
+    if _budget_spent(broker) and not (history.last is not None and history.last.circles):
+        return _write(broker, RunFinished())  # else one round more, of all: it makes the run's model
     ready = _ready(broker)
     base = _base(broker, ready)
     if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):

@@ -460,6 +460,7 @@ class _Left:
 def _commit(history: History, committed: RoundCommitted) -> History:
     open_ = _open(history, committed.key)
     contributors = _named(committed.who, open_.members)
+    _must(bool(committed.circles) == (committed.key.scope == CIRCLES), "circles are named of a round that has none")
     in_ = frozenset(contributors)
     version = committed.key.version
     round_ = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)

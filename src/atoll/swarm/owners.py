@@ -95,7 +95,7 @@ class Sharing(Struct, frozen=True):
 
 def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
-    group_max = broker.run.recipe.channel[broker.channel].group_max(len(announced.members))
+    group_max = broker.setting.group_max(len(announced.members))
     groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
     # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
     between = 2 * (len(groups) - 1) / len(groups)
