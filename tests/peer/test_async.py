@@ -90,6 +90,7 @@ def test_a_learner_four_times_slower_costs_the_others_nothing_and_weighs_less() 
     assert all(max(w.values()) == 4 * 2 * 2 for w in weights), "four rounds of two steps of two samples"
 
 
+@pytest.mark.long
 def test_a_learner_that_dies_costs_the_others_no_more_than_noticing_that_an_owner_is_gone() -> None:
     """Each learner owns a part of every fragment: a dead one's goes to the others once that is noticed."""
     run = decoupled(rounds=80)

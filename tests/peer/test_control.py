@@ -120,6 +120,7 @@ def test_who_joins_or_restarts_reads_from_the_log_how_the_knobs_stand() -> None:
     assert joined == [turn.version for turn in turns(outcome)], "also of those that were before it came"
 
 
+@pytest.mark.long
 def test_a_broker_that_dies_leaves_the_knobs_to_the_next() -> None:
     run = steered(rounds=18)
     once_turned = play(run, 3, build=sized(SIZE), rate_bytes_s=RATE)
@@ -142,6 +143,7 @@ def test_a_run_that_starts_again_from_its_disks_goes_on_as_it_was_turned() -> No
     assert turned == [turn.version for turn in turns(outcome)]
 
 
+@pytest.mark.long
 def test_results_may_come_late_and_work_that_was_begun_ahead_is_kept_while_nobody_turns_knobs() -> None:
     run = steered(rounds=20, ladder=LATE)
     fall = SlowLink(at_s=5.0, peer=1, for_s=1e6, factor=10.0)

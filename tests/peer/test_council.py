@@ -115,6 +115,7 @@ def test_without_a_majority_of_the_council_nothing_commits_until_it_is_re_formed
     assert set(councils[-1]) == {outcome.hosts[place].peer for place in (0, 3, 4)}
 
 
+@pytest.mark.long
 def test_a_re_forming_takes_the_log_that_knows_most() -> None:
     """The organiser is away while the others go on; then the council is lost but for one that knows it all."""
     run = counting_run(rounds=200, steps=4, start_with=5)

@@ -580,6 +580,7 @@ def test_a_joiner_that_cannot_catch_up_is_told_so_with_the_arithmetic() -> None:
     assert told[0].why.endswith("a second are needed")
 
 
+@pytest.mark.long
 def test_results_that_nobody_keeps_any_more_are_not_waited_for_though_somebody_who_had_them_is_gone() -> None:
     """Results of fragments are small: all that a joiner lacks are fewer bytes than the state. The first are gone."""
     run = counting_run("streaming", rounds=10**6, start_with=3, codec=Fp16(), checkpoint_every=3)
