@@ -211,7 +211,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", folder], check=True)
 
 
-@pytest.mark.parametrize("left_bytes", [40_000, 0])
+@pytest.mark.parametrize("left_bytes", [40_000, pytest.param(0, marks=pytest.mark.long)])
 def test_a_full_disk_ends_the_peer_and_harms_nothing(
     shore: Shore, trained: Path, small_disk: Path, left_bytes: int
 ) -> None:
@@ -251,7 +251,7 @@ def fill(path: Path, left_bytes: int) -> None:
 # checkpoints
 
 
-@pytest.mark.parametrize("at", [9, -1])
+@pytest.mark.parametrize("at", [9, pytest.param(-1, marks=pytest.mark.long)])
 def test_a_checkpoint_with_a_flipped_byte_is_named_and_the_hint_helps(shore: Shore, trained: Path, at: int) -> None:
     home = Path(shutil.copytree(trained, shore.folder / "home"))
     checkpoint = newest_checkpoint(home)

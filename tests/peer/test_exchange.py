@@ -81,7 +81,8 @@ def test_a_round_takes_little_longer_than_the_bytes_of_one_direction(peers: int)
     assert all(bound_s <= took_s <= 1.2 * bound_s for took_s in took.values()), (took, bound_s)
 
 
-@pytest.mark.parametrize("pace", [pytest.param(1.0, marks=pytest.mark.long), 1.3])
+@pytest.mark.long
+@pytest.mark.parametrize("pace", [1.0, 1.3])
 def test_who_barely_keeps_pace_with_the_others_is_counted_in_again_after_a_crash(pace: float) -> None:
     round_s = B_BYTES * (1 + 1 / 3) / FAST_BYTES_S
     slow_bytes_s = B_BYTES / (pace * round_s)

@@ -50,6 +50,7 @@ def test_an_exchange_as_long_as_the_work_costs_no_time_where_peers_go_on_meanwhi
     assert goes_on < 1.12 * WORK_S
 
 
+@pytest.mark.long
 def test_some_steps_hide_an_exchange_that_is_as_short() -> None:
     part = 0.25
     rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / (part * WORK_S)

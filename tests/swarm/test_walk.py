@@ -164,7 +164,7 @@ def by_route(run: Run, route: Route) -> Run:
 
 @pytest.mark.parametrize("route", [Butterfly(), Ring()])
 @pytest.mark.parametrize(
-    "first", [pytest.param(at, marks=pytest.mark.long if at >= 50 else ()) for at in range(0, 100, 25)]
+    "first", [pytest.param(at, marks=pytest.mark.long if at >= 25 else ()) for at in range(0, 100, 25)]
 )
 def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route) -> None:
     rounds = []
