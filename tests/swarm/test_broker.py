@@ -8,11 +8,25 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import Identity
-from atoll.spec.recipe import Carry, Discard, Late, Quorum, Seconds, Slack
-from atoll.spec.run import AllowList, Membership, canonical, identity
+from atoll.spec.recipe import (
+    Assign,
+    Carry,
+    Circles,
+    Discard,
+    Drawn,
+    Late,
+    Merge,
+    Params,
+    Quorum,
+    Seconds,
+    Slack,
+)
+from atoll.spec.run import AllowList, Budget, Membership, canonical, identity
 from atoll.swarm.broker import CROWD, GONE_S_MAX, RESUME_S, step, take_office
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
+    ALL,
+    CIRCLES,
     CouncilChanged,
     Entry,
     EpochStarted,
@@ -717,6 +731,22 @@ def test_the_run_is_finished_when_its_budget_is_spent(budget: dict[str, int]) ->
     table.finish_round(A, B, C)
     assert len(table.records(RunFinished)) == 1
     assert (table.broker.history.version, table.broker.history.samples) == (2, 24)
+
+
+def test_a_run_in_circles_whose_budget_is_cut_short_ends_with_one_round_more_of_all() -> None:
+    run = small_run(start_with=3, rounds=9)
+    ((name, channel),) = run.recipe.channel.items()
+    own = replace(channel, what=Params(), whom=Circles(pattern=Drawn()), merge=Merge(outer=Assign()))
+    run = replace(run, recipe=replace(run.recipe, channel={name: own}))
+    table = Table(run)
+    table.join(A, B, C)
+    assert table.round.key.scope == CIRCLES
+    table.broker = replace(table.broker, run=replace(run, budget=Budget(rounds=1)))
+    table.finish_round(A, B, C)
+    assert table.records(RunFinished) == []
+    assert table.round.key.scope == ALL, "without it there would be no model"
+    table.finish_round(A, B, C)
+    assert len(table.records(RunFinished)) == 1
 
 
 def test_farewell_is_said_only_when_everybody_stands_at_the_last_version() -> None:
