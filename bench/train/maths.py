@@ -16,7 +16,7 @@ from bench.train.task import BATCH, WARMUP_STEPS, Judge, run_of
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.spec.load import load_run
-from atoll.sync.merge import advance, combine, first_anchor
+from atoll.sync.merge import advance, first_anchor, weighed_mean
 
 LOOKS = 4
 """Updates of DDP between two looks."""
@@ -41,7 +41,7 @@ def losses(judge: Judge, setting: Setting, folder: Path, device: str) -> Iterato
             engine.assign(anchor.weights)
             engine.train(steps_of(setting, turn, index))
             deltas.append(anchor.weights - engine.weights())
-        anchor = advance(outer, anchor, combine(deltas, [1.0] * workers))
+        anchor = advance(outer, anchor, weighed_mean(deltas, [1.0] * workers))
         yield turn + 1, judge.loss(anchor.weights)
 
 

@@ -165,4 +165,6 @@ def test_who_crashes_and_comes_back_ends_with_the_others() -> None:
     run = run_of(Circles(pattern=Drawn()), outer=HEAVY, rounds=6)
     calm = trained(run, PEERS)
     at_s = next(line.at_s for line in calm.lines if isinstance(line.event, journal.RoundCommitted)) + 0.01
-    trained(run, PEERS, faults=[Crash(at_s=at_s, peer=2, restart_after_s=1.0)])
+    crashed = trained(run, PEERS, faults=[Crash(at_s=at_s, peer=2, restart_after_s=1.0)])
+    starts = [line.event for line in crashed.lines if isinstance(line.event, journal.PeerStarted)]
+    assert len(starts) == PEERS + 1, "one of them began twice, and all ended on one model"

@@ -1031,7 +1031,8 @@ def test_where_nothing_is_carried_who_missed_a_round_is_in_again_once_it_holds_i
     assert table.announced()[-1].members == (A,)
 
 
-def test_who_was_late_and_has_nothing_else_to_do_is_waited_for() -> None:
+def with_a_late_one() -> Table:
+    """Return a table at which A is in the second round, and B has had its contribution ready since the first."""
     table = hasty(Quorum())
     table.contribute(A)
     table.reduce(*table.round.owners)
@@ -1039,6 +1040,11 @@ def test_who_was_late_and_has_nothing_else_to_do_is_waited_for() -> None:
     table.say(B, Standing(1, "anchor-1", waits=True))
     table.stand(A)
     table.contribute(A, serial=2)
+    return table
+
+
+def test_who_was_late_and_has_nothing_else_to_do_is_waited_for() -> None:
+    table = with_a_late_one()
     assert table.plan_of(A).settled is None
     table.contribute(B)
     assert table.settled_of(A) == [A, B]
@@ -1048,12 +1054,6 @@ def test_who_was_late_and_has_nothing_else_to_do_is_waited_for() -> None:
 
 
 def test_who_is_late_and_does_not_come_is_not_waited_for_for_long() -> None:
-    table = hasty(Quorum())
-    table.contribute(A)
-    table.reduce(*table.round.owners)
-    table.hold(A, B)
-    table.say(B, Standing(1, "anchor-1", waits=True))
-    table.stand(A)
-    table.contribute(A, serial=2)
+    table = with_a_late_one()
     table.tick(STALL_S + 0.1)
     assert table.settled_of(A) == [A]

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
 from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd
-from atoll.sync.merge import Anchor, Pushes, advance, combine, finish, first_anchor, outer_names
+from atoll.sync.merge import Anchor, Pushes, advance, finish, first_anchor, outer_names, weighed_mean
 
 OUTERS: list[Outer] = [Assign(), Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True), AdamW(lr=1e-2)]
 
@@ -23,7 +23,7 @@ def draw(seed: int, size: int = 50) -> Vector:
 @given(some.lists(some.integers(1, 1000), min_size=1, max_size=8))
 def test_contributions_are_added_one_after_the_other_each_sum_rounded(weights: list[int]) -> None:
     parts = [draw(i) for i in range(len(weights))]
-    merged = combine(parts, [float(w) for w in weights])
+    merged = weighed_mean(parts, [float(w) for w in weights])
     for place in range(0, 50, 7):
         total = np.float32(0)
         for part, weight in zip(parts, weights, strict=True):
@@ -34,16 +34,16 @@ def test_contributions_are_added_one_after_the_other_each_sum_rounded(weights: l
 
 def test_the_order_of_contributions_decides_the_bits_and_is_kept() -> None:
     one, two, three = (np.array([x], np.float32) for x in (1e8, -1e8, 1.0))
-    assert combine([one, two, three], [1, 1, 1]).tolist() == pytest.approx([1 / 3])
-    assert combine([one, three, two], [1, 1, 1]).tolist() == [0.0]
+    assert weighed_mean([one, two, three], [1, 1, 1]).tolist() == pytest.approx([1 / 3])
+    assert weighed_mean([one, three, two], [1, 1, 1]).tolist() == [0.0]
 
 
 def test_a_contribution_weighs_what_its_weight_says() -> None:
-    assert combine([np.array([1.0], np.float32), np.array([5.0], np.float32)], [3.0, 1.0]).tolist() == [2.0]
+    assert weighed_mean([np.array([1.0], np.float32), np.array([5.0], np.float32)], [3.0, 1.0]).tolist() == [2.0]
 
 
 def test_one_contribution_alone_is_the_mean() -> None:
-    assert combine([draw(3)], [1.0]).tobytes() == draw(3).tobytes()
+    assert weighed_mean([draw(3)], [1.0]).tobytes() == draw(3).tobytes()
 
 
 def test_assign_moves_the_anchor_by_the_whole_delta() -> None:
@@ -185,7 +185,7 @@ def pushed(outer: Outer, rounds: list[list[Vector]]) -> Anchor:
     """Return what an outer optimizer makes of rounds that merge some contributions each."""
     anchor, before = first_anchor(outer, draw(0)), 0
     for parts in rounds:
-        merged = combine(parts, [1.0] * len(parts))
+        merged = weighed_mean(parts, [1.0] * len(parts))
         anchor = advance(outer, anchor, merged, 1.0, Pushes(len(parts), before))
         before += len(parts)
     return anchor
@@ -221,7 +221,7 @@ def test_delayed_nesterov_is_the_formula_contribution_by_contribution(spread: fl
     weights, momentum, buffer = draw(0).astype(np.float64), np.zeros(50), np.zeros(50)
     index = 0
     for parts in rounds:
-        push = combine(parts, [1.0] * len(parts)).astype(np.float64)  # each of a round's contributions: alike
+        push = weighed_mean(parts, [1.0] * len(parts)).astype(np.float64)  # each of a round's contributions: alike
         for _ in parts:
             buffer = buffer + push
             index += 1

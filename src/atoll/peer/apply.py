@@ -219,7 +219,7 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
 
     Of a model that is exchanged in parts each is taken in as it comes instead, and starts anew from there.
     """
-    stint = member.begun if member.begun is not None else member.ahead
+    stint = member.touched
     if stint is None or member.me not in committed.carried or goes_on(member.channel):
         return
     if stint.started and stint.own is None and stint.start is None:
@@ -315,7 +315,7 @@ async def _checkpoint(member: Member) -> None:
     if version % checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
-    stint = member.begun if member.begun is not None else member.ahead
+    stint = member.touched
     if stint is not None and stint.base < version:
         await keep_base(member, stint, version)
     elif not await member.store.has_private(version):
@@ -332,6 +332,7 @@ async def _checkpoint(member: Member) -> None:
 
 
 def checkpoint_every(member: Member, version: int) -> int:
+    """Return after how many rounds state is saved, as the run asks or as long as the round's work is."""
     every = member.run.upkeep.checkpoint_every
     return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 

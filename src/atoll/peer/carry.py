@@ -21,7 +21,7 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Own, Reduction, Sum, plan_id
-from atoll.peer.reduce import BATCH_BYTES, keep_result, weights_of
+from atoll.peer.reduce import BATCH_BYTES, OnPlan, keep_result, weights_of
 from atoll.swarm.layout import Settled
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled
@@ -43,19 +43,14 @@ class Hop(Struct, frozen=True):
     """The member is the chunk's root."""
 
 
-class Carrier:
+class Carrier(OnPlan):
     """One member's work on one plan."""
 
     def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
-        self._member = member
-        self._plan = plan
-        self._announced = announced
-        self._layout = member.layout(plan)
-        self._owned = member.owning(plan.key)
-        self._grid = member.grid_of(plan.key)
+        super().__init__(member, plan, announced)
         self._size = len(self._layout.ring)
         self._place = self._layout.ring.index(member.me)
-        self._codec = member.channel.what.codec
+        self._codec = self._channel.what.codec
         self._limit = float(np.finfo(np.float32).max) / self._size
         """What a contribution's values may be at most, so that all together are finite."""
 

@@ -342,6 +342,11 @@ class Member:
         return sum((end - first) * self.channel_of(first).when.round_steps for first, end in pairwise(starts))
 
     @property
+    def touched(self) -> Stint | None:
+        """Return the work that our private state was touched by first, if it is neither counted nor taken back."""
+        return self.begun if self.begun is not None else self.ahead
+
+    @property
     def silence_s_max(self) -> float:
         """Return how long a peer may take over one message of a bulk transfer before it is given up."""
         return self.run.upkeep.patience_s_max

@@ -51,8 +51,8 @@ def early_s(member: Member) -> float:
     return min(max(EARLY_S, EARLY_TRIPS * trip_s), max(EARLY_S, member.run.upkeep.patience_s_max))
 
 
-class Bench:
-    """One owner's work on one plan."""
+class OnPlan:
+    """What whoever makes something of a plan's contributions has at hand."""
 
     def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
         self._member = member
@@ -60,14 +60,21 @@ class Bench:
         self._announced = announced
         self._layout = member.layout(plan)
         self._owned = member.owning(plan.key)
+        self._grid = member.grid_of(plan.key)
+        self._channel = member.channel_of(plan.key.version)
+
+
+class Bench(OnPlan):
+    """One owner's work on one plan."""
+
+    def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
+        super().__init__(member, plan, announced)
         self._units = self._layout.units(member.me)
         self._roots = self._layout.roots(member.me)
         self._results = sorted(self._layout.results(member.me))
         self._mine = list(dict.fromkeys(index for _, index in self._units))
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = not self._layout.joined
-        self._grid = member.grid_of(plan.key)
-        self._channel = member.channel_of(plan.key.version)
         self._lengths = lengths_of(self._channel, member.unit_of(plan.key.version), member.engine.layout)
         assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []

@@ -30,12 +30,13 @@ def leaves_a_trace(member: Member) -> bool:
 
 
 async def keep_private(member: Member, version: int) -> None:
+    """Save our private state as it is now as the one that goes with a version."""
     await member.store.keep_private(version, await member.box.compute.run(member.private.save, member.private.cost))
 
 
 async def take_back(member: Member, why: str) -> None:
     """Put our private state where it was before work that does not count; nothing to do where none was begun."""
-    begun = member.begun if member.begun is not None else member.ahead
+    begun = member.touched
     member.begun = member.ahead = None
     if begun is None:
         return

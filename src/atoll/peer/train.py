@@ -240,7 +240,7 @@ def late_contribution(member: Member, stint: Stint) -> Contribution:
     """Return what work that was late for one part came to in another: by our weights as we contributed them then."""
     anchor, local = member.anchor.weights, member.private.local
     assert local is not None, "who contributed goes on from there"
-    return partial(_apart, anchor, local, member.unit_of(stint.key.version))
+    return partial(_way, anchor, local, member.unit_of(stint.key.version))
 
 
 def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
@@ -254,7 +254,7 @@ def _weights(engine: Engine, unit: Unit, first: int, end: int) -> Vector:
     return weights
 
 
-def _apart(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Vector:
+def _way(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Vector:
     delta: Vector = unit.take(start, first, end) - unit.take(weights, first, end)
     return delta
 

@@ -40,7 +40,7 @@ from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
 from atoll.sim.replicas import Replicas
 from atoll.sim.retell import Committed, announcements, commits, settings
-from atoll.sim.scenario import Outcome
+from atoll.sim.scenario import Host, Outcome
 from atoll.spec.knobs import objection
 from atoll.spec.recipe import (
     Auto,
@@ -114,12 +114,16 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
 
 
 def readable(outcome: Outcome) -> Iterator[str]:
-    """Check that every log on a disk can be read: whoever cannot read its own has forgotten all of it."""
+    """Check that every log and state on a disk can be read: whoever cannot read its own has forgotten all of it."""
     for host in outcome.hosts:
         try:
             from_bytes(host.disk.file("log"), "log")
         except LocalError as error:
             yield f"peer {host.place} cannot read its log any more: {error}"
+    for host in outcome.hosts:
+        for path, data in _checkpoints(host.disk):
+            if isinstance(read := _read(path, data), LocalError):
+                yield f"peer {host.place} cannot read its state any more: {read}"
 
 
 def one_history(lines: list[Line]) -> Iterator[str]:
@@ -514,39 +518,27 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     marks_apart_max = gap_max if isinstance(channels[0].whom.route, Ring) else 0.0
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
-    for host in outcome.hosts:
-        for path, data in _checkpoints(host.disk):
-            try:
-                anchor = anchor_from_bytes(data, path)
-            except LocalError as error:
-                yield f"peer {host.place} cannot read its state any more: {error}"
-                continue
-            expected = expected or anchors_of(run, len(anchor.weights), entries, honest_until)
-            if anchor.version in expected:
-                whose = f"peer {host.place}, version {anchor.version}"
-                yield from _differences(whose, anchor, expected[anchor.version], gap_max)
-                if marked and np.ptp(anchor.weights[MARKS]) > marks_apart_max:
-                    yield f"{whose}: chunks are made of different contributions of one peer"
-            elif anchor.version <= honest_until:
-                yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
+    for host, anchor in _saved(outcome):
+        expected = expected or anchors_of(run, len(anchor.weights), entries, honest_until)
+        if anchor.version in expected:
+            whose = f"peer {host.place}, version {anchor.version}"
+            yield from _differences(whose, anchor, expected[anchor.version], gap_max)
+            if marked and np.ptp(anchor.weights[MARKS]) > marks_apart_max:
+                yield f"{whose}: chunks are made of different contributions of one peer"
+        elif anchor.version <= honest_until:
+            yield f"peer {host.place} holds version {anchor.version}, which the log does not have"
 
 
 def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
     """Check every checkpoint against the weights that its own peer must have, to the bit."""
     replicas: Replicas | None = None
-    for host in outcome.hosts:
-        for path, data in _checkpoints(host.disk):
-            try:
-                anchor = anchor_from_bytes(data, path)
-            except LocalError as error:
-                yield f"peer {host.place} cannot read its state any more: {error}"
-                continue
-            if replicas is None:
-                replicas = Replicas(run, len(anchor.weights), entries, _honest_until(outcome, entries))
-                replicas.follow(outcome.lines)
-            known = replicas.of(short(host.peer), anchor.version)
-            if known is not None:
-                yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
+    for host, anchor in _saved(outcome):
+        if replicas is None:
+            replicas = Replicas(run, len(anchor.weights), entries, _honest_until(outcome, entries))
+            replicas.follow(outcome.lines)
+        known = replicas.of(short(host.peer), anchor.version)
+        if known is not None:
+            yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
 
 
 def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
@@ -635,3 +627,18 @@ def _entries(log: bytes) -> list[Entry]:
 def _checkpoints(disk: SimDisk) -> list[tuple[str, bytes]]:
     files = disk.files().items()
     return [(path, data) for path, data in files if path.startswith("checkpoint/") and path.endswith(".safetensors")]
+
+
+def _saved(outcome: Outcome) -> Iterator[tuple[Host, Anchor]]:
+    """Yield the anchors on everybody's disk that can be read; what cannot `readable` finds."""
+    for host in outcome.hosts:
+        for path, data in _checkpoints(host.disk):
+            if isinstance(read := _read(path, data), Anchor):
+                yield host, read
+
+
+def _read(path: str, data: bytes) -> Anchor | LocalError:
+    try:
+        return anchor_from_bytes(data, path)
+    except LocalError as error:
+        return error

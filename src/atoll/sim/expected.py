@@ -80,25 +80,30 @@ def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed
     if isinstance(channel.merge.combine, Trimmed):
         there = [peer for peer in members if peer in committed.contributors]
         came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
-        return sent(channel.what.merged(), _middle(channel.merge.combine, came, [len(leases[peer]) for peer in there]))
+        weighs = np.array([weight_of(channel, leases[peer]) for peer in there], np.float32)
+        return sent(channel.what.merged(), _middle(channel.merge.combine, came, weighs))
     groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros_like(anchor.weights), 0.0
     for first, end in pairwise(bounds):
         part = np.zeros_like(anchor.weights)
         for peer in (p for p in members[first:end] if p in committed.contributors):
-            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
-            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(weighs)
-            weight += weighs
+            counts = weight_of(channel, leases[peer])
+            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(counts)
+            weight += counts
         total = total + part
     return sent(channel.what.merged(), total / np.float32(weight))
 
 
-def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
+def weight_of(channel: Channel, lease: list[int]) -> float:
+    """Return what a contribution counts for, up to a factor that is the same for all."""
+    return 1.0 if channel.merge.combine.weights == "uniform" else float(len(lease))
+
+
+def _middle(combine: Trimmed, came: list[Vector], weights: Vector) -> Vector:
     """Return the mean of what is left of each element when those at either end are gone, from the smallest on."""
     count = len(came)
     cut = min(math.ceil(count * combine.drop), (count - 1) // 2)
-    weights = np.array([1.0] * count if combine.weights == "uniform" else samples, np.float32)
     total, weight = np.zeros_like(came[0]), np.zeros_like(came[0])
     for place in range(cut, count - cut):
         which = np.array(came).argsort(axis=0, kind="stable")[place]
@@ -110,7 +115,7 @@ def _middle(combine: Trimmed, came: list[Vector], samples: list[int]) -> Vector:
 def _gone_round(run: Run, channel: Channel, before: Channel, anchor: Anchor, committed: Committed) -> Vector:
     """Return what comes of sums that go round: of each chunk it ends at another member, and every hop rounds it."""
     codec, ring, leases = channel.what.codec, committed.ring, committed.announced.leases
-    weighs = {peer: 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer])) for peer in ring}
+    weighs = {peer: weight_of(channel, leases[peer]) for peer in ring}
     own = {peer: contribution(run, before, anchor, leases[peer]) * np.float32(weighs[peer]) for peer in ring}
     merged = np.empty_like(anchor.weights)
     grid = grid_of(len(merged), codec)

@@ -17,7 +17,7 @@ from atoll.journal import Line
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.sim.compute import first_weights
-from atoll.sim.expected import contribution, factor_of, sent, trained
+from atoll.sim.expected import contribution, factor_of, sent, trained, weight_of
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Params
 from atoll.spec.run import Run
@@ -87,7 +87,7 @@ class Replicas:
                 given = trained(self._run, anchor, leases[peer])
             else:
                 given = contribution(self._run, channel, anchor, leases[peer])
-            weighs = 1.0 if channel.merge.combine.weights == "uniform" else float(len(leases[peer]))
+            weighs = weight_of(channel, leases[peer])
             total = total + sent(channel.what.codec, given) * np.float32(weighs)
             weight += weighs
         return sent(channel.what.codec, total / np.float32(weight)) if weight else None

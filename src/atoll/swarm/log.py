@@ -463,8 +463,8 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     _must(bool(committed.circles) == (committed.key.scope == CIRCLES), "circles are named of a round that has none")
     in_ = frozenset(contributors)
     version = committed.key.version
-    round_ = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)
-    whole = len(committed.ring) == len(round_) and round_ == contributors
+    passed_on = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)
+    whole = len(committed.ring) == len(passed_on) and passed_on == contributors
     _must(not committed.ring or whole, "sums went round among others than its contributors")
     closed = ClosedRound(
         committed.key,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
 from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Trimmed
-from atoll.sync.merge import add_up, inner, mean
+from atoll.sync.merge import add_up, inner, weighed_mean
 
 Lengths = CentredClip | MedianNormClip | Rda
 """Rules that need lengths."""
@@ -73,7 +73,7 @@ def combined(
     """
     match combine:
         case Mean():
-            return mean([add_up(parts, weights)], sum(weights))
+            return weighed_mean(parts, weights)
         case MeanPresent():
             return _mean_present(parts, weights, sent)
         case Trimmed(drop=drop):

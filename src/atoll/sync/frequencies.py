@@ -12,7 +12,7 @@ with constants of so few digits that no library disagrees about them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -57,28 +57,27 @@ class Frequencies:
     def of(self, values: Vector) -> Vector:
         """Return the frequencies of a unit's values."""
         made: Vector = np.empty(self._size, np.float32)
-        for place in self._places:
-            size, block = place.rows * place.columns, _tile_rows(place)
-            source = values[place.first : place.first + size].reshape(place.rows, place.columns)
-            for row in range(0, place.rows, block):
-                part = source[row : row + block].reshape(-1, place.high, place.columns // place.wide, place.wide)
-                tiles = _along(_forward, _along(_forward, part, 1), 3).transpose(0, 2, 1, 3)
-                at = place.at + row * place.columns
-                made[at : at + tiles.size] = tiles.reshape(-1)
+        for place, there, here in self._bands():
+            part = values[there].reshape(-1, place.high, place.columns // place.wide, place.wide)
+            made[here] = _along(_forward, _along(_forward, part, 1), 3).transpose(0, 2, 1, 3).reshape(-1)
         return made
 
     def back(self, frequencies: Vector) -> Vector:
         """Return the values whose frequencies these are."""
         made: Vector = np.empty(self._size, np.float32)
-        for place in self._places:
-            size, block = place.rows * place.columns, _tile_rows(place)
-            target = made[place.first : place.first + size].reshape(place.rows, place.columns)
-            for row in range(0, place.rows, block):
-                at, count = place.at + row * place.columns, min(block, place.rows - row) * place.columns
-                tiles = frequencies[at : at + count].reshape(-1, place.columns // place.wide, place.high, place.wide)
-                part = _along(_inverse, _along(_inverse, tiles.transpose(0, 2, 1, 3), 3), 1)
-                target[row : row + block] = part.reshape(-1, place.columns)
+        for place, there, here in self._bands():
+            tiles = frequencies[here].reshape(-1, place.columns // place.wide, place.high, place.wide)
+            made[there] = _along(_inverse, _along(_inverse, tiles.transpose(0, 2, 1, 3), 3), 1).reshape(-1)
         return made
+
+    def _bands(self) -> Iterator[tuple[_Place, slice, slice]]:
+        """Yield some rows of tiles at a time: whose they are, where their values are, and where their frequencies."""
+        for place in self._places:
+            block = _tile_rows(place)
+            for row in range(0, place.rows, block):
+                skip, count = row * place.columns, min(block, place.rows - row) * place.columns
+                values, frequencies = place.first + skip, place.at + skip
+                yield place, slice(values, values + count), slice(frequencies, frequencies + count)
 
 
 def _place(dct: Dct, shape: tuple[int, ...], first: int) -> _Place:

@@ -1,8 +1,8 @@
 """How contributions become one step of the anchor.
 
 Everything here is elementwise fp32 in a fixed order, each operation rounded by itself, so that two
-machines with different processors get the same bits. `combine` runs at a shard's owner only; what it
-returns is encoded once, and everybody (the owner too) applies the decoded bytes with `advance`.
+machines with different processors get the same bits. What contributions make together (here their mean,
+other rules in `combine`) is encoded once, and everybody, its maker too, applies the decoded bytes with `advance`.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def mean(sums: Sequence[Vector], weight: float) -> Vector:
         return np.divide(total, np.float32(weight), out=total)
 
 
-def combine(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
+def weighed_mean(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
     """Return the weighted mean of some contributions, in the order given; what is too large comes out not finite."""
     return mean([add_up(parts, weights)], sum(weights))
 
