@@ -17,8 +17,8 @@ from typing import Any
 import msgspec
 
 from atoll.errors import SpecError
-from atoll.spec.check import check
 from atoll.spec.recipe import Recipe
+from atoll.spec.rules.run import check
 from atoll.spec.run import Folder, Run, Shards
 from atoll.spec.strict import Layers, Tree, merge, near, parse_toml, read_toml, record
 

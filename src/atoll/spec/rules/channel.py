@@ -1,0 +1,278 @@
+"""What must hold of one channel: which choices on its axes go together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atoll.spec.recipe import (
+    GROUP_MAX,
+    Accumulate,
+    All,
+    AllGather,
+    Assign,
+    Blend,
+    Block,
+    Butterfly,
+    Carry,
+    CentredClip,
+    Channel,
+    Constant,
+    Delay,
+    Delta,
+    Discard,
+    Drawn,
+    Every,
+    Feedback,
+    Forget,
+    Fp16,
+    Fp32,
+    Fragments,
+    Full,
+    Grad,
+    Lattice,
+    Mean,
+    MeanPresent,
+    MedianNormClip,
+    Neighbours,
+    OneRound,
+    Params,
+    Quorum,
+    Rda,
+    Ring,
+    Seconds,
+    Sgd,
+    SignSgd,
+    Sparse,
+    TargetBatch,
+    Trimmed,
+    Work,
+)
+from atoll.spec.rules.optimizer import optimizer_rules
+from atoll.spec.rules.terms import Rule, above, within
+from atoll.spec.rules.wire import is_exact, wire_rules
+from atoll.spec.strict import KeyPath
+
+FRAGMENTS_MAX = 1024
+DIMENSIONS_MAX = 8
+
+
+def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
+    """All that must hold of one channel beside the work that feeds it."""
+    yield from _when_rules(path, channel)
+    yield from optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
+    yield from _whom_rules(path, channel)
+    yield from wire_rules(path, channel)
+    yield from _combine_rules((*path, "merge", "combine"), channel)
+    yield from _overlap_rules(path, channel)
+    yield from _barrier_rules((*path, "barrier"), channel)
+    if isinstance(channel.late, Carry):
+        yield from _carry_rules(path, channel)
+    accumulates = isinstance(work.inner, Accumulate)
+    match channel.what:
+        case Grad():
+            hint = 'set recipe.work.inner = { kind = "accumulate" }, or exchange { kind = "delta" }'
+            yield accumulates, (*path, "what"), "gradients are taken at the anchor, but the inner work moves on", hint
+            hint = 'choose { kind = "sgd", lr = ... } or { kind = "adamw", lr = ... }'
+            assigns = isinstance(channel.merge.outer, Assign)
+            yield not assigns, (*path, "merge", "outer"), "a gradient cannot be assigned: it needs a rate", hint
+            idle = work.schedule != Constant() and not channel.merge.scheduled
+            what = "false, so recipe.work.schedule would have no effect"
+            yield not idle, (*path, "merge", "scheduled"), what, "set it to true, or leave the schedule out"
+        case Delta():
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
+        case Params():
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            yield not accumulates, (*path, "what"), "weights stay where they are: the inner work only accumulates", hint
+            exact = is_exact(channel.what)
+            hint = 'choose codec { kind = "fp32" }, "fp16" or "bf16" without feedback, or exchange { kind = "delta" }'
+            yield exact, (*path, "what"), "weights as coarse as that are no model any more", hint
+            hint = 'choose { kind = "block" }, or exchange { kind = "delta" }'
+            said = "what a peer goes on with is known by how far it went, not by where it is"
+            yield isinstance(channel.overlap, Block), (*path, "overlap"), said, hint
+
+
+def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    when, path = channel.when, (*path, "when")
+    if isinstance(when, TargetBatch):
+        yield within((*path, "samples"), when.samples, 1)
+        gradients = isinstance(channel.what, Grad)
+        yield gradients, path, "a batch of all together is one of gradients", 'exchange { kind = "grad" }'
+        full = isinstance(channel.barrier, Full)
+        said = "a round that ends before everybody is in has less than the batch"
+        yield full, (*path[:-1], "barrier"), said, 'choose { kind = "full" }'
+        by_samples = channel.merge.combine.weights == "samples"
+        said = "is uniform, but peers have unequal parts of the batch"
+        yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
+        return
+    yield within((*path, "steps"), when.steps, 1)
+    if not isinstance(when, Fragments):
+        return
+    yield within((*path, "count"), when.count, 1, FRAGMENTS_MAX)
+    said = f"{when.steps} is not a multiple of {when.count} fragments"
+    yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
+    whole = isinstance(channel.what, Grad)
+    yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
+    linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
+    said = "counts its steps, of which every part has had another number"
+    yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
+
+
+def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    whom, path = channel.whom, (*path, "whom")
+    if isinstance(whom, All):
+        match whom.route:
+            case Butterfly(group=group):
+                yield within((*path, "route", "group"), group, 2, GROUP_MAX)
+            case Ring():
+                yield from _ring_rules(path, channel)
+            case AllGather():
+                pass
+        return
+    yield within((*path, "all_every"), whom.all_every, 0)
+    match whom.pattern:
+        case Lattice(side=side, dimensions=dimensions):
+            yield within((*path, "pattern", "side"), side, 2, GROUP_MAX)
+            yield within((*path, "pattern", "dimensions"), dimensions, 1, DIMENSIONS_MAX)
+        case Drawn(size=size):
+            yield within((*path, "pattern", "size"), size, 2, GROUP_MAX)
+        case Neighbours(reach=reach):
+            yield within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
+    yield from _circle_rules(path, channel)
+
+
+def _ring_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What can be added up a little at a time, and encoded again at every hop."""
+    what, path = channel.what, (*path, "route")
+    other = 'or choose { kind = "butterfly" }'
+    dense = not isinstance(what.codec, Sparse)
+    said = "a sum of sparse values is not as sparse: every hop would lose more"
+    yield dense, path, said, f"choose a what.codec that sends every value, {other}"
+    mean = isinstance(channel.merge.combine, Mean) and what.transform is None
+    said = "nobody has all contributions to look at, only a sum of some"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }} without what.transform, {other}'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "a sum goes round when everybody is in"
+    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {other}'
+    forgets = what.residual == what.owners == Forget()
+    said = "what a hop leaves out of a sum is nobody's own, so nobody could feed it back"
+    yield forgets, path, said, f"leave what.residual and what.owners out, {other}"
+    moves = not isinstance(what, Params) or isinstance(what.codec, Fp32)
+    said = "weights would be rounded at every hop"
+    yield moves, path, said, f'exchange {{ kind = "delta" }}, send weights as {{ kind = "fp32" }}, {other}'
+    fits = channel.merge.combine.weights == "uniform" or not isinstance(what.codec, Fp16)
+    said = "a sum weighed by samples is too large for fp16"
+    yield fits, path, said, f'set merge.combine.weights = "uniform", choose another what.codec, {other}'
+
+
+def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with models that differ from peer to peer."""
+    what, all_ = channel.what, 'or choose whom { kind = "all" }'
+    common = isinstance(what, Grad)
+    yield not common, path, "gradients are taken at one common anchor", f'exchange {{ kind = "params" }}, {all_}'
+    plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
+    said = "circles exchange whole models after a fixed number of steps, and wait for the result"
+    yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "all circles of a round end together, when all are in"
+    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {all_}'
+    mean = isinstance(channel.merge.combine, Mean)
+    said = "the last round of all is the mean of weights, and those of circles must come to the same"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }}, {all_}'
+    own = isinstance(channel.merge.outer, Assign | Sgd)
+    said = "an outer optimizer that counts its steps would count others than everybody's"
+    yield own, path, said, f'choose merge.outer of kind "assign" or "sgd", {all_}'
+    said = "in a round of all weights travel in the form of contributions, which is too coarse for that"
+    yield is_exact(what), path, said, f'choose codec {{ kind = "fp32" }}, "fp16" or "bf16" without feedback, {all_}'
+
+
+def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Ways to combine, and which of them go with the route and the codec."""
+    combine = channel.merge.combine
+    gathers = isinstance(channel.whom.route, AllGather)
+    match combine:
+        case Mean():
+            return
+        case MeanPresent():
+            sparse = isinstance(channel.what.codec, Sparse)
+            said = "everybody sends everything: it is the mean"
+            yield sparse, path, said, 'choose { kind = "mean" }, or a codec that leaves something out, like "top-k"'
+        case Trimmed():
+            fits = 0 < combine.drop < 0.5
+            yield fits, (*path, "drop"), f"{combine.drop} is out of range", "it must be more than 0 and less than 0.5"
+        case MedianNormClip() | CentredClip():
+            said = f"an owner has chunks, of which a {combine.over} may be many: it cannot know its length"
+            hint = 'set over = "chunk", or whom.route = { kind = "all-gather" }'
+            yield gathers or combine.over == "chunk", (*path, "over"), said, hint
+        case Rda():
+            said = "an owner has chunks, of which a tensor may be many: it cannot know its length"
+            yield gathers, path, said, 'set whom.route = { kind = "all-gather" }'
+    if isinstance(combine, CentredClip):
+        yield above((*path, "radius"), combine.radius)
+        yield within((*path, "iterations"), combine.iterations, 1, 1000)
+
+
+def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    overlap, steps, merge = channel.overlap, channel.when.round_steps, channel.merge
+    gradients = isinstance(channel.what, Grad)
+    path = (*path, "overlap")
+    match overlap:
+        case Block():
+            pass
+        case Delay(reconcile=reconcile):
+            said = "gradients are taken at an anchor: there is no step to go on with"
+            yield not gradients, path, said, 'choose { kind = "one-round", eager = false }, or exchange deltas'
+            whole = isinstance(channel.when, Every)
+            most = steps - 1 if whole and isinstance(reconcile, Blend) else steps
+            yield within((*path, "steps"), overlap.steps, 1, most)
+            if isinstance(reconcile, Blend):
+                yield within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
+        case OneRound(eager=eager):
+            said = "what one part is ahead by would be late for the others"
+            parts = isinstance(channel.when, Fragments)
+            yield not parts, path, said, 'choose { kind = "delay", ... } with fragments'
+            said = "a gradient of our own would be applied twice"
+            yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
+            full = isinstance(channel.barrier, Full)
+            said = "how much of the mean is our own is known before it comes only where everybody is waited for"
+            yield full or not eager, (*path, "eager"), said, 'set barrier = { kind = "full" }, or eager = false'
+            even = merge.combine.weights == "uniform"
+            said = "how much of the mean is our own is known before it comes only where all weigh the same"
+            yield even or not eager, (*path, "eager"), said, 'set merge.combine.weights = "uniform", or eager = false'
+            linear = isinstance(merge.outer, Assign | Sgd) and not merge.scheduled
+            mean = isinstance(merge.combine, Mean)
+            said = "our own share can be taken back only from a mean"
+            yield mean or not eager, (*path, "eager"), said, 'set merge.combine.kind = "mean", or eager = false'
+            said = "our own share can be taken back only from an outer optimizer that is linear, at a constant rate"
+            hint = 'choose merge.outer of kind "sgd" or "assign" with scheduled = false, or eager = false'
+            yield linear or not eager, (*path, "eager"), said, hint
+
+
+def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    barrier = channel.barrier
+    if not isinstance(barrier, Quorum):
+        return
+    yield within((*path, "contributors"), barrier.contributors, 1)
+    if isinstance(barrier.grace, Seconds):
+        yield within((*path, "grace", "s"), barrier.grace.s, 0, 86400)
+    else:
+        yield within((*path, "grace", "part"), barrier.grace.part, 0, 1)
+
+
+def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with work that outlasts a round."""
+    hint = 'set late = { kind = "discard" }, or '
+    overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
+    said = "it is of the anchor that its round starts from, and cannot enter a later one: only the way from there can"
+    yield isinstance(channel.what, Delta), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
+    if parts:
+        blends = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Blend))
+        said = "parts that come back to who has not contributed have nothing of its own to take the place of"
+        where = (*path, "overlap")
+        yield blends, where, said, hint + 'choose { kind = "delay", ..., reconcile = { kind = "blend" } } or "block"'
+        forgets = not isinstance(channel.what.residual, Feedback)
+        said = "a contribution that is late is made again of another part, and what was left out of it would be lost"
+        yield forgets, (*path, "what", "residual"), said, hint + 'set residual = { kind = "forget" }'
+    else:
+        said = "who works on has one place that its work starts from: what it goes on with meanwhile would have another"
+        yield isinstance(overlap, Block), (*path, "overlap"), said, hint + 'set overlap = { kind = "block" }'

@@ -1,0 +1,90 @@
+"""What must hold of a policy that turns knobs, on whatever rung it may come to stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atoll.spec.knobs import delay_max, turned
+from atoll.spec.recipe import (
+    Auto,
+    Channel,
+    Delay,
+    Delta,
+    Discard,
+    Every,
+    Feedback,
+    Forget,
+    Full,
+    Growing,
+    Knobs,
+    OneRound,
+    Recipe,
+    Ring,
+    Sgd,
+    Sparse,
+)
+from atoll.spec.rules.channel import channel_rules
+from atoll.spec.rules.terms import Rule, above, within
+from atoll.spec.strict import KeyPath
+
+LADDER_MAX = 64
+
+
+def auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
+    """What a policy writes must be there to be written, and whatever it may choose must be a channel that runs."""
+    ((name, channel),) = recipe.channel.items()
+    path: KeyPath = ("recipe", "control")
+    at: KeyPath = ("recipe", "channel", name)
+    whole = isinstance(channel.when, Every)
+    said = "a policy turns the number of steps between exchanges of the whole model"
+    yield whole, (*at, "when"), said, 'choose { kind = "every", steps = ... }, or control = { kind = "none" }'
+    yield channel.common, (*at, "whom"), "a policy turns knobs for all alike", 'choose { kind = "all" }'
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "a policy turns knobs between rounds, which nobody's work may outlast"
+    yield full, (*at, "barrier"), said, 'choose barrier = { kind = "full" } and late = { kind = "discard" }'
+    routes = [channel.whom.route, *(rung.route for rung in auto.ladder)]
+    said = "who is next to whom in a ring does not survive a change of the exchange"
+    hint = 'choose { kind = "butterfly" } or { kind = "all-gather" } there and on every rung'
+    yield not any(isinstance(route, Ring) for route in routes), (*at, "whom", "route"), said, hint
+    delta = isinstance(channel.what, Delta)
+    yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
+    said = "what an owner left out of one form of results does not fit another"
+    yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
+    said = "what a peer is ahead by does not survive a change of the exchange"
+    late = isinstance(channel.overlap, OneRound)
+    yield not late, (*at, "overlap"), said, 'choose { kind = "block" } or { kind = "delay", ... }'
+    grows = isinstance(recipe.work.quota, Growing)
+    said = "two would turn the number of steps: this and recipe.control"
+    yield not grows, ("recipe", "work", "quota"), said, "choose one of them"
+    yield 0 < auto.share < 1, (*path, "share"), f"{auto.share} is out of range", "it must be between 0 and 1"
+    yield within((*path, "least"), auto.least, 1)
+    yield bool(auto.ladder), (*path, "ladder"), "is empty", "give at least one rung: a codec, and steps at most"
+    yield within((*path, "ladder"), len(auto.ladder), 1, LADDER_MAX)
+    yield from _rate_rules((*path, "outer_lr"), channel, auto)
+    for number, rung in enumerate(auto.ladder):
+        on = (*path, "ladder", number)
+        yield within((*on, "steps"), rung.steps, auto.least)
+        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(rung.codec, Sparse)
+        said = "most of what is sent in this form is left out, and would be lost"
+        yield keeps, (*on, "codec"), said, 'set what.residual = { kind = "feedback" }'
+        if isinstance(rung.overlap, Delay):
+            yield within((*on, "overlap", "steps"), rung.overlap.steps, 1, rung.steps - 1)
+        knobs = Knobs(rung=number, steps=rung.steps, delay=delay_max(rung, rung.steps))
+        for holds, where, what, hint in channel_rules((), turned(recipe, knobs), recipe.work):
+            yield holds, (*on, *_on_rung(where)), what, hint
+
+
+def _on_rung(path: KeyPath) -> KeyPath:
+    """Return where a rung says what stands at a place of a channel."""
+    return path[1:] if path[:1] in (("what",), ("whom",), ("when",)) else path
+
+
+def _rate_rules(path: KeyPath, channel: Channel, auto: Auto) -> Iterator[Rule]:
+    rates = isinstance(channel.merge.outer, Sgd)
+    said = "only an outer optimizer of kind sgd has its rate turned"
+    yield rates or not auto.outer_lr, path, said, 'leave it out, or set merge.outer = { kind = "sgd", ... }'
+    counts = [count for count, _ in auto.outer_lr]
+    said = "numbers of members must rise from 1 on"
+    yield counts == sorted(set(counts)) and counts[:1] in ([], [1]), path, said, "for example [[1, 0.4], [2, 0.6]]"
+    for number, (_, lr) in enumerate(auto.outer_lr):
+        yield above((*path, number, 1), lr)

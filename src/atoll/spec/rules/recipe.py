@@ -1,0 +1,48 @@
+"""What must hold of a recipe: its work, its optimizers, and each of its channels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atoll.spec.recipe import Auto, BySpeed, Cosine, Cyclic, Growing, Recipe, Work, Wsd
+from atoll.spec.rules.channel import channel_rules
+from atoll.spec.rules.control import auto_rules
+from atoll.spec.rules.optimizer import optimizer_rules
+from atoll.spec.rules.terms import Rule, named, within
+from atoll.spec.strict import KeyPath
+
+
+def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
+    """All that must hold of a recipe, whoever wrote it."""
+    yield from _work_rules(recipe.work)
+    path: KeyPath = ("recipe", "channel")
+    count = len(recipe.channel)
+    yield count == 1, path, f"{count} channels are given", "give exactly one, for example [recipe.channel.outer]"
+    for name, channel in recipe.channel.items():
+        yield named((*path, name), name)
+        yield from channel_rules((*path, name), channel, recipe.work)
+    if isinstance(recipe.control, Auto):
+        yield from auto_rules(recipe, recipe.control)
+
+
+def _work_rules(work: Work) -> Iterator[Rule]:
+    path: KeyPath = ("recipe", "work")
+    yield within((*path, "batch"), work.batch, 1, 2**20)
+    yield within((*path, "micro_batch"), work.micro_batch, 0, 2**20)
+    divides = work.micro_batch == 0 or work.batch % work.micro_batch == 0
+    what = f"{work.micro_batch} does not divide the batch of {work.batch}"
+    yield divides, (*path, "micro_batch"), what, "choose a divisor, or 0 for the whole batch at once"
+    yield within((*path, "clip"), work.clip, 0)
+    path = (*path, "schedule")
+    yield within((*path, "warmup_steps"), work.schedule.warmup_steps, 0)
+    if isinstance(work.schedule, Cosine | Wsd | Cyclic):
+        yield within((*path, "floor"), work.schedule.floor, 0, 1)
+    if isinstance(work.schedule, Wsd):
+        yield within((*path, "decay"), work.schedule.decay, 0, 1)
+    if isinstance(work.quota, BySpeed):
+        yield within(("recipe", "work", "quota", "least"), work.quota.least, 1)
+    if isinstance(work.quota, Growing):
+        yield within(("recipe", "work", "quota", "below"), work.quota.below, 0)
+        yield within(("recipe", "work", "quota", "factor"), work.quota.factor, 2, 1000)
+        yield within(("recipe", "work", "quota", "most"), work.quota.most, 1)
+    yield from optimizer_rules(("recipe", "work", "inner"), work.inner)

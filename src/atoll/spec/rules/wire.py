@@ -1,0 +1,122 @@
+"""What must hold of what travels: codecs, what they leave out, and the routes that can carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atoll.spec.recipe import (
+    BLOCK_MAX,
+    BLOCK_MIN,
+    AllGather,
+    Bf16,
+    Buckets,
+    Butterfly,
+    CentredClip,
+    Channel,
+    Codec,
+    Dct,
+    E3m0,
+    Feedback,
+    Forget,
+    Fp16,
+    Fp32,
+    Grad,
+    Int8,
+    MedianNormClip,
+    OneRound,
+    Rda,
+    Sign,
+    Significance,
+    Stochastic,
+    Threshold,
+    TopK,
+    What,
+)
+from atoll.spec.rules.terms import Rule, above, within
+from atoll.spec.strict import KeyPath
+
+
+def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Codecs, and which of them go with the route."""
+    what, route = channel.what, channel.whom.route
+    path = (*path, "what")
+    yield from _codec_rules((*path, "codec"), what.codec)
+    if isinstance(what.residual, Feedback):
+        yield within((*path, "residual", "decay"), what.residual.decay, 0, 1)
+    if what.result is not None:
+        yield from _codec_rules((*path, "result"), what.result)
+    if what.transform is not None:
+        yield from _transform_rules((*path, "transform"), channel, what.transform)
+    yield from _threshold_rules(path, what)
+    sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
+    hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    said = "the mean of sparse contributions is not as sparse: most would be lost"
+    yield fed_back or not sparse, (*path, "result"), said, hint
+    if isinstance(what.owners, Feedback):
+        yield within((*path, "owners", "decay"), what.owners.decay, 0, 1)
+        said = "nobody owns a chunk where everybody reduces all of them"
+        yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
+    same = what.result is None or isinstance(route, AllGather)
+    hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
+    yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
+    own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
+    said = "everybody makes the result alone, and sums within it would differ between machines"
+    yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
+    """What is sent if it is large enough, and what that can be compared with."""
+    said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
+    hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
+    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    gradients = isinstance(what, Grad)
+    scaled = isinstance(what.codec, Threshold) and what.codec.scaled
+    said = "true, but a gradient does not shrink with the rate"
+    yield not (scaled and gradients), (*path, "codec", "scaled"), said, "set it to false"
+    if isinstance(what.codec, Significance):
+        hint = 'choose { kind = "threshold", least = ... }'
+        said = "frequencies have no weights of their own to be compared with"
+        yield what.transform is None, (*path, "codec"), said, f"leave transform out, or {hint}"
+        said = "a gradient is not yet the change of a weight that it could be a part of"
+        yield not gradients, (*path, "codec"), said, f'exchange {{ kind = "delta" }}, or {hint}'
+
+
+def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
+    yield within((*path, "tile"), transform.tile, 2, 256)
+    combine = channel.merge.combine
+    apart = isinstance(combine, Rda) or (isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor")
+    said = "frequencies lie tile by tile, not tensor by tensor as this way to combine needs them"
+    yield not apart, path, said, 'leave it out, or set merge.combine = { kind = "mean" }'
+    eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
+    said = "what a peer is ahead by is made of values, its contribution of frequencies"
+    yield not eager, path, said, "leave it out, or set overlap.eager = false"
+
+
+def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
+    match codec:
+        case Int8() | E3m0() | Sign():
+            yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+        case Stochastic():
+            yield within((*path, "bits"), codec.bits, 2, 12)
+            yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+        case Buckets():
+            yield within((*path, "bits"), codec.bits, 1, 8)
+            yield above((*path, "width"), codec.width)
+        case TopK():
+            yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+            power = codec.block & (codec.block - 1) == 0
+            yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
+            yield within((*path, "keep"), codec.keep, 1, codec.block)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case Threshold() | Significance():
+            yield within((*path, "least"), codec.least, 0)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case Fp32() | Fp16() | Bf16():
+            pass
+
+
+def is_exact(what: What) -> bool:
+    """Return whether what arrives is what was sent but for rounding, all of it and at once."""
+    forgets = what.residual == what.owners == Forget()
+    fine = all(isinstance(codec, Fp32 | Fp16 | Bf16) for codec in (what.codec, what.merged()))
+    return fine and what.transform is None and forgets
