@@ -110,9 +110,17 @@ Changes = dict[str, Any]
 CHANNEL = "recipe.channel.outer"
 RATES = (2e-3, 4e-3, 1e-3, 8e-3)
 """Peak rates of DDP, likely ones first."""
-FEEDBACK = {f"{CHANNEL}.what.residual.kind": "feedback"}
-SIGN = {f"{CHANNEL}.what.codec.kind": "sign", **FEEDBACK}
-"""A bit an element both ways; what that leaves out of a contribution goes into the next."""
+SIGN = {
+    f"{CHANNEL}.what.codec.kind": "sign",
+    f"{CHANNEL}.what.result.kind": "sign",
+    f"{CHANNEL}.what.residual.kind": "feedback",
+    f"{CHANNEL}.what.residual.decay": 1.0,
+    f"{CHANNEL}.what.owners.kind": "feedback",
+    f"{CHANNEL}.whom.route.kind": "butterfly",
+}
+"""A bit an element both ways; what that leaves out of a contribution or of a result goes into the next."""
+MUON = {"recipe.work.inner.adamw.lr": 2e-3}
+"""Beside Muon, for what is not a matrix inside the model."""
 MEAN = {f"{CHANNEL}.merge.combine.kind": "mean", f"{CHANNEL}.merge.combine.weights": "uniform"}
 E3M0 = {f"{CHANNEL}.what.codec.kind": "e3m0"}
 TEN_THOUSAND = 53
@@ -200,60 +208,83 @@ def due(scores: Scores) -> list[Trial]:
 def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     """Return all trials in their order, and whether it is settled that they are those."""
     diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
-    sparse = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
-    grid = [ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES]
-    near = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
-    alone = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
-    first = [
-        # 1. Where the scale begins and ends, and the claims on it.
+    fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
+    firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
+    listed = [*firm[0], *firm[1], *fewer, *firm[2], *_at_best(diloco, scores), *firm[3]]
+    return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
+
+
+SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
+NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
+ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
+SEEDS = (1, 2)
+
+
+def _first(diloco: Sequence[Trial]) -> list[Trial]:
+    """Where the scale begins and ends, and the claims on it; then DiLoCo by rates, exchange beside training."""
+    return [
         diloco[0],
-        sparse[0],
+        SPARSE[0],
         sparseloco(60, 2e-3, keep(32), also="k32"),
         delta("sparse-butterfly", 30, 2e-3),
-        *alone,
-        *near,
-        # 2. DiLoCo by rates, ten thousand times fewer bytes, exchange beside training.
+        *ALONE,
+        *NEAR,
         *diloco[1:],
         delta("sparse-butterfly", 60, 2e-3, keep(TEN_THOUSAND), also=f"k{TEN_THOUSAND}"),
         delta("eager", 30, 2e-3),
         delta("streaming", 30, 2e-3, fragments=3),
     ]
-    # After those: a bit for a value instead of few values, more rounds of fewer samples, a calmer outer step.
-    second = [
+
+
+def _second() -> list[Trial]:
+    """After those: a bit for a value instead of few values, Muon inside, more rounds of fewer samples."""
+    return [
+        delta("muloco", 34, 0.02, {**MUON, **SIGN}, also="sign"),
         delta("diloco", 34, 2e-3, SIGN, also="sign"),
+        delta("muloco", 30, 0.02, MUON),
+        delta("muloco", 128, 0.02, {**MUON, **SIGN}, also="sign", batch=96),
         delta("diloco", 30, 2e-3, batch=96),
+    ]
+
+
+def _third() -> list[Trial]:
+    """Other recipes at eight peers; a calmer outer step."""
+    return [
+        delta("opendiloco", 30, 2e-3),
+        delta("slowmo", 30, 0.1),
+        delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
         sparseloco(30, 2e-3, batch=96),
-        *sparse[1:],
+        *SPARSE[1:],
         delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
         delta("eager", 30, 2e-3, peers=2),
     ]
-    seeds = (1, 2)
-    # 3. At the best rate of what has one by now: fewer peers, and other seeds of what a claim names.
-    best = _best(near, scores)
-    fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
-    at_best = [
-        *_settled(near, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in seeds]),
-        *_settled(alone, scores, lambda lr: [solo(lr, seed) for seed in seeds]),
-        *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in seeds]),
-        *_settled(sparse, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in seeds]),
-        *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
-        *_settled(sparse, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in seeds]),
+
+
+def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
+    """At the best rate of what has one by now: other seeds of what a claim names."""
+    best = _best(NEAR, scores)
+    return [
+        *_settled(NEAR, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS]),
+        *_settled(ALONE, scores, lambda lr: [solo(lr, seed) for seed in SEEDS]),
+        *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in SEEDS]),
+        *_settled(SPARSE, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in SEEDS]),
+        *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
+        *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in SEEDS]),
         *_settled(
             diloco,
             scores,
-            lambda lr: [delta("diloco", 30, lr, peers=peers, seed=seed) for seed in seeds for peers in (4, 2)],
+            lambda lr: [delta("diloco", 30, lr, peers=peers, seed=seed) for seed in SEEDS for peers in (4, 2)],
         ),
     ]
-    rest = [
-        # 4. The rest of DDP's grid; other recipes at eight peers; more tries, so that none is judged by its first.
-        *grid,
+
+
+def _rest() -> list[Trial]:
+    """The rest of DDP's grid; more tries, so that none is judged by its first."""
+    return [
+        *(ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES),
         sparseloco(60, 2e-3, keep(13), also="k13"),
         delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
-        delta("opendiloco", 30, 2e-3),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
-        delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
-        delta("muloco", 30, 0.02, {"recipe.work.inner.adamw.lr": 2e-3}),
-        delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 0.1),
         delta("diloco", 60, 2e-3),
         sparseloco(30, 4e-3),
@@ -261,11 +292,8 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         delta("diloco", 30, 2e-3, outer(0.5, 0.9), also="outer0.5-0.9"),
         delta("diloco", 30, 1e-3, batch=96),
         solo(8e-3),
-        *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in seeds),
+        *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in SEEDS),
     ]
-    firm = [[(trial, True) for trial in some] for some in (first, second, rest)]
-    listed = [*firm[0], *fewer, *firm[1], *at_best, *firm[2]]
-    return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
 
 
 def _best(tried: Sequence[Trial], scores: Scores) -> Trial:

@@ -56,7 +56,7 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "owners", "decay"), what.owners.decay, 0, 1)
         said = "nobody owns a chunk where everybody reduces all of them"
         yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
-    same = what.result is None or isinstance(route, AllGather)
+    same = what.result in (None, what.codec) or isinstance(route, AllGather)
     hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
     yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
