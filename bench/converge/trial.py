@@ -119,6 +119,14 @@ SIGN = {
     f"{CHANNEL}.whom.route.kind": "butterfly",
 }
 """A bit an element both ways; what that leaves out of a contribution or of a result goes into the next."""
+TWO_BITS = {
+    f"{CHANNEL}.what.result.kind": "buckets",
+    f"{CHANNEL}.what.result.bits": 2,
+    f"{CHANNEL}.what.result.width": 6.0,
+    f"{CHANNEL}.what.owners.kind": "feedback",
+    f"{CHANNEL}.whom.route.kind": "butterfly",
+}
+"""MuLoCo's two bits for results too: owners merge, and feed back what that leaves out."""
 MUON = {"recipe.work.inner.adamw.lr": 2e-3}
 """Beside Muon, for what is not a matrix inside the model."""
 MEAN = {f"{CHANNEL}.merge.combine.kind": "mean", f"{CHANNEL}.merge.combine.weights": "uniform"}
@@ -237,13 +245,16 @@ def _first(diloco: Sequence[Trial]) -> list[Trial]:
 
 
 def _second() -> list[Trial]:
-    """After those: a bit for a value instead of few values, Muon inside, more rounds of fewer samples."""
+    """After those: a bit for a value instead of few values, more rounds of fewer samples; then Muon inside."""
     return [
-        delta("muloco", 34, 0.02, {**MUON, **SIGN}, also="sign"),
         delta("diloco", 34, 2e-3, SIGN, also="sign"),
-        delta("muloco", 30, 0.02, MUON),
-        delta("muloco", 128, 0.02, {**MUON, **SIGN}, also="sign", batch=96),
         delta("diloco", 30, 2e-3, batch=96),
+        *(delta("diloco", 30, 2e-3, batch=96, peers=peers) for peers in (2, 4)),
+        delta("muloco", 64, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
+        delta("muloco", 30, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
+        *(delta("diloco", 30, 2e-3, batch=96, seed=seed) for seed in SEEDS),
+        *(delta("diloco", 30, 2e-3, batch=96, peers=peers, seed=seed) for seed in SEEDS for peers in (2, 4)),
+        delta("muloco", 128, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
     ]
 
 
@@ -270,11 +281,6 @@ def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]
         *_settled(SPARSE, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in SEEDS]),
         *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
         *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in SEEDS]),
-        *_settled(
-            diloco,
-            scores,
-            lambda lr: [delta("diloco", 30, lr, peers=peers, seed=seed) for seed in SEEDS for peers in (4, 2)],
-        ),
     ]
 
 
@@ -286,11 +292,10 @@ def _rest() -> list[Trial]:
         delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
         delta("fedavg", 30, 0.1),
-        delta("diloco", 60, 2e-3),
         sparseloco(30, 4e-3),
         sparseloco(60, 1e-3, keep(32), also="k32"),
-        delta("diloco", 30, 2e-3, outer(0.5, 0.9), also="outer0.5-0.9"),
         delta("diloco", 30, 1e-3, batch=96),
+        delta("muloco", 30, 0.02, MUON),
         solo(8e-3),
         *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in SEEDS),
     ]
