@@ -17,6 +17,7 @@ from atoll.spec.recipe import (
     Circles,
     Delta,
     Drawn,
+    Exponential,
     Lattice,
     Neighbours,
     Outer,
@@ -86,6 +87,7 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
         pytest.param(Drawn(), HEAVY, Delta(), marks=pytest.mark.long),
         (Lattice(side=2), Assign(), Params()),
         (Neighbours(), Assign(), Params()),
+        (Exponential(), Assign(), Params()),
         pytest.param(Neighbours(), HEAVY, Params(), marks=pytest.mark.long),
     ],
 )

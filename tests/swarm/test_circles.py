@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern
-from atoll.swarm.circles import Circle, circle_of, circles_of, of_all
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
+from atoll.swarm.circles import Circle, came, circle_of, circles_of, of_all, passed_on, reach_of
 from atoll.swarm.log import ALL, CIRCLES, Key
 
 PATTERNS: list[Pattern] = [
@@ -20,6 +20,7 @@ PATTERNS: list[Pattern] = [
     Drawn(size=5),
     Neighbours(),
     Neighbours(reach=2),
+    Exponential(),
 ]
 
 
@@ -134,3 +135,62 @@ def test_on_a_ring_what_is_left_in_the_end_falls_with_the_second_eigenvalue() ->
     second = (1 + 2 * math.cos(2 * math.pi / count)) / 3
     fell = left(Neighbours(), count, many) / left(Neighbours(), count, few)
     assert fell == pytest.approx(second ** (2 * (many - few)), rel=0.2)
+
+
+def test_one_way_by_powers_of_two_all_have_the_mean_after_as_many_rounds() -> None:
+    a, b, c, d, e, f = names(6)
+    rounds = [
+        [circle.givers for circle in circles(Exponential(), version, (a, b, c, d, e, f))] for version in (1, 2, 3)
+    ]
+    assert [found[0] for found in rounds] == [(a, f), (a, e), (a, c)]
+    assert rounds[0][3] == (c, d)
+    assert left(Exponential(), 16, 3) > 1e-3
+    assert left(Exponential(), 16, 4) < 1e-25
+
+
+# models with a mass
+
+
+def pushed(count: int, rounds: int, *, lost: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return models at first, models after so many rounds that many missed, and their masses: push-sum by the code."""
+    rng = np.random.default_rng(seed)
+    members = names(count)
+    at = {peer: place for place, peer in enumerate(members)}
+    first = rng.standard_normal((count, 8))
+    models, mass = first.copy(), dict.fromkeys(members, 1.0)
+    for version in range(1, rounds + 1):
+        found = circles(Exponential(), version, members)
+        in_ = {peer for peer in members if rng.random() >= lost}
+        reach, after = reach_of(found), models.copy()
+        for circle in found:
+            (taker,) = circle.takers
+            parts = [(mass[p], models[at[p]]) for p in circle.givers if p in in_]
+            more = came(circle, reach, mass, in_)
+            if not more:
+                continue
+            mean = sum(m * model for m, model in parts) / sum(m for m, _ in parts)
+            own = 0.0 if taker in in_ else mass[taker]
+            after[at[taker]] = (own * models[at[taker]] + more * mean) / (own + more)
+        mass = dict(zip(members, passed_on(found, members, mass, in_), strict=True))
+        models = after
+    return first, models, np.array([mass[peer] for peer in members])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_with_a_fifth_dropped_at_random_the_mean_by_mass_stays_exact_and_all_come_to_it(seed: int) -> None:
+    first, models, masses = pushed(16, 80, lost=0.2, seed=seed)
+    mean = first.mean(axis=0)
+    assert masses.sum() == pytest.approx(16, abs=1e-9)
+    assert masses.max() > 1.05 * masses.min()
+    assert (masses @ models) / 16 == pytest.approx(mean, abs=1e-9)
+    assert models == pytest.approx(np.tile(mean, (16, 1)), abs=1e-3), "each model by itself is right"
+    biased = models * masses[:, None]
+    assert np.abs(biased - mean).max() > 20 * np.abs(models - mean).max(), "what travels is not, before it is divided"
+
+
+def test_who_gives_to_several_gives_each_the_same_part() -> None:
+    a, b, c, d = names(4)
+    found = (Circle((a, b), (a, b)), Circle((b, c, d), (c,)), Circle((d,), (d,)))
+    assert reach_of(found) == {a: 2, b: 3, c: 1, d: 2}
+    after = passed_on(found, (a, b, c, d), {b: 3.0}, {a, b, d})
+    assert after == pytest.approx((1.5, 1.5, 2.5, 0.5)), "c keeps its own and takes a third of b and half of d"

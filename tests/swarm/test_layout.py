@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Circles, Drawn, Lattice, Neighbours, Pattern
+from atoll.spec.recipe import Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
 from atoll.swarm.circles import circles_of
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import CIRCLES, Key
@@ -14,7 +14,7 @@ from atoll.swarm.messages import Contribution, set_id
 from atoll.swarm.shares import Shard, cut, group_slices, groups_needed, take_over
 
 CHUNKS = 12
-PATTERNS: list[Pattern] = [Lattice(side=3), Drawn(), Neighbours()]
+PATTERNS: list[Pattern] = [Lattice(side=3), Drawn(), Neighbours(), Exponential()]
 
 
 def names(count: int) -> list[bytes]:
@@ -110,9 +110,7 @@ def test_where_everybody_gathers_everything_nothing_is_returned() -> None:
 
 
 @settings(deadline=None, max_examples=100)
-@given(
-    some.integers(2, 9), some.sampled_from([Lattice(side=3), Drawn(), Neighbours()]), some.integers(1, 5), some.data()
-)
+@given(some.integers(2, 9), some.sampled_from(PATTERNS), some.integers(1, 5), some.data())
 def test_what_a_circle_makes_is_of_its_givers_and_goes_to_its_takers_alone(
     members: int, pattern: Pattern, version: int, data: some.DataObject
 ) -> None:

@@ -27,6 +27,7 @@ from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, meet
+from atoll.sync.overlap import blend
 from atoll.sync.units import Unit
 
 RETRY_S = 2.0
@@ -237,6 +238,8 @@ def _step_of(member: Member, committed: ClosedRound, factor: float) -> Take:
     key, channel = committed.key, member.channel_of(committed.key.version)
     if key.scope == ALL and not channel.common:
         return meet
+    if committed.own:
+        return lambda anchor, merged: blend(anchor.weights, merged, committed.own)
     take = approach if isinstance(channel.what, Params) else advance
     pushes = Pushes(len(committed.contributors), committed.pushes)
     return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor, pushes)

@@ -8,7 +8,7 @@ does it, and says that the desk has changed. So any of them can be restarted, la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any, TypeVar
@@ -28,7 +28,7 @@ from atoll.spec.load import decode_run
 from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, Ring, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
-from atoll.swarm.circles import circle_of, circles_of
+from atoll.swarm.circles import Circle, came, circle_of, circles_of, reach_of
 from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
@@ -450,7 +450,18 @@ class Member:
         result = closed.circles[number] if number is not None and number < len(closed.circles) else ""
         givers = circles[number].givers if number is not None else ()
         contributors = tuple(peer for peer in closed.contributors if peer in givers)
-        return replace(closed, result=result, contributors=contributors)
+        own = self._part_of_own(circles, number, announced, closed) if result else 0.0
+        return replace(closed, result=result, contributors=contributors, own=own)
+
+    def _part_of_own(
+        self, circles: Sequence[Circle], number: int | None, announced: OpenRound, closed: ClosedRound
+    ) -> float:
+        """Return how much of our own weights stays when we take a result that we are not in; 0: we are, or nothing."""
+        if number is None or self.me in closed.contributors or self.channel.merge.combine.weights != "mass":
+            return 0.0
+        mass = announced.masses.get(self.me, 1.0)
+        more = came(circles[number], reach_of(circles), announced.masses, closed.contributors)
+        return mass / (mass + more)
 
     def summon(self, broker: PeerId) -> None:
         """Hear from a broker that it leads; who follows it already need not go anywhere."""

@@ -403,3 +403,5 @@ def weights_of(member: Member, announced: OpenRound, target: Target) -> list[flo
             batch = member.run.recipe.work.batch
             worked = dict(zip(announced.members, announced.worked, strict=True))
             return [float(worked[c.peer] * batch) for c in target]
+        case "mass":
+            return [announced.masses.get(c.peer, 1.0) for c in target]

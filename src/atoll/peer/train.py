@@ -223,13 +223,13 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
             return None
 
 
-def contribution_of(member: Member, stint: Stint) -> Contribution:
-    """Return what the work on a lease came to."""
+def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribution:
+    """Return what the work on a lease came to, of a member of such a mass."""
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
     if member.sends_weights(stint.key):
-        return partial(_weights, member.engine, member.unit_of(stint.key.version))
+        return partial(_weights, member.engine, member.unit_of(stint.key.version), member.anchor.weights, mass)
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
@@ -247,10 +247,14 @@ def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
     return gradient[first:end] / steps
 
 
-def _weights(engine: Engine, unit: Unit, first: int, end: int) -> Vector:
+def _weights(engine: Engine, unit: Unit, start: Vector, mass: float, first: int, end: int) -> Vector:
+    """Return the weights as they are; of another mass than 1 with a way from their start that counts as one of 1."""
     weights = np.empty(end - first, np.float32)
     for at, run in unit.runs(first, end):
         weights[at : at + run.stop - run.start] = engine.weights(run.start, run.stop)
+    if mass != 1.0:
+        began = unit.take(start, first, end)
+        weights = began + (weights - began) / np.float32(mass)
     return weights
 
 

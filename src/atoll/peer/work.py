@@ -283,7 +283,7 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
         await reconcile(member, stint)
     if not await train(member, stint, len(stint.steps), wanted) or (announced.carry and not wanted()):
         return None
-    return contribution_of(member, stint)
+    return contribution_of(member, stint, announced.masses.get(member.me, 1.0))
 
 
 # looking at the model

@@ -38,6 +38,7 @@ from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
+from atoll.sim.masses import wrongly_named
 from atoll.sim.replicas import Replicas
 from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Host, Outcome
@@ -531,6 +532,9 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
 
 def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
     """Check every checkpoint against the weights that its own peer must have, to the bit."""
+    channel = next(iter(run.recipe.channel.values()))
+    if channel.merge.combine.weights == "mass":
+        yield from wrongly_named(channel.whom, entries)
     replicas: Replicas | None = None
     for host, anchor in _saved(outcome):
         if replicas is None:

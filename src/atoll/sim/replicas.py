@@ -18,6 +18,7 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.sim.compute import first_weights
 from atoll.sim.expected import contribution, factor_of, sent, trained, weight_of
+from atoll.sim.masses import masses_of
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Params
 from atoll.spec.run import Run
@@ -34,6 +35,8 @@ class Replicas:
         self._channel = next(iter(run.recipe.channel.values()))
         self._first = first_anchor(self._channel.merge.outer, first_weights(run.seeds.data, size))
         self._commits = {each.version: each for each in commits(entries) if each.version <= honest_until}
+        self._weighs = self._channel.merge.combine.weights == "mass"
+        self._masses = masses_of(self._channel.whom, entries) if self._weighs else {}
         self._held: dict[tuple[str, int], Anchor | None] = {}
         self._doubtful: set[tuple[str, int]] = set()
         """Whose weights of which version were not the same in all its lives."""
@@ -79,6 +82,7 @@ class Replicas:
     def _mean(self, committed: Committed, circle: Circle) -> Vector | None:
         channel, leases, version = self._channel, committed.announced.leases, committed.version
         total, weight = np.zeros_like(self._first.weights), 0.0
+        masses = self._masses[version].before if self._weighs else {}
         for peer in (p for p in circle.givers if p in committed.contributors):
             anchor = self.of(short(peer), version - 1)
             if anchor is None or (short(peer), version - 1) in self._doubtful:
@@ -87,7 +91,9 @@ class Replicas:
                 given = trained(self._run, anchor, leases[peer])
             else:
                 given = contribution(self._run, channel, anchor, leases[peer])
-            weighs = weight_of(channel, leases[peer])
+            if (mass := masses.get(peer, 1.0)) != 1.0:
+                given = anchor.weights + (given - anchor.weights) / np.float32(mass)
+            weighs = mass if self._weighs else weight_of(channel, leases[peer])
             total = total + sent(channel.what.codec, given) * np.float32(weighs)
             weight += weighs
         return sent(channel.what.codec, total / np.float32(weight)) if weight else None
@@ -106,11 +112,22 @@ class Replicas:
         outer, factor = self._channel.merge.outer, factor_of(self._run, {0: self._channel}, version)
         if of_all:
             meet(after, merged)
+        elif own := self._own_part(committed, who):
+            after.weights[:] = after.weights * np.float32(own) + merged * np.float32(1 - own)
         elif isinstance(self._channel.what, Params):
             approach(outer, after, merged, factor)
         else:
             advance(outer, after, merged, factor)
         self._hold(who, version, after)
+
+    def _own_part(self, committed: Committed, who: str) -> float:
+        """Return how much of its own weights stays with somebody who takes what it is not in; 0: it is in it."""
+        members = committed.announced.members
+        peer = next((p for p in members if short(p) == who), b"")
+        if not self._weighs or not peer or peer in committed.contributors:
+            return 0.0
+        before, after = self._masses[committed.version]
+        return before.get(peer, 1.0) / after[peer]
 
 
 def _at(version: int, anchor: Anchor) -> Anchor:

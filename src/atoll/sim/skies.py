@@ -67,6 +67,7 @@ from atoll.spec.recipe import (
     Drawn,
     E3m0,
     Every,
+    Exponential,
     Feedback,
     Forget,
     Fp16,
@@ -135,6 +136,13 @@ CIRCLES: tuple[Circles, ...] = (
     Circles(pattern=Lattice(side=3)),
     Circles(pattern=Neighbours()),
 )
+BY_MASS = 0.4
+"""Part of those runs in which models have a mass, in these circles:"""
+PUSHED: tuple[Circles, ...] = (
+    Circles(pattern=Exponential(), all_every=4),
+    Circles(pattern=Exponential()),
+    Circles(pattern=Drawn(size=3)),
+)
 IN_RINGS = 0.2
 """Part of the runs whose sums go round."""
 RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
@@ -176,6 +184,7 @@ def _recipe(
     overlap: Overlap | None = None,
     fragments: int = 0,
     circles: Circles | None = None,
+    mass: bool = False,
     quorum: Quorum | None = None,
     late: Late | None = None,
     ring: Codec | None = None,
@@ -200,7 +209,9 @@ def _recipe(
     if circles is not None and isinstance(channel.what, Delta):
         outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
         what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
-        channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=Merge(outer=outer))
+        merge = Merge(outer=Assign(), combine=Mean(weights="mass")) if mass else Merge(outer=outer)
+        what = Params() if mass else what
+        channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=merge)
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
@@ -239,12 +250,14 @@ def run_of(
     quorum = hasty.choice(QUORUMS) if not recipe and circles is None and hasty.random() < HASTY else None
     late = hasty.choice(LATES)
     ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
+    mass = circles is not None and hasty.random() < BY_MASS
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
         overlap=overlap,
         fragments=fragments,
-        circles=circles,
+        circles=hasty.choice(PUSHED) if mass else circles,
+        mass=mass,
         quorum=quorum,
         late=late,
         ring=ring,

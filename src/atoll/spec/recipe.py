@@ -265,7 +265,11 @@ class Neighbours(Axis, tag="neighbours"):
     reach: int = 1
 
 
-Pattern = Lattice | Drawn | Neighbours
+class Exponential(Axis, tag="exponential"):
+    """In a ring, one way: everybody gives to one other, 1, 2, 4, ... places on in turn, and takes from as far back."""
+
+
+Pattern = Lattice | Drawn | Neighbours | Exponential
 
 
 class Circles(Axis, tag="circles"):
@@ -339,8 +343,10 @@ class SignSgd(Axis, tag="sign-sgd"):
 class _Combiner(Axis):
     """A way to make one of many contributions."""
 
-    weights: Literal["uniform", "samples", "tokens^2/steps"] = "uniform"
-    """The last: tokens, times tokens per step, of all its leases since what a contributor sends was last committed."""
+    weights: Literal["uniform", "samples", "tokens^2/steps", "mass"] = "uniform"
+    """`tokens^2/steps`: tokens, times tokens per step, of all its leases since what a contributor sends was last
+    committed. `mass`: a number that everybody has beside a model of its own and passes on with it (push-sum). Who
+    misses a round keeps all of its own, so whoever does, no step is lost and all count the same."""
 
 
 class Mean(_Combiner, tag="mean"):

@@ -7,17 +7,23 @@ and gives to those next to it too. Everybody works the circles out from the log 
     lattice, side 3      round 1: | a b c | d e f | g h i |      round 2: | a d g | b e h | c f i |
     drawn, size 2        round 1: | a f | b d | c e |            round 2: | a b | c f | d e |
     neighbours, reach 1  a from (f a b), b from (a b c), c from (b c d), ...
+    exponential          round 1: a from (f a), b from (a b), ...   round 2: a from (e a), b from (f b), ...
+
+Beside its model a member may have a mass, at first 1, and weigh by it (push-sum). It gives equal parts of both to all
+who take from it, itself among them; who misses a round gives nothing, and adds what comes to what it has. So masses
+add up to the same whoever is missing, and the mean by mass of all models is where it was, but for what they learnt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Lattice, Neighbours, Pattern, Whom
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Whom
 from atoll.swarm.log import CIRCLES, Key
 
 
@@ -55,6 +61,8 @@ def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...]) -> Iterabl
             return _alike(_cut(_drawn(turn, members), max(1, len(members) // size)))
         case Neighbours(reach=reach):
             return _around(members, reach)
+        case Exponential():
+            return _onward(members, turn)
 
 
 def _alike(groups: Iterable[Sequence[bytes]]) -> list[Circle]:
@@ -95,3 +103,41 @@ def _around(members: Sequence[bytes], reach: int) -> list[Circle]:
     count = len(members)
     near = [sorted({(place + by) % count for by in range(-reach, reach + 1)}) for place in range(count)]
     return [Circle(tuple(members[p] for p in near[place]), (members[place],)) for place in range(count)]
+
+
+def _onward(members: Sequence[bytes], turn: int) -> list[Circle]:
+    """Return for each member the circle of itself and who is so many places before it: a power of two, by turns."""
+    count = len(members)
+    hop = 1 << turn % max(1, (count - 1).bit_length())
+    back = [sorted({place, (place - hop) % count}) for place in range(count)]
+    return [Circle(tuple(members[p] for p in back[place]), (members[place],)) for place in range(count)]
+
+
+# masses
+
+
+def reach_of(circles: Sequence[Circle]) -> Mapping[bytes, int]:
+    """Return how many take what each member gives."""
+    return Counter(giver for circle in circles for giver in circle.givers for _ in circle.takers)
+
+
+def came(circle: Circle, reach: Mapping[bytes, int], mass: Mapping[bytes, float], in_: Container[bytes]) -> float:
+    """Return the mass that comes with a circle's result to each who takes it."""
+    total = 0.0
+    for giver in circle.givers:
+        if giver in in_:
+            total += mass.get(giver, 1.0) / reach[giver]
+    return total
+
+
+def passed_on(
+    circles: Sequence[Circle], members: Sequence[bytes], mass: Mapping[bytes, float], in_: Container[bytes]
+) -> tuple[float, ...]:
+    """Return the mass of each member after a round to which some of them contributed."""
+    reach = reach_of(circles)
+    after = {peer: 0.0 if peer in in_ else mass.get(peer, 1.0) for peer in members}
+    for circle in circles:
+        more = came(circle, reach, mass, in_)
+        for taker in circle.takers:
+            after[taker] += more
+    return tuple(after[peer] for peer in members)

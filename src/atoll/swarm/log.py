@@ -7,13 +7,14 @@ rounds by a key (channel, version, scope, unit): whether all exchange with all o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 import msgspec
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from atoll.errors import LocalError, PeerError, SpecError
@@ -127,6 +128,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """The root of each circle's result, where the round was in circles; empty: nobody gave anything to it."""
     ring: tuple[int, ...] = ()
     """Where sums went round: the places of its contributors among the members of the round, in that order."""
+    masses: tuple[float, ...] | UnsetType = UNSET
+    """The mass of each member of the round after it, where they weigh by that; unset: 1."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -192,6 +195,8 @@ class OpenRound(Struct, frozen=True):
     """For which round each was first handed its lease who had it before this one."""
     worked: tuple[int, ...] = ()
     """Samples of each, with this lease, since what the round is about was last committed."""
+    masses: dict[bytes, float] = {}
+    """Of those whose mass is not 1."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -262,6 +267,8 @@ class ClosedRound(Struct, frozen=True):
     """Of each contributor, how many rounds were committed since its lease was handed out."""
     pushes: int = 0
     """Contributions in all rounds before it."""
+    own: float = 0.0
+    """Where we are not in it and add it to what we have: the part that stays our own."""
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -289,6 +296,8 @@ class History(Struct, frozen=True, kw_only=True):
     tally: Tally = Tally()
     pushes: int = 0
     """Committed contributions."""
+    masses: dict[bytes, float] = {}
+    """Of those whose mass is not 1."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
     announced: int = 0
@@ -353,7 +362,8 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     members = history.members | {m.peer: m for m in change.joined}
     for peer in set(change.left).difference(m.peer for m in change.joined):
         del members[peer]
-    return replace(history, roster=change.version, members=members)
+    masses = {peer: mass for peer, mass in history.masses.items() if peer in members}
+    return replace(history, roster=change.version, members=members, masses=masses)
 
 
 def _turn(history: History, turn: KnobsTurned) -> History:
@@ -386,10 +396,13 @@ def commitment(
     result: str,
     circles: tuple[str, ...] = (),
     ring: Iterable[bytes] = (),
+    masses: tuple[float, ...] = (),
 ) -> RoundCommitted:
     """Return the record by which an open round ends well."""
     order = tuple(open_.members.index(peer) for peer in ring)
-    return RoundCommitted(open_.key, _marked(frozenset(contributors), open_.members), result, circles, order)
+    who = _marked(frozenset(contributors), open_.members)
+    uneven = masses if any(mass != 1.0 for mass in masses) else UNSET
+    return RoundCommitted(open_.key, who, result, circles, order, uneven)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -424,6 +437,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         announced.carry,
         {peer: each.since for peer, each in kept.items() if each.since},
         tuple(quota + history.tally.since(key.unit, peer) for peer, quota in zip(members, quotas, strict=True)),
+        history.masses,
     )
     history = replace(history, announced=key.version)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
@@ -487,7 +501,18 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         tally=history.tally.after(committed.key.unit, counted),
         samples=history.samples + sum(counted.values()),
         pushes=history.pushes + len(contributors),
+        masses=_masses(history, open_, committed.masses),
     )
+
+
+def _masses(history: History, open_: OpenRound, after: tuple[float, ...] | UnsetType) -> dict[bytes, float]:
+    """Return whose mass is not 1 after a round, in which only its members' change."""
+    found = {peer: mass for peer, mass in history.masses.items() if peer not in open_.members}
+    if not isinstance(after, UnsetType):
+        _must(len(after) == len(open_.members), "members and masses do not match")
+        _must(all(0 < mass < math.inf for mass in after), "an impossible mass")
+        found |= {peer: mass for peer, mass in zip(open_.members, after, strict=True) if mass != 1.0}
+    return {peer: mass for peer, mass in found.items() if peer in history.members}
 
 
 def _void(history: History, key: Key) -> History:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import Ring
-from atoll.swarm.circles import circles_of
+from atoll.swarm.circles import circles_of, passed_on
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
@@ -232,10 +232,20 @@ def _commit(
     contributors = (c.peer for c in settled)
     if round_.circles:
         whole = result_root(root.encode() for root in roots)
-        return replace(broker, pending=True), [Write(commitment(round_.announced, contributors, whole, roots))]
+        masses = _masses(broker, round_, settled)
+        commit = Write(commitment(round_.announced, contributors, whole, roots, masses=masses))
+        return replace(broker, pending=True), [commit]
     ring = round_.owners if round_.ring else ()
     commit = Write(commitment(round_.announced, contributors, roots[0], ring=ring))
     return replace(broker, pending=True), [*_differing(round_, roots[0]), commit]
+
+
+def _masses(broker: Broker, round_: Round, settled: tuple[Contribution, ...]) -> tuple[float, ...]:
+    """Return what each member weighs after a round in circles, where that matters."""
+    if broker.setting.merge.combine.weights != "mass":
+        return ()
+    announced = round_.announced
+    return passed_on(round_.circles, announced.members, announced.masses, frozenset(c.peer for c in settled))
 
 
 def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:

@@ -16,12 +16,14 @@ from atoll.spec.recipe import (
     Carry,
     CentredClip,
     Channel,
+    Circles,
     Constant,
     Delay,
     Delta,
     Discard,
     Drawn,
     Every,
+    Exponential,
     Feedback,
     Forget,
     Fp16,
@@ -138,6 +140,8 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "pattern", "size"), size, 2, GROUP_MAX)
         case Neighbours(reach=reach):
             yield within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
+        case Exponential():
+            pass
     yield from _circle_rules(path, channel)
 
 
@@ -189,6 +193,11 @@ def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
 def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """Ways to combine, and which of them go with the route and the codec."""
     combine = channel.merge.combine
+    if combine.weights == "mass":
+        own = isinstance(channel.whom, Circles) and isinstance(channel.what, Params)
+        said = "a mass goes with weights that each peer has of its own"
+        hint = 'choose whom { kind = "circles", ... } and what { kind = "params" }, or weights = "uniform"'
+        yield own and isinstance(channel.merge.outer, Assign), (*path, "weights"), said, hint + ', with outer "assign"'
     gathers = isinstance(channel.whom.route, AllGather)
     match combine:
         case Mean():
