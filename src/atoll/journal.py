@@ -144,6 +144,19 @@ class SharesChanged(_Event):
     why: str
 
 
+class TreesChanged(_Event):
+    """Sums go up other trees than before, by what links were measured to carry."""
+
+    channel: str
+    version: int
+    roots: dict[str, float]
+    """The part of the chunks that ends at each root."""
+    trees: int
+    before_s: float
+    """What a round would take with the trees before, by what is known now; 0: there were none of these members."""
+    forecast_s: float
+
+
 class QuotasChanged(_Event):
     """Members work on other numbers of samples than before, by the speeds that they measured."""
 
@@ -395,7 +408,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
+    | SharesChanged | TreesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown

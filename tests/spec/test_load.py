@@ -419,7 +419,7 @@ def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
         (
             "recipe.control.ladder=[{codec={kind='int8'}, steps=50, route={kind='ring'}}]",
             "channel.outer.whom.route",
-            "next to whom",
+            "passes sums on",
         ),
         ("recipe.control.ladder=[{codec={kind='int8', block=7}, steps=50}]", "control.ladder.0.codec.block", "range"),
         ("recipe.control.ladder=[{codec={kind='top-k'}, steps=50}]", "control.ladder.0.result", "not as sparse"),

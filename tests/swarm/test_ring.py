@@ -113,7 +113,7 @@ def test_every_sum_goes_round_all_members_and_ends_where_its_result_is_returned_
     late = b"\xff" * 32
     layout = Layout([Shard(p, 0, chunks, i) for i, p in enumerate(peers)], [*peers, late], ring=True)
     for index in range(chunks):
-        chain = layout.chain(index)
+        chain = [peers[place] for place in layout.way_of[index].upwards]
         assert sorted(chain) == peers
         assert layout.roots(chain[-1]).count((0, index)) == 1, "its root is the last to add"
         for peer, following in pairwise(chain):
@@ -136,7 +136,7 @@ def test_sums_and_results_of_another_order_have_other_names() -> None:
     assert len(names) == 4
     alone, owner = Layout([Shard(A, 0, 8)], [A], ring=True), Layout([Shard(A, 0, 8)], [A])
     assert alone.set_of([1], (0, 0)) != owner.set_of([1], (0, 0)), "in a ring of one nothing is rounded before the end"
-    assert len({name for layout in layouts for name in layout.sums_along([1, 1, 1, 1], 0)[1:]}) >= 7
+    assert len({name for layout in layouts for name in layout.sums_along([1, 1, 1, 1], layout.ways[0])}) >= 7
 
 
 # who is in it

@@ -1,11 +1,13 @@
-"""A member's place in a ring: it adds what is its own to the sums that come by, and passes them on.
+"""A member's place on the ways of sums: it adds what is its own to those that come by, and passes them on.
 
-    sum so far  ->  decoded  ->  + own values  ->  encoded again  ->  to the next
-                                               ->  (at the chunk's root) divided, encoded once, returned to all
+    sums from below  ->  decoded  ->  + own values  ->  encoded again  ->  to the one above
+                                                    ->  (at the chunk's root) divided, encoded once, returned
 
-The codec acts at every hop, so what is rounded is the sum, and a member's own values go in as they are. A sum names the
-contributions in it, in order; nothing is made before it is settled who they are. What was made for an earlier plan and
-has the right name is not made again. Jobs run off the loop, many chunks at a time.
+In a ring one comes from below, in a tree none or several, which are added in the order of their places. Results that
+come down to us are passed on to those below. The codec acts at every hop, so what is rounded is the sum, and a member's
+own values go in as they are. A sum names the contributions in it, in order; nothing is made before it is settled who
+they are. What was made for an earlier plan and has the right name is not made again. Jobs run off the loop, many chunks
+at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Own, Reduction, Sum, plan_id
 from atoll.peer.reduce import BATCH_BYTES, OnPlan, keep_result, weights_of
-from atoll.swarm.layout import Settled
+from atoll.swarm.layout import Cell, Settled
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled
 from atoll.sync.codec import decoded, encode, seed_of
@@ -35,8 +37,8 @@ class Hop(Struct, frozen=True):
     index: int
     of: bytes
     """What it is called with the member's own values in it."""
-    before: bytes
-    """What the sum is called that must be here first; empty: the member is the first."""
+    before: tuple[tuple[int, bytes], ...]
+    """Whose sums must be here first, and what they are called; none: the member has nobody below it."""
     count: int
     """Contributions in it, with the member's own."""
     ends: bool
@@ -48,14 +50,13 @@ class Carrier(OnPlan):
 
     def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
         super().__init__(member, plan, announced)
-        self._size = len(self._layout.ring)
-        self._place = self._layout.ring.index(member.me)
+        self._place = self._layout.carriers.index(member.me)
         self._codec = self._channel.what.codec
-        self._limit = float(np.finfo(np.float32).max) / self._size
+        self._limit = float(np.finfo(np.float32).max) / len(self._layout.carriers)
         """What a contribution's values may be at most, so that all together are finite."""
 
     async def run(self) -> None:
-        """Once the ring is settled, add own values to all sums that come; report when our results are made."""
+        """Once it is settled who is in, add own values to all sums that come; then pass on results that come back."""
         member, owned = self._member, self._owned
         settled, own = await owned.arrived.until(self._settled), member.own
         assert settled is not None, "which is what was waited for"
@@ -75,6 +76,8 @@ class Carrier(OnPlan):
             if hops:
                 look = tuple(await owned.arrived.until(lambda: owned.touched))
                 owned.touched.clear()
+        self._report()
+        await self._all_back(settled)
         self._finish()
 
     def _settled(self) -> Settled | None:
@@ -83,24 +86,13 @@ class Carrier(OnPlan):
 
     def _hops(self, settled: Settled) -> dict[int, Hop]:
         """Return what is not made yet: what needs nobody else first, then what comes soon."""
-        name = self._layout.set_of(settled, (0, 0))
-        ways = [
-            (self._layout.chain(root).index(self._member.me), self._layout.sums_along(settled, root))
-            for root in range(self._size)
-        ]
+        name, place = self._layout.set_of(settled, (0, 0)), self._place
         hops = []
-        for index in range(self._grid.chunks):
-            at, along = ways[index % self._size]
-            ends = at == self._size - 1
-            hops.append(
-                Hop(
-                    index=index,
-                    of=name if ends else along[at],
-                    before=along[at - 1] if at else b"",
-                    count=at + 1,
-                    ends=ends,
-                )
-            )
+        for way in self._layout.ways:
+            names, ends = self._layout.sums_along(settled, way), way.root == place
+            before = tuple((below, names[below]) for below in way.below[place])
+            of = name if ends else names[place]
+            hops += [Hop(index, of, before, way.counts[place], ends) for index in way.chunks]
         return {hop.index: hop for hop in sorted(hops, key=lambda hop: hop.count) if not self._is_made(hop)}
 
     def _is_made(self, hop: Hop) -> bool:
@@ -109,12 +101,13 @@ class Carrier(OnPlan):
         return made is not None and made.of == hop.of
 
     def _is_due(self, hop: Hop) -> bool:
-        before = self._came(hop)
-        return not hop.before or (before is not None and before.of == hop.before)
+        sums = self._owned.sums
+        came = [(sums.get((place, hop.index)), of) for place, of in hop.before]
+        return all(each is not None and each.of == of for each, of in came)
 
-    def _came(self, hop: Hop) -> Sum | None:
-        """Return what came of a chunk from the one before us, if it needs anything."""
-        return self._owned.sums.get(((self._place - 1) % self._size, hop.index)) if hop.before else None
+    def _came(self, hop: Hop) -> list[Sum]:
+        """Return what came of a chunk from those below us, once it is due."""
+        return [self._owned.sums[place, hop.index] for place, _ in hop.before]
 
     def _batches(self, due: list[Hop]) -> list[list[Hop]]:
         few = max(1, BATCH_BYTES // (8 * self._grid.chunk))
@@ -130,10 +123,10 @@ class Carrier(OnPlan):
             made: list[tuple[Hop, Sum | Reduction]] = []
             for hop, values, before in given:
                 parts = self._parts(hop, values, before)
-                total = add_up(parts, [1.0, weight][-len(parts) :])
+                total = add_up(parts, [*[1.0] * len(before), weight])
                 if not _within(total, hop.count * self._limit):
                     return made, self._culprit(hop, parts)
-                made.append((hop, self._form(hop, total, weight + (before.weight if before is not None else 0.0))))
+                made.append((hop, self._form(hop, total, sum(each.weight for each in before) + weight)))
             return made, None
 
         made, culprit = await member.aside(job, vectors=3 * len(batch) / self._grid.chunks)
@@ -145,11 +138,11 @@ class Carrier(OnPlan):
             self._keep(hop, each)
         return True
 
-    def _parts(self, hop: Hop, values: memoryview, before: Sum | None) -> list[Vector]:
-        """Return what is to be added up: the sum that came, if one was to come, and our own values."""
+    def _parts(self, hop: Hop, values: memoryview, before: list[Sum]) -> list[Vector]:
+        """Return what is to be added up: the sums that came, and our own values."""
         first, end = self._grid.bounds(hop.index)
         own = decoded(self._member.channel.kept, values, end - first)
-        return [own] if before is None else [decoded(self._codec, before.data, end - first), own]
+        return [*(decoded(self._codec, each.data, end - first) for each in before), own]
 
     def _form(self, hop: Hop, total: Vector, weight: float) -> Sum | Reduction:
         """Return a sum as it travels: to the next, or as a result."""
@@ -169,20 +162,39 @@ class Carrier(OnPlan):
 
     def _culprit(self, hop: Hop, parts: list[Vector]) -> PeerId:
         """Return whose values are too large: those that came, or our own."""
-        came = len(parts) == 2 and not _within(parts[0], (hop.count - 1) * self._limit)
-        return PeerId(self._layout.ring[self._place - 1]) if came else self._member.me
+        counts = self._layout.way_of[hop.index].counts
+        for (place, _), values in zip(hop.before, parts, strict=False):
+            if not _within(values, counts[place] * self._limit):
+                return PeerId(self._layout.carriers[place])
+        return self._member.me
 
     def _blame(self, culprit: PeerId) -> None:
         why = "its values are too large to be averaged"
         self._member.box.journal.write(events.MessageRefused(who=short(culprit), why=why))
         self._member.report(Spoiled(self._plan.key, culprit, why))
 
-    def _finish(self) -> None:
-        """Say that nothing more will be made, and what became of our results."""
-        owned, roots = self._owned, self._layout.roots(self._member.me)
+    def _report(self) -> None:
+        """Say what became of the chunks whose root we are."""
+        roots = self._layout.roots(self._member.me)
         if roots:
-            digests = tuple(owned.reduced[unit].digest for unit in roots)
+            digests = tuple(self._owned.reduced[unit].digest for unit in roots)
             self._member.report(Reduced(*plan_id(self._plan), digests))
+
+    async def _all_back(self, settled: Settled) -> None:
+        """Return when all results are here that we pass on."""
+        owned, of = self._owned, self._layout.set_of(settled, (0, 0))
+        look: Iterable[Cell] = self._layout.results(self._member.me)
+        lacking = set(look)
+        while True:
+            lacking -= {unit for unit in look if unit in owned.reduced and owned.reduced[unit].of == of}
+            if not lacking:
+                return
+            look = [(0, index) for index in await owned.arrived.until(lambda: owned.touched)]
+            owned.touched.clear()
+
+    def _finish(self) -> None:
+        """Let who waits for more of ours know that there is no more."""
+        owned = self._owned
         owned.finished = plan_id(self._plan)
         owned.returned.notify()
         owned.summed.notify()

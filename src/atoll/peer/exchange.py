@@ -4,7 +4,7 @@
     own_shard  reduce each chunk as soon as it is here from everybody hoped for, and return it to all members at once
     hold       put the result on disk as it comes, and say so when it is whole
 
-In a ring nothing is delivered: sums go round once it is settled whose (`carry`), and results come back likewise.
+Where sums are carried nothing is delivered: they go their way once it is settled whose (`carry`); so do results, back.
 
 So sending and receiving overlap, and nobody waits for the last contribution to see the first chunk. What is returned
 before the round is settled is speculative: each chunk names the set of contributions in it, the settled set's alone
@@ -136,8 +136,8 @@ async def deliver(member: Member) -> None:
         plan, own = member.plan, member.own
         if plan is None or own is None or plan.key != own.key or (*plan_id(plan), own.serial) in done:
             return None
-        if plan.ring and member.me not in plan.owners:
-            return None  # it goes round without us
+        if plan.carried and member.me not in plan.owners:
+            return None  # sums go their way without us
         # Settled without us we are too late; settled on what we sent before a crash, that is with the owners.
         return plan if plan.settled is None or member.settled(member.me) == own.serial else None
 
@@ -147,7 +147,7 @@ async def deliver(member: Member) -> None:
         done[:] = [*done[-8:], (*plan_id(plan), own.serial)]
         began_s = asyncio.get_running_loop().time()
         sizes: Sequence[int | None] = ()
-        if plan.ring:
+        if plan.carried:
             await own.encoded.until(lambda: len(own.chunks) == member.grid_of(own.key).chunks)
         else:
             owners = member.layout(plan).owners_for(member.me)
@@ -181,7 +181,7 @@ async def _reach(
 ) -> T | None:
     """Send an owner what only it is to get, and return what that brings; None: there is, as reported, no way."""
     try:
-        if member.links.unreachable(owner) and not plan.ring:  # where there is somebody else to own it
+        if member.links.unreachable(owner) and not plan.carried:  # where there is somebody else to own it
             raise ConnectFailed("it could not be reached a moment ago")
         for _ in range(TRIES - 1):
             try:
@@ -215,7 +215,7 @@ async def _send_part(member: Member, plan: Plan, own: Own, owner: PeerId, number
             answer.chunks, stripe(member.layout(plan).parts(owner, member.me), number, of)
         ):
             raise PeerError(answer.why if isinstance(answer, Declined) else "the owner wants what it does not own")
-        chunks, sent = answer.chunks, Sent(member)
+        chunks, sent = answer.chunks, Sent(member, owner)
 
         async def send() -> None:
             for index in chunks:
@@ -235,9 +235,9 @@ async def _until_told(member: Member, stream: Stream, wire: Wire[M], limit_s: fl
         if said.size_bytes < 0 or got + said.size_bytes > sent.size_bytes:
             raise PeerError("it got more than we sent")
         got += said.size_bytes
-        member.links.line.up.moved(said.size_bytes, member.now_s())
-    if isinstance(said, Accepted):
-        member.links.line.up.moved(sent.size_bytes - got, member.now_s())
+        member.links.moved(sent.peer, said.size_bytes, member.now_s())
+    if isinstance(said, Accepted) and sent.size_bytes > got:
+        member.links.moved(sent.peer, sent.size_bytes - got, member.now_s())
     return said
 
 
@@ -246,18 +246,20 @@ class Sent:
     """What was sent on a stream."""
 
     member: Member
+    peer: PeerId
     size_bytes: int = 0
 
     async def say(self, stream: Stream, message: Chunk | Returned | Summed) -> None:
-        self.member.links.line.up.begin(self.member.now_s())
+        self.member.links.begin(self.peer, len(message.data), self.member.now_s())
         self.size_bytes += len(message.data)
         await within(self.member.silence_s_max, say(stream, message))
 
 
 class _Receipts:
-    """Tells a sender what arrived, every so many bytes."""
+    """Tells a sender what arrived, every so many bytes; of sums that are carried, each: they come one by one."""
 
-    def __init__(self, member: Member, stream: Stream) -> None:
+    def __init__(self, member: Member, stream: Stream, *, each: bool = False) -> None:
+        self._least_bytes = 1 if each else RECEIPT_BYTES
         self._member = member
         self._stream = stream
         self._owed = 0
@@ -270,7 +272,7 @@ class _Receipts:
         """Note that a chunk is here."""
         self._member.links.line.down.moved(size_bytes, self._member.now_s())
         self._owed += size_bytes
-        if self._owed >= RECEIPT_BYTES:
+        if self._owed >= self._least_bytes:
             owed, self._owed = self._owed, 0
             await say(self._stream, Got(owed))
 
@@ -388,10 +390,11 @@ async def own_shard(member: Member) -> None:
         announced = member.history.open
         assert announced is not None
         layout = member.layout(plan)
-        # A ring ends where a sum does not get on, so that must be known soon; a tree is planned anew when it is missed.
-        bring: Bring = partial(_reach, member, plan) if plan.ring else partial(_persist, member)
+        # Where a sum that is carried does not get on all ends, so that must be known soon; groups are planned anew when
+        # one is missed.
+        bring: Bring = partial(_reach, member, plan) if plan.carried else partial(_persist, member)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task((Carrier if plan.ring else Bench)(member, plan, announced).run())
+            tasks.create_task((Carrier if plan.carried else Bench)(member, plan, announced).run())
             for peer, results in layout.returns(member.me).items():
                 of = stripes_to(member.links, PeerId(peer), len(results))
                 for number in range(of):
@@ -442,12 +445,12 @@ async def _send_results(member: Member, plan: Plan, units: set[Cell], peer: Peer
 
         kept = dict(answer.chunks)
         has = {unit: kept[unit[1]] for unit in units if unit[1] in kept}
-        passing = Passing(owned.order, units, has, owned.returned, message)
+        passing = Passing(peer, owned.order, units, has, owned.returned, message)
         await _pass_on(member, plan, stream, ResultTalk, passing)
 
 
 async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId) -> None:
-    """Send a root our group's sums, or the next in the ring ours, as they are made, until there are no more to make."""
+    """Send a root our group's sums, or who is above us ours, as they are made, until there are no more to make."""
     owned = member.owning(plan.key)
     async with member.links.talk(peer, "part") as stream:
         await say(stream, SumHead(*plan_id(plan)))
@@ -462,7 +465,7 @@ async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId
             return Summed(*unit, made.of, made.weight, made.data)
 
         has = {(group, index): of for group, index, of in answer.sums}
-        passing = Passing(owned.sum_order, set(units), has, owned.summed, message)
+        passing = Passing(peer, owned.sum_order, set(units), has, owned.summed, message)
         await _pass_on(member, plan, stream, PartTalk, passing)
 
 
@@ -474,6 +477,7 @@ def _refusal(answer: object) -> PeerError:
 class Passing(Generic[U]):
     """What an owner makes one by one and passes on to one peer."""
 
+    peer: PeerId
     order: Sequence[U]
     """What was made, as it was; what was made again is in it again."""
     wanted: set[U]
@@ -485,7 +489,7 @@ class Passing(Generic[U]):
 
 async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], passing: Passing[U]) -> None:
     """Send what a peer wants and does not have of its set, as it is made, until nothing more will be."""
-    owned, sent = member.owning(plan.key), Sent(member)
+    owned, sent = member.owning(plan.key), Sent(member, passing.peer)
 
     def more(seen: int) -> bool:
         return seen < len(passing.order) or owned.finished == plan_id(plan)
@@ -505,7 +509,7 @@ async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], 
 
 
 async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead) -> None:
-    """Receive the sums of another group's owner, of chunks whose root we are, or of who is before us in the ring."""
+    """Receive the sums of another group's owner, of chunks whose root we are, or of who is below us."""
     plan = await _agreed_plan(member, stream, head)
     if plan is None:
         return
@@ -514,7 +518,8 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
         raise PeerError("sums came from a peer that has none for us under this plan")
     owned = member.owning(plan.key)
     await say(stream, SumsKept(tuple((*unit, kept.of) for unit, kept in sorted(owned.sums.items()) if unit in theirs)))
-    receipts, codec = _Receipts(member, stream), member.channel.what.codec if plan.ring else Fp32()
+    receipts = _Receipts(member, stream, each=bool(plan.trees))
+    codec = member.channel.what.codec if plan.carried else Fp32()
     while not isinstance(summed := await hear(stream, PartTalk), Done):
         if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
             raise PeerError("a sum of its own group was to come, something else did")
@@ -522,7 +527,7 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
         try:
             check(codec, summed.data, end - first)  # of the right length, and finite
         except BadChunk as error:
-            if plan.ring:  # where nobody else could bring it
+            if plan.carried:  # where nobody else could bring it
                 member.report(Spoiled(plan.key, peer, str(error)))
             raise
         if not 0 < summed.weight < inf:
@@ -552,7 +557,7 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
     if not theirs:
         raise PeerError("a result came from a peer that owns nothing of this plan")
     await say(stream, Kept(tuple((index, kept.of) for index, kept in _kept(member, plan) if index in theirs)))
-    receipts = _Receipts(member, stream)
+    receipts = _Receipts(member, stream, each=bool(plan.trees))
     while not isinstance(returned := await hear(stream, ResultTalk), Done):
         if not isinstance(returned, Returned) or returned.index not in theirs:
             raise PeerError("a reduced chunk of its own was to come, something else did")

@@ -36,7 +36,7 @@ from atoll.net.transport import (
     Transport,
 )
 from atoll.net.wire import Wire, encode
-from atoll.peer.rates import Line
+from atoll.peer.rates import Line, Link
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -71,6 +71,7 @@ class Links:
         self.transport = transport
         self.counts = Counts()
         self.line = Line()
+        self._rates: dict[PeerId, Link] = {}
         self.met: dict[PeerId, None] = {}
         """Peers that a link to has worked in this life."""
         self.contacts: dict[PeerId, tuple[str, ...]] = {}
@@ -144,6 +145,27 @@ class Links:
         """Return whether we tried to reach a peer in vain a short while ago, and it has not come to us since."""
         now_s = asyncio.get_running_loop().time()
         return not self.linked(peer) and now_s - self._failed_s.get(peer, -math.inf) < FAILED_S
+
+    def begin(self, peer: PeerId, size_bytes: int, now_s: float) -> None:
+        """Note that so many bytes of a round are on their way to a peer."""
+        self.line.up.begin(now_s)
+        self._rates.setdefault(peer, Link()).begin(size_bytes, now_s)
+
+    def moved(self, peer: PeerId, size_bytes: int, now_s: float) -> None:
+        """Note that a peer has got so many of them."""
+        self.line.up.moved(size_bytes, now_s)
+        self._rates.setdefault(peer, Link()).moved(size_bytes, now_s)
+
+    def turn(self, *, owned: bool) -> None:
+        """Begin to measure another round; in the one before we owned something or nothing."""
+        self.line.turn(owned=owned)
+        for peer, link in self._rates.items():
+            link.turn(self.round_trip_s(peer) or 0.0)
+
+    def rate_bytes_s(self, peer: PeerId) -> int:
+        """Return what the link to a peer carried in the last rounds; 0: not known."""
+        link = self._rates.get(peer)
+        return link.rate_bytes_s() if link is not None else 0
 
     def round_trip_s(self, peer: PeerId) -> float | None:
         """Return the last measured round trip to a peer that we are linked to."""

@@ -25,7 +25,20 @@ from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec import knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, Ring, TargetBatch
+from atoll.spec.recipe import (
+    Auto,
+    BySpeed,
+    Carried,
+    Channel,
+    Codec,
+    Feedback,
+    Growing,
+    Knobs,
+    Params,
+    Rings,
+    TargetBatch,
+    Trees,
+)
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import Circle, came, circle_of, circles_of, reach_of
@@ -184,7 +197,7 @@ class Reduction(Struct, frozen=True):
 class Sum(Struct, frozen=True):
     """A weighted sum of a chunk, not yet divided: what is in it, its weight and its bytes.
 
-    A group's is in fp32, what goes round in a ring as contributions would be.
+    A group's is in fp32, what is carried from member to member as contributions would be.
     """
 
     of: bytes
@@ -206,7 +219,7 @@ class Owned:
     order: list[Cell] = field(default_factory=list)
     """Results in the order in which they were made; one that was made again is in it again."""
     sums: dict[Cell, Sum] = field(default_factory=dict)
-    """Ours, and those passed up to us as a chunk's root, or on to us in a ring."""
+    """Ours, and those passed up to us as a chunk's root, or on to us to be carried further."""
     sum_order: list[Cell] = field(default_factory=list)
     bad: dict[Contribution, None] = field(default_factory=dict)
     """Those that cannot be used."""
@@ -306,6 +319,7 @@ class Member:
     _made: int = 0
     _measured: tuple[int, int, int] | None = None
     _trips_ms: tuple[tuple[bytes, int], ...] = ()
+    _rates_bytes_s: tuple[tuple[bytes, int], ...] = ()
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
     _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
@@ -357,14 +371,15 @@ class Member:
             return []
         if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
             self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
-            self._trips_ms = self._round_trips_ms() if isinstance(self.channel.whom.route, Ring) else ()
+            route = self.channel.whom.route
+            self._trips_ms = self._round_trips_ms() if isinstance(route, Carried) else ()
+            self._rates_bytes_s = self._link_rates_bytes_s() if isinstance(route, Trees | Rings) else ()
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
         measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
-        return [
-            Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), self._trips_ms)
-        ]
+        links = (self._trips_ms, self._rates_bytes_s)
+        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), *links)]
 
     def _waits(self) -> bool:
         """Return whether we have nothing to do but to bring in a contribution that was late."""
@@ -375,6 +390,11 @@ class Member:
         """Return how far it is to each peer of the roster that we have a link to."""
         trips_s = {peer: self.links.round_trip_s(PeerId(peer)) for peer in sorted(self.history.members)}
         return tuple((trip_name(peer), round(1e3 * s)) for peer, s in trips_s.items() if s is not None)
+
+    def _link_rates_bytes_s(self) -> tuple[tuple[bytes, int], ...]:
+        """Return what the links to others carry that we have sent something lately."""
+        rates = ((peer, self.links.rate_bytes_s(PeerId(peer))) for peer in sorted(self.history.members))
+        return tuple((trip_name(peer), rate) for peer, rate in rates if rate)
 
     @property
     def measures_speed(self) -> bool:
@@ -477,7 +497,7 @@ class Member:
 
     def _close(self, key: Key) -> None:
         """Clear the desk of a round that is over."""
-        self.links.line.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
+        self.links.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
         reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
         self.made = {index: made for (_, index), made in reduced.items() if made.left is not None}
         if self.owned is not None and self.owned.key.version <= key.version:
@@ -575,7 +595,7 @@ class Member:
             assert self.history.open is not None, "a plan ends with its round"
             members = self.history.open.members
             circles = circles_of(self.channel.whom, plan.key, members)
-            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles, plan.ring))
+            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles, plan.ring, plan.trees))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:

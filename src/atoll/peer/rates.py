@@ -1,4 +1,4 @@
-"""How fast this peer's own line is, measured from the traffic of rounds; nobody declares it.
+"""How fast this peer's own line is, and each link to another, measured from the traffic of rounds; nobody declares it.
 
 What counts is what the other side says it has got (up) or what we have taken (down): bytes that were merely handed
 over may lie in a buffer. The rate is the highest over any second or so in which something moved, since most of the
@@ -8,6 +8,9 @@ is known for what it is within that many.
 That is right of a line that is full now and then. Who owns something has parts pushed at it and fills its line; who
 owns nothing sends and receives at the pace of the owners, and would look slow for good and go on owning nothing. So
 where it shows clearly more than when it last owned, its line is another one by now, and how fast is not known.
+
+A link is mostly idle, as it waits for what is to go over it. So its rate is over the time in which something was on its
+way, less the round trip until that is known to have arrived; and what a byte took is averaged over rounds.
 """
 
 from __future__ import annotations
@@ -24,6 +27,12 @@ MORE = 1.3
 """A line that moves so many times more than was known of it is no longer the same."""
 DIGITS = 2
 """Reported with so many digits: the rest is noise."""
+NEWEST = 0.5
+"""What the last round counts for in the mean time that a byte takes on a link."""
+ROUNDS_MAX = 32
+"""A link that nothing went over in so many rounds is not known any more: it may have become faster."""
+LEAST = 0.1
+"""Of the time that something was on its way, round trips are taken for no more than the rest of this."""
 
 
 class Meter:
@@ -90,6 +99,48 @@ class Line:
         up, down = self.up.rate_bytes_s(), self.down.rate_bytes_s()
         outgrown = 0 < MORE * self._known_bytes_s < min(up, down)
         return (0, 0) if outgrown else (up, down)
+
+
+class Link:
+    """The rate of the link to one peer, in our direction."""
+
+    def __init__(self) -> None:
+        self._on_way_bytes = 0
+        self._since_s = 0.0
+        self._moved_bytes = 0
+        self._busy_s = 0.0
+        self._transfers = 0
+        self._byte_s = 0.0
+        self._idle_rounds = 0
+
+    def begin(self, size_bytes: int, now_s: float) -> None:
+        """Note that so many more bytes are on their way."""
+        if not self._on_way_bytes:
+            self._since_s = now_s
+            self._transfers += 1
+        self._on_way_bytes += size_bytes
+
+    def moved(self, size_bytes: int, now_s: float) -> None:
+        """Note that so many of them have arrived."""
+        self._on_way_bytes = max(0, self._on_way_bytes - size_bytes)
+        self._moved_bytes += size_bytes
+        self._busy_s += now_s - self._since_s
+        self._since_s = now_s
+
+    def turn(self, trip_s: float) -> None:
+        """Begin another round, as long as the round trip is."""
+        if self._moved_bytes:
+            took_s = max(self._busy_s - self._transfers * trip_s, LEAST * self._busy_s)
+            byte_s = took_s / self._moved_bytes
+            self._byte_s = NEWEST * byte_s + (1 - NEWEST) * self._byte_s if self._byte_s else byte_s
+        self._idle_rounds = 0 if self._moved_bytes else self._idle_rounds + 1
+        if self._idle_rounds >= ROUNDS_MAX:
+            self._byte_s = 0.0
+        self._on_way_bytes, self._moved_bytes, self._busy_s, self._transfers = 0, 0, 0.0, 0
+
+    def rate_bytes_s(self) -> int:
+        """Return the measured rate, rounded; 0: unknown."""
+        return max(1, _rounded(1 / self._byte_s)) if self._byte_s else 0
 
 
 def _rounded(rate: float) -> int:

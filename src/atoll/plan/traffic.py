@@ -7,6 +7,7 @@ into results of R bytes, and a member that owns the share s:
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
     ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
+    trees, rings  for each who is below it and itself below another, C up and R down for the chunks of that tree
     circles       as a butterfly, with N the members of one's own
 
 which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
@@ -31,6 +32,7 @@ from atoll.spec.knobs import turned
 from atoll.spec.recipe import (
     All,
     AllGather,
+    Carried,
     Channel,
     Fp32,
     Fragments,
@@ -38,13 +40,18 @@ from atoll.spec.recipe import (
     Quorum,
     Recipe,
     Ring,
+    Rings,
     Seconds,
     TargetBatch,
+    Trees,
 )
 from atoll.swarm.circles import Circle, circles_of, of_all
+from atoll.swarm.clusters import rings_of
+from atoll.swarm.grow import Cargo, Links, grown
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
+from atoll.swarm.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.grid import Grid, grid_of
 
@@ -127,8 +134,7 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs
     part = contributors(channel, len(members)) / len(members)
     for key in rounds:
         circles = circles_of(channel.whom, key, members)
-        gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
-        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
+        layout = _layout(channel, grid, known, circles)
         for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
@@ -185,7 +191,7 @@ class _Lengths(Struct, frozen=True):
 def _lengths(channel: Channel, grid: Grid) -> _Lengths:
     counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
     what = channel.what
-    summed = what.codec if isinstance(channel.whom.route, Ring) else Fp32()
+    summed = what.codec if isinstance(channel.whom.route, Carried) else Fp32()
     forms = (what.codec, summed, what.merged())
     return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
 
@@ -212,13 +218,35 @@ def _transfers(
     return found
 
 
+def _layout(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Layout:
+    """Return who sends what to whom."""
+    gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
+    shards, trees = _shards(channel, grid, known, circles), _trees(channel, grid, list(known.values()))
+    return Layout(shards, list(known), gather=gather, circles=circles, ring=ring, trees=trees)
+
+
+def _trees(channel: Channel, grid: Grid, lines: Sequence[Line]) -> tuple[Tree, ...]:
+    """Return the trees of members who have measured nothing of each other but what their lines carry."""
+    alike = [[0.0] * len(lines) for _ in lines]
+    match channel.whom.route:
+        case Trees(roots=roots):
+            byte_s = [[1 / min(_rate(one), _rate(other)) for other in lines] for one in lines]
+            cargo = Cargo(grid.chunks, wire_bytes(channel.what.codec, grid.chunk))
+            forest = grown(Links(byte_s, alike), cargo, roots)
+        case Rings(clusters=clusters):
+            forest = rings_of(alike, [_rate(line) for line in lines], grid.chunks, clusters)
+        case _:
+            return ()
+    return tuple(Tree(chunks, up) for chunks, up in forest)
+
+
 def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Shards:
     """Return who owns what once everybody's line is known, as the broker shares it out."""
     route, members = channel.whom.route, list(known)
     if isinstance(route, AllGather):
         able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
-    if isinstance(route, Ring):
+    if isinstance(route, Carried):
         return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
     among = circles or [Circle(group, group) for group in groups]

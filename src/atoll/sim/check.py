@@ -47,6 +47,7 @@ from atoll.spec.recipe import (
     Auto,
     Blend,
     Block,
+    Carried,
     Channel,
     Delay,
     Discard,
@@ -59,7 +60,6 @@ from atoll.spec.recipe import (
     Knobs,
     Lamb,
     Mean,
-    Ring,
     Same,
     Shift,
     Trimmed,
@@ -502,8 +502,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     Which of a peer's lives a contribution is from no log tells; but it must be the same one in every chunk. In int8
     that does not show: each block rounds the marks of a life to steps of its own. Where peers do not wait for results,
     or for each other, no log tells from which weights each of them went on, and where a step is as long as its tensor,
-    marks move all of it: there the anchor must be right but for rounding. In a ring each chunk is added up in an order
-    of its own: where marks are not whole counts, they are the same but for rounding.
+    marks move all of it: there the anchor must be right but for rounding. Where sums are carried each chunk is added up
+    in an order of its own: where marks are not whole counts, they are the same but for rounding.
     """
     channels = channels_of(run, entries)
     if not channels[0].common:
@@ -516,7 +516,7 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     discards = isinstance(channels[0].late, Discard)
     waits = discards and all(isinstance(channel.overlap, Block) for channel in channels.values())
     gap_max = 0.0 if waits and not mixes else ROUNDING
-    marks_apart_max = gap_max if isinstance(channels[0].whom.route, Ring) else 0.0
+    marks_apart_max = gap_max if isinstance(channels[0].whom.route, Carried) else 0.0
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host, anchor in _saved(outcome):

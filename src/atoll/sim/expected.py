@@ -73,8 +73,8 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
 def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
     """Return what a round's contributors make together: group by group, each in the order of the announcement."""
     channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
-    if committed.ring:
-        return _gone_round(run, channel, before, anchor, committed)
+    if committed.ring or committed.trees:
+        return _carried(run, channel, before, anchor, committed)
     codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
@@ -112,20 +112,41 @@ def _middle(combine: Trimmed, came: list[Vector], weights: Vector) -> Vector:
     return total / weight
 
 
-def _gone_round(run: Run, channel: Channel, before: Channel, anchor: Anchor, committed: Committed) -> Vector:
-    """Return what comes of sums that go round: of each chunk it ends at another member, and every hop rounds it."""
-    codec, ring, leases = channel.what.codec, committed.ring, committed.announced.leases
-    weighs = {peer: weight_of(channel, leases[peer]) for peer in ring}
-    own = {peer: contribution(run, before, anchor, leases[peer]) * np.float32(weighs[peer]) for peer in ring}
+def _carried(run: Run, channel: Channel, before: Channel, anchor: Anchor, committed: Committed) -> Vector:
+    """Return what comes of sums that are carried from member to member: each adds its own, and every hop rounds it."""
+    codec, leases = channel.what.codec, committed.announced.leases
+    weighs = {peer: weight_of(channel, leases[peer]) for peer in committed.contributors}
+    own = {peer: contribution(run, before, anchor, leases[peer]) * np.float32(weighs[peer]) for peer in weighs}
     merged = np.empty_like(anchor.weights)
     grid = grid_of(len(merged), codec)
     for index in range(grid.chunks):
-        part = slice(*grid.bounds(index))
-        total = np.zeros_like(merged[part])
-        for step in range(1, len(ring) + 1):
-            total = _chunk_sent(codec, total) + own[ring[(index + step) % len(ring)]][part]
+        part, above = slice(*grid.bounds(index)), _above(committed, index)
+        (root,) = [peer for peer in above if above[peer] == peer]
+        total = _total(codec, above, {peer: each[part] for peer, each in own.items()}, root)
         merged[part] = _chunk_sent(codec, total / np.float32(sum(weighs.values())))
     return merged
+
+
+def _total(codec: Codec, above: dict[bytes, bytes], own: dict[bytes, Vector], peer: bytes) -> Vector:
+    """Return what a member passes on of a chunk: what comes from those below it, in canonical order, then its own."""
+    total = np.zeros_like(own[peer])
+    for other in sorted(above):
+        if above[other] == peer != other:
+            total = total + _chunk_sent(codec, _total(codec, above, own, other))
+    return total + own[peer]
+
+
+def _above(committed: Committed, index: int) -> dict[bytes, bytes]:
+    """Return who passes the sum of a chunk on to whom; in a ring each to the next, and it ends at another each time."""
+    ring = committed.ring
+    if ring:
+        root = ring[index % len(ring)]
+        return {peer: ring[(at + 1) % len(ring)] if peer != root else root for at, peer in enumerate(ring)}
+    for chunks, above in committed.trees:
+        if index < chunks:
+            return above
+        index -= chunks
+    raise AssertionError("the log names no tree for the last chunks")
 
 
 def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:

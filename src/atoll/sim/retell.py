@@ -40,6 +40,8 @@ class Committed(NamedTuple):
     result: str
     ring: tuple[bytes, ...] = ()
     """Its contributors as sums went round among them; nobody: they did not."""
+    trees: tuple[tuple[int, dict[bytes, bytes]], ...] = ()
+    """The trees that sums went up, if they did: for how many chunks, and who is above whom, the root above itself."""
 
     @property
     def version(self) -> int:
@@ -100,10 +102,11 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
                 announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
-            case RoundCommitted(who=who, result=result, ring=places):
+            case RoundCommitted(who=who, result=result, ring=places, trees=trees):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)
-                committed.append(Committed(last, _marked(who, last.members), result, ring))
+                above = tuple((tree.chunks, _above(last.members, tree.up)) for tree in trees)
+                committed.append(Committed(last, _marked(who, last.members), result, ring, above))
                 kept = _kept(last, committed[-1].contributors)
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
                 pool.put_back(p for peer in missing if not last.carry for p in last.leases[peer])
@@ -113,6 +116,10 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
             case _:
                 pass
     return announced, committed
+
+
+def _above(members: Sequence[bytes], up: Sequence[int]) -> dict[bytes, bytes]:
+    return {peer: members[place] for peer, place in zip(members, up, strict=True) if place >= 0}
 
 
 class _Kept(NamedTuple):

@@ -235,7 +235,29 @@ class Ring(Axis, tag="ring"):
     """Sums go round: each member adds what is its own, encodes the sum again and passes it on to the next."""
 
 
-Route = Butterfly | AllGather | Ring
+class Trees(Axis, tag="trees"):
+    """Sums go up trees that follow what links are measured to carry, and results come down the same."""
+
+    roots: int = 4
+    """Members among whom the chunks are shared as roots, at most."""
+    gain: float = 0.1
+    """Other trees are taken when a round would be shorter by this part of it."""
+
+
+class Rings(Axis, tag="rings"):
+    """Members are in clusters of near ones, each with an owner for every chunk: the owners of a chunk are a ring.
+
+    Each cluster cuts the model in its own way; wherever one does, another ring begins, and all go round at once.
+    """
+
+    clusters: int
+    gain: float = 0.1
+    """Other clusters, or another cut, are taken when a round would be shorter by this part of it."""
+
+
+Carried = Ring | Trees | Rings
+"""Routes on which nobody has all contributions: sums are carried from member to member."""
+Route = Butterfly | AllGather | Ring | Trees | Rings
 
 
 class All(Axis, tag="all"):
@@ -504,8 +526,8 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     @property
     def kept(self) -> Codec:
-        """Return the form in which a peer keeps its contribution: what goes into the sums of a ring is not rounded."""
-        return Fp32() if isinstance(self.whom.route, Ring) else self.what.codec
+        """Return the form in which a peer keeps its contribution: what goes into carried sums is not rounded."""
+        return Fp32() if isinstance(self.whom.route, Carried) else self.what.codec
 
 
 # work: what happens between exchanges

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Auto, Block, Carry, Channel, Circles, Ring
+from atoll.spec.recipe import GROUP_MAX, Auto, Block, Carried, Carry, Channel, Circles
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.circles import of_all
 from atoll.swarm.control import observe, turn
@@ -161,7 +161,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     if peer not in (known := broker.present | broker.history.members) and _full(broker, len(known)):
-        why = f"this run's sums go round in a ring, and there are {GROUP_MAX} peers in it"
+        why = f"this run's sums are carried from peer to peer, and there are {GROUP_MAX} peers in it"
         hint = 'more of them take a recipe with whom.route = { kind = "butterfly" }'
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     back_too_soon = peer in broker.present
@@ -179,7 +179,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
 
 def _full(broker: Broker, peers: int) -> bool:
     """Return whether the run's route has no place for one more."""
-    return isinstance(broker.whom.route, Ring) and peers >= GROUP_MAX
+    return isinstance(broker.whom.route, Carried) and peers >= GROUP_MAX
 
 
 def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, list[Action]]:

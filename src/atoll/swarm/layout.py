@@ -13,11 +13,13 @@ Chunk c has its root in group c modulo the number of groups, so roots are spread
 
 Where everybody gathers everything, each owner gets all parts and reduces them for itself; nothing is returned.
 
-In a ring each owner is a group by itself, in the order of the plan, and sums are not sent to the root but passed on
-from each to the next, who adds what is its own: from whoever comes after the root all the way round to it. The root
-returns the result to all members. Nobody sends parts:
+Where sums are carried each owner is a group by itself, and nobody sends parts: along the ways of the plan (`tree`) each
+passes on what came from below it with its own added. In a ring a way leads from whoever comes after the root all round
+to it, and the root returns the result to all members. From the root of any other tree the result comes down as the
+sums came up:
 
     after the root  --sum-->  next  --sum of two-->  ...  --sum of all but one-->  root  --result-->  members
+    leaves  --own-->  inner  --sum-->  root  --result-->  inner  --result-->  leaves
 
 In a round of circles each of them is such a group by itself: its owners make its result and return it to who takes from
 it, and nothing goes from one circle to another. Sums and results are named by cells, (group, chunk); where groups
@@ -30,9 +32,12 @@ from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from blake3 import blake3
+
 from atoll.swarm.circles import Circle, circle_of
-from atoll.swarm.messages import Contribution, ring_id, set_id, whole_id
+from atoll.swarm.messages import SET_BYTES, Contribution, set_id, sum_id, whole_id
 from atoll.swarm.shares import Shard, group_slices
+from atoll.swarm.tree import Trees, Way, chains, ways_of
 
 Settled = Sequence[int | None]
 """The serial of each member's contribution; None: it is not in."""
@@ -59,21 +64,29 @@ class Layout:
         gather: bool = False,
         circles: Sequence[Circle] = (),
         ring: bool = False,
+        trees: Trees = (),
     ) -> None:
         self.gather = gather
         self.circles = circles
         self.chunks = max(shard.first + shard.count for shard in shards)
         self.owners = tuple(dict.fromkeys(shard.owner for shard in shards))
-        self.ring = self.owners if ring else ()
-        """Who passes sums on, each to the next and the last to the first; nobody where they do not go round."""
+        self.carriers = self.owners if ring or trees else ()
+        """Who passes sums on; nobody where they are not carried."""
+        self.ring = ring
         count = 1 if gather else 1 + max(shard.group for shard in shards)
-        own = [(peer,) for peer in self.ring] if ring else [circle.givers for circle in circles]
+        own: list[tuple[bytes, ...]] = [(peer,) for peer in self.carriers] or [circle.givers for circle in circles]
         self.groups: tuple[tuple[bytes, ...], ...] = tuple(own) or group_slices(members, count)
         """Whose contributions are added up together."""
         self._members = members
         self._takers = tuple(frozenset(circle.takers) for circle in circles) or tuple(map(frozenset, self.groups))
-        if ring:
+        if self.carriers:
             self._takers = (frozenset(members),) * len(self.groups)
+        self.ways: tuple[Way, ...] = ()
+        """The trees of who carries, by their places among themselves."""
+        if ring:
+            self.ways = tuple(chains(len(self.carriers), self.chunks))
+        elif trees:
+            self.ways = tuple(ways_of(trees, [members.index(peer) for peer in self.carriers]))
         self._shards = shards
         self._last: tuple[Settled, Sets] | None = None
 
@@ -121,7 +134,20 @@ class Layout:
 
     def results(self, owner: bytes) -> frozenset[Cell]:
         """Return the results an owner has to do with, made by itself or not."""
-        return frozenset(self.roots(owner)) if self.ring else self._results.get(owner, frozenset())
+        return self._passed.get(owner, frozenset()) if self.carriers else self._results.get(owner, frozenset())
+
+    @cached_property
+    def _passed(self) -> dict[bytes, frozenset[Cell]]:
+        """Return the results that each who carries makes, or passes on."""
+        return {
+            peer: frozenset(
+                (0, index)
+                for way in self.ways
+                if way.root == place or (way.below[place] and not self.ring)
+                for index in way.chunks
+            )
+            for place, peer in enumerate(self.carriers)
+        }
 
     def parts(self, owner: bytes, contributor: bytes) -> list[int]:
         """Return the chunks of a contribution that an owner gets."""
@@ -136,7 +162,14 @@ class Layout:
         """Return who makes the one result of a chunk; there is none where everybody gathers, or in circles."""
         assert not self.gather
         assert not self.circles
+        if self.carriers:
+            return self.carriers[self.way_of[index].root]
         return self._owner[index % len(self.groups)][index]
+
+    @cached_property
+    def way_of(self) -> dict[int, Way]:
+        """Return the way of every chunk's sum, where sums are carried."""
+        return {index: way for way in self.ways for index in way.chunks}
 
     @cached_property
     def _roots(self) -> dict[bytes, list[Cell]]:
@@ -156,23 +189,21 @@ class Layout:
         if self.joined:
             for group, index in self.units(owner):
                 if self.root(index) != owner:
-                    to = self.ring[(group + 1) % len(self.ring)] if self.ring else self.root(index)
+                    to = self.carriers[self.way_of[index].up[group]] if self.carriers else self.root(index)
                     up.setdefault(to, []).append((group, index))
         return up
 
-    def chain(self, index: int) -> tuple[bytes, ...]:
-        """Return the ring as the sum of a chunk goes round it: its root comes last."""
-        first = (index + 1) % len(self.ring)
-        return self.ring[first:] + self.ring[:first]
-
-    def sums_along(self, settled: Settled, index: int) -> list[bytes]:
-        """Return what the sum of a chunk is called when each of its chain has added its own.
+    def sums_along(self, settled: Settled, way: Way) -> list[bytes]:
+        """Return what the sums along a way are called when each who carries has added its own.
 
         The name tells in which order: another one comes to other bits.
         """
         serials = dict(zip(self._members, settled, strict=True))
-        along = [Contribution(peer, serials[peer] or 0) for peer in self.chain(index)]
-        return [set_id(along[: count + 1]) for count in range(len(along))]
+        names = [b""] * len(self.carriers)
+        for place in way.upwards:
+            peer = self.carriers[place]
+            names[place] = sum_id((names[each] for each in way.below[place]), Contribution(peer, serials[peer] or 0))
+        return names
 
     def returns(self, owner: bytes) -> dict[bytes, set[Cell]]:
         """Return which results an owner returns to whom: to its group's members, and as root to the other owners."""
@@ -188,12 +219,24 @@ class Layout:
         """Return the results that an owner returns to one peer."""
         if self.gather or owner == to:
             return set()
-        if self.ring:
-            return set(self.roots(owner))
+        if self.carriers:
+            return self._returned(owner, to)
         theirs = {self.result(unit) for unit in self.units(owner) if self.takes(to, unit[0])}
         if self.joined:
             theirs |= {unit for unit in self.roots(owner) if unit in self.results(to)}
         return theirs
+
+    def _returned(self, owner: bytes, to: bytes) -> set[Cell]:
+        """Return the results that who carries returns: to those below, and as root to who is in none, or in a ring."""
+        if self.ring or to not in self.carriers:
+            return set(self.roots(owner))
+        above, below = self._place.get(owner), self._place[to]
+        theirs = [way for way in self.ways if way.up[below] == above]
+        return {(0, index) for way in theirs for index in way.chunks}
+
+    @cached_property
+    def _place(self) -> dict[bytes, int]:
+        return {peer: place for place, peer in enumerate(self.carriers)}
 
     def takes(self, peer: bytes, group: int) -> bool:
         """Return whether a peer applies what a group makes."""
@@ -219,9 +262,14 @@ class Layout:
                 for group in self.groups
             ]
             names = [set_id(part) for part in within]
-            name = ring_id(names) if self.ring else whole_id(names)
+            name = self._carried_id(names) if self.carriers else whole_id(names)
             self._last = (settled, Sets(tuple(within), tuple(names), name))
         return self._last[1]
+
+    def _carried_id(self, names: Sequence[bytes]) -> bytes:
+        """Return a short name for what ways make of the sets of who carries: along others it comes to other bits."""
+        ways = repr([(len(way.chunks), way.up) for way in self.ways]).encode()
+        return blake3(ways + b"".join(names)).digest(length=SET_BYTES)
 
 
 @lru_cache(8)
@@ -231,6 +279,7 @@ def layout_of(
     gather: bool,
     circles: tuple[Circle, ...] = (),
     ring: bool = False,
+    trees: Trees = (),
 ) -> Layout:
     """Return the routes of a plan, made once, however often it is asked for and by however many peers of a process."""
-    return Layout(shards, members, gather=gather, circles=circles, ring=ring)
+    return Layout(shards, members, gather=gather, circles=circles, ring=ring, trees=trees)

@@ -26,6 +26,7 @@ from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
+from atoll.swarm.tree import Trees, is_tree
 
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
@@ -130,6 +131,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """Where sums went round: the places of its contributors among the members of the round, in that order."""
     masses: tuple[float, ...] | UnsetType = UNSET
     """The mass of each member of the round after it, where they weigh by that; unset: 1."""
+    trees: Trees = ()
+    """Where sums went up trees: those, over the members of the round."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -397,12 +400,13 @@ def commitment(
     circles: tuple[str, ...] = (),
     ring: Iterable[bytes] = (),
     masses: tuple[float, ...] = (),
+    trees: Trees = (),
 ) -> RoundCommitted:
     """Return the record by which an open round ends well."""
     order = tuple(open_.members.index(peer) for peer in ring)
     who = _marked(frozenset(contributors), open_.members)
     uneven = masses if any(mass != 1.0 for mass in masses) else UNSET
-    return RoundCommitted(open_.key, who, result, circles, order, uneven)
+    return RoundCommitted(open_.key, who, result, circles, order, uneven, trees)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -480,6 +484,8 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     passed_on = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)
     whole = len(committed.ring) == len(passed_on) and passed_on == contributors
     _must(not committed.ring or whole, "sums went round among others than its contributors")
+    inside = [peer in in_ for peer in open_.members]
+    _must(all(is_tree(tree, inside) for tree in committed.trees), "sums went up what is no tree of its contributors")
     closed = ClosedRound(
         committed.key,
         contributors,

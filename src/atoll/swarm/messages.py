@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from atoll.swarm.log import Entry, Key
 from atoll.swarm.shares import Shard, owners_of
+from atoll.swarm.tree import Trees
 
 SET_BYTES = 16
 TRIP_BYTES = 8
@@ -82,9 +83,9 @@ def whole_id(groups: Sequence[bytes]) -> bytes:
     return groups[0] if len(groups) == 1 else blake3(b"".join(groups)).digest(length=SET_BYTES)
 
 
-def ring_id(members: Sequence[bytes]) -> bytes:
-    """Return a short name for what a ring makes of its members' sets: in another order it comes to other bits."""
-    return blake3(b"ring" + b"".join(members)).digest(length=SET_BYTES)
+def sum_id(below: Iterable[bytes], own: Contribution) -> bytes:
+    """Return a short name for a sum that is carried on: of others by their names, in order, and then one's own."""
+    return blake3(b"".join((*below, set_id([own])))).digest(length=SET_BYTES)
 
 
 class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
@@ -104,6 +105,13 @@ class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     """Everybody who owns gets all contributions and reduces them for itself."""
     ring: bool = False
     """Sums go round among those who own, in the order of the shards, once it is settled on all of them."""
+    trees: Trees = ()
+    """Likewise sums go up these trees, all of which are of those who own."""
+
+    @property
+    def carried(self) -> bool:
+        """Return whether sums are carried from member to member."""
+        return self.ring or bool(self.trees)
 
     @property
     def owners(self) -> tuple[bytes, ...]:
@@ -129,6 +137,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """My contribution is ready and was late for the last round: I do nothing before it is in one."""
     trips_ms: tuple[tuple[bytes, int], ...] = ()
     """Round trips to peers that I have a link to, by the beginnings of their names, where it matters."""
+    rates_bytes_s: tuple[tuple[bytes, int], ...] = ()
+    """What links to peers carry, as I measured it when I last sent them something, named and asked for likewise."""
 
 
 def trip_name(peer: bytes) -> bytes:

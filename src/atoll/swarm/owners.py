@@ -153,7 +153,7 @@ def _everything(broker: Broker, owners: Sequence[bytes]) -> Shards:
 
 def alone(broker: Broker, round_: Round) -> Shards:
     """Return shards with which the broker does everything: whoever is here reaches it."""
-    groups = 1 if round_.gather or round_.ring else 1 + max(shard.group for shard in round_.shards)
+    groups = 1 if round_.gather or round_.carried else 1 + max(shard.group for shard in round_.shards)
     return tuple(Shard(broker.me, 0, broker.bulk.chunks, group) for group in range(groups))
 
 

@@ -7,7 +7,7 @@
 Whatever goes wrong before the commit is mended by a new plan with a larger attempt. Contributions are kept by
 their makers until commit, so owners can be replaced at any time, in the end by the broker itself, which
 everybody can reach. Whoever takes over gets only what was the dead owner's; everything else stays where it is.
-Where sums go round in a ring it is another ring instead, of who is left (`ring`).
+Where sums are carried from member to member they go other ways instead, among who is left (`ways`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import Ring
+from atoll.spec.recipe import Carried
 from atoll.swarm.circles import circles_of, passed_on
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.patience import BUSY_S, STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
-from atoll.swarm.ring import around, carriers_of
 from atoll.swarm.shares import Shard, Shards
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
+from atoll.swarm.ways import around, carriers_of, changed
 
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
@@ -41,9 +41,10 @@ COURTESY = 0.5
 def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
     """Begin to plan an announced round: members own what their lines can carry, or what an earlier broker gave them."""
     notes: list[Action] = []
-    if isinstance(broker.whom.route, Ring):
+    if isinstance(broker.whom.route, Carried):
         everything = (Shard(broker.me, 0, broker.bulk.chunks),)
         round_ = around(broker, _round(broker, announced, everything, now_s, gather=False), now_s)
+        notes = changed(broker, round_)
     else:
         shards = _kept(broker, announced)
         if shards is None:
@@ -125,6 +126,7 @@ def plan_of(broker: Broker, round_: Round) -> Plan:
         round_.absent,
         gather=round_.gather,
         ring=round_.ring,
+        trees=round_.trees,
     )
 
 
@@ -153,10 +155,10 @@ def advance(
             if culprit not in round_.announced.members or culprit in round_.spoiled or peer not in round_.owners:
                 return broker, []
             round_ = replace(round_, spoiled=(*round_.spoiled, culprit))
-            round_ = around(broker, round_, now_s) if round_.ring else round_
+            round_ = around(broker, round_, now_s) if round_.carried else round_
             return replan(broker, round_, round_.shards, f"contribution of {short(culprit)} refused: {why}", now_s)
         case Stuck(owner=owner, never=never):
-            if owner in round_.owners and (round_.settled is None or round_.ring):
+            if owner in round_.owners and (round_.settled is None or round_.carried):
                 return _shun(broker, round_, owner, peer, now_s, never=never)
     return replace(broker, round=round_), []
 
@@ -166,7 +168,7 @@ def _shun(
 ) -> tuple[Broker, list[Action]]:
     """Give the shards of an owner that a member cannot reach to others; of a link that never worked keep a note."""
     broker, notes = doubt(broker, owner, by, round_.key.version, never=never)
-    if round_.ring:
+    if round_.carried:
         round_ = around(broker, replace(round_, parted=(*round_.parted, (by, owner))), now_s)
         shards = round_.shards
     else:
@@ -190,12 +192,12 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
     if not leaving and not _enough_possible(broker, round_, now_s):
         return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
-    if round_.ring:
+    if round_.carried:
         came = [p for p in carriers_of(broker, round_, now_s) if p not in round_.owners and round_.settled is None]
         if dead or came:
             round_ = around(broker, round_, now_s)
             why = f"{short(dead[0])} is gone" if dead else f"{short(came[0])} is back"
-            return replan(broker, round_, round_.shards, f"another ring: {why}", now_s)
+            return replan(broker, round_, round_.shards, f"sums go another way: {why}", now_s)
     elif dead:
         return replan(broker, round_, without(broker, round_, dead), f"owner {short(dead[0])} is gone", now_s)
     if round_.settled is None:
@@ -204,10 +206,12 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         return broker, []
     limit_s, why = stall(broker, round_)
     if now_s - round_.moved_s > limit_s:
-        if round_.ring and round_.attempt == round_.first_attempt:  # what it has made stays, and it has twice the time
+        if (
+            round_.carried and round_.attempt == round_.first_attempt
+        ):  # what it has made stays, and it has twice the time
             round_ = around(broker, round_, now_s)
         else:
-            round_ = replace(round_, ring=False, shards=alone(broker, round_))
+            round_ = replace(round_, ring=False, trees=(), shards=alone(broker, round_))
         return replan(broker, round_, round_.shards, f"nothing moved for {limit_s:.0f} s: {why}", now_s)
     return replace(broker, round=replace(round_, patient_until_s=round_.moved_s + limit_s)), []
 
@@ -236,7 +240,8 @@ def _commit(
         commit = Write(commitment(round_.announced, contributors, whole, roots, masses=masses))
         return replace(broker, pending=True), [commit]
     ring = round_.owners if round_.ring else ()
-    commit = Write(commitment(round_.announced, contributors, roots[0], ring=ring))
+    broker = replace(broker, trees=(round_.announced.members, round_.trees))
+    commit = Write(commitment(round_.announced, contributors, roots[0], ring=ring, trees=round_.trees))
     return replace(broker, pending=True), [*_differing(round_, roots[0]), commit]
 
 
@@ -271,7 +276,7 @@ def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
 
 
 def _layout(round_: Round) -> Layout:
-    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles, round_.ring)
+    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles, round_.ring, round_.trees)
 
 
 def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
@@ -331,10 +336,10 @@ def _held(broker: Broker, round_: Round, root: str, takers: tuple[bytes, ...]) -
 def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) -> tuple[Broker, list[Action]]:
     """Fix the contributors: everybody who can still come has, or patience ran out.
 
-    Who contributed to an earlier attempt is waited for a little longer: it only has to send again. A ring is settled on
-    exactly those who are in it.
+    Who contributed to an earlier attempt is waited for a little longer: it only has to send again. Where sums are
+    carried it is settled on exactly those who carry them.
     """
-    among = [p for p in round_.announced.members if not round_.ring or p in round_.owners]
+    among = [p for p in round_.announced.members if not round_.carried or p in round_.owners]
     lacking = [p for p in among if p not in round_.serials and p not in round_.spoiled]
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
@@ -353,10 +358,12 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         round_ = replace(round_, absent=absent)
         broker = replace(broker, round=round_)
         return broker, [*wake, *tell_plan(broker, round_, round_.owners)]
-    if round_.ring and len(in_) < len(round_.owners):
+    if round_.carried and len(in_) < len(round_.owners):
         out = [p for p in round_.owners if p not in in_]
         round_ = around(broker, replace(round_, late=(*round_.late, *out)), now_s)
-        return replan(broker, round_, round_.shards, f"a ring without {', '.join(map(short, out))}: {why}", now_s)
+        return replan(
+            broker, round_, round_.shards, f"sums go their way without {', '.join(map(short, out))}: {why}", now_s
+        )
     settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
@@ -379,8 +386,8 @@ def _waits(broker: Broker, peer: bytes) -> bool:
 def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:
     """Return why those who have not contributed need not be waited for any longer; empty: they are."""
     waited_s = now_s - round_.began_s
-    if round_.ring and round_.settled_s and all(p in round_.took_s for p in missing):
-        said = f"who was in a ring before says so again within {BUSY_S:.0f} s"
+    if round_.carried and round_.settled_s and all(p in round_.took_s for p in missing):
+        said = f"who had contributed before says so again within {BUSY_S:.0f} s"
         return said if now_s - round_.moved_s > BUSY_S else ""
     if waited_s < patience_s_min(broker, round_):
         return ""

@@ -16,6 +16,7 @@ from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
+from atoll.swarm.tree import Trees
 
 REUNION_S = 15.0
 """After a restart, how long known members may take to come back before the run goes on without them."""
@@ -156,6 +157,8 @@ class Round(Struct, frozen=True, kw_only=True):
     gather: bool = False
     ring: bool = False
     """Sums go round among the owners; where they can not, the broker owns everything."""
+    trees: Trees = ()
+    """Likewise they go up these trees."""
     circles: tuple[Circle, ...] = ()
     """Who exchanges with whom; none: all with all."""
     settled: tuple[Contribution, ...] | None = None
@@ -178,9 +181,14 @@ class Round(Struct, frozen=True, kw_only=True):
     absent: tuple[bytes, ...] = ()
     """Members whose contribution is not hoped for: away, or refused."""
     late: tuple[bytes, ...] = ()
-    """Members that the ring no longer waits for."""
+    """Members that are no longer waited for where sums are carried."""
     parted: tuple[tuple[bytes, bytes], ...] = ()
     """Members that could not pass anything on to another, and to whom."""
+
+    @property
+    def carried(self) -> bool:
+        """Return whether sums are carried from member to member."""
+        return self.ring or bool(self.trees)
 
     @property
     def owners(self) -> tuple[bytes, ...]:
@@ -234,6 +242,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Who says that the organiser wants what changed: not looked at yet."""
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
+    trees: tuple[tuple[bytes, ...], Trees] = ((), ())
+    """The trees of the last round that was committed, and the members that they are over."""
     quotas: dict[bytes, int] = {}
     """Samples of each member since the quotas last changed."""
     pace: Pace = Pace()

@@ -41,11 +41,13 @@ from atoll.spec.recipe import (
     Quorum,
     Rda,
     Ring,
+    Rings,
     Seconds,
     Sgd,
     SignSgd,
     Sparse,
     TargetBatch,
+    Trees,
     Trimmed,
     Work,
 )
@@ -127,7 +129,15 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             case Butterfly(group=group):
                 yield within((*path, "route", "group"), group, 2, GROUP_MAX)
             case Ring():
-                yield from _ring_rules(path, channel)
+                yield from _carried_rules(path, channel)
+            case Trees(roots=roots, gain=gain):
+                yield within((*path, "route", "roots"), roots, 1, GROUP_MAX)
+                yield from _gain_rules(path, gain)
+                yield from _carried_rules(path, channel)
+            case Rings(clusters=clusters, gain=gain):
+                yield within((*path, "route", "clusters"), clusters, 2, GROUP_MAX)
+                yield from _gain_rules(path, gain)
+                yield from _carried_rules(path, channel)
             case AllGather():
                 pass
         return
@@ -145,7 +155,11 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield from _circle_rules(path, channel)
 
 
-def _ring_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+def _gain_rules(path: KeyPath, gain: float) -> Iterator[Rule]:
+    yield 0 <= gain < 1, (*path, "route", "gain"), f"{gain} is out of range", "it must be at least 0 and below 1"
+
+
+def _carried_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """What can be added up a little at a time, and encoded again at every hop."""
     what, path = channel.what, (*path, "route")
     other = 'or choose { kind = "butterfly" }'
@@ -156,7 +170,7 @@ def _ring_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     said = "nobody has all contributions to look at, only a sum of some"
     yield mean, path, said, f'choose merge.combine {{ kind = "mean" }} without what.transform, {other}'
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
-    said = "a sum goes round when everybody is in"
+    said = "a sum is carried on when everybody is in"
     yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {other}'
     forgets = what.residual == what.owners == Forget()
     said = "what a hop leaves out of a sum is nobody's own, so nobody could feed it back"

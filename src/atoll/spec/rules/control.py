@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from atoll.spec.knobs import delay_max, turned
 from atoll.spec.recipe import (
     Auto,
+    Carried,
     Channel,
     Delay,
     Delta,
@@ -19,7 +20,6 @@ from atoll.spec.recipe import (
     Knobs,
     OneRound,
     Recipe,
-    Ring,
     Sgd,
     Sparse,
 )
@@ -43,9 +43,9 @@ def auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
     said = "a policy turns knobs between rounds, which nobody's work may outlast"
     yield full, (*at, "barrier"), said, 'choose barrier = { kind = "full" } and late = { kind = "discard" }'
     routes = [channel.whom.route, *(rung.route for rung in auto.ladder)]
-    said = "who is next to whom in a ring does not survive a change of the exchange"
+    said = "who passes sums on to whom does not survive a change of the exchange"
     hint = 'choose { kind = "butterfly" } or { kind = "all-gather" } there and on every rung'
-    yield not any(isinstance(route, Ring) for route in routes), (*at, "whom", "route"), said, hint
+    yield not any(isinstance(route, Carried) for route in routes), (*at, "whom", "route"), said, hint
     delta = isinstance(channel.what, Delta)
     yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
     said = "what an owner left out of one form of results does not fit another"

@@ -1,0 +1,55 @@
+"""Storms over runs whose sums go up trees, or round the rings of clusters: every promise holds all the same.
+
+The cases are those of `skies`, with the recipe changed: what the weather is does not depend on that.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll.sim.case import Case, play
+from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.recipe import All, Every, Fp16, Int8, Recipe, Rings, Trees
+from atoll.spec.run import canonical
+
+SEEDS = range(500, 560)
+QUICK = (501, 506)
+
+
+def recipes(seed: int) -> Recipe:
+    """Return the recipe that a seed is played with: a shipped one, or DiLoCo by these routes in fewer bits."""
+    match seed % 4:
+        case 0:
+            shipped = load_recipe("netstorm")
+            return replace(shipped, work=replace(shipped.work, batch=BATCH * STEPS))
+        case 1:
+            shipped = load_recipe("ravnest")
+            channel = replace(shipped.channel["outer"], when=Every(steps=STEPS), whom=All(route=Rings(clusters=2)))
+        case 2:
+            channel = replace(load_recipe("diloco").channel["outer"], when=Every(steps=STEPS))
+            what = replace(channel.what, codec=Int8())
+            channel = replace(channel, what=what, whom=All(route=Trees(roots=2, gain=0.0)))
+        case _:
+            channel = replace(load_recipe("diloco").channel["outer"], when=Every(steps=STEPS))
+            what = replace(channel.what, codec=Fp16())
+            channel = replace(channel, what=what, whom=All(route=Rings(clusters=3, gain=0.0)))
+    shipped = load_recipe("ravnest" if seed % 4 == 1 else "diloco")
+    return replace(shipped, work=replace(shipped.work, batch=BATCH), channel={"outer": channel})
+
+
+def case(seed: int) -> Case:
+    drawn = case_of(family_of(seed), seed)
+    return replace(drawn, run=replace(drawn.run, recipe=recipes(seed)))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+def test_a_storm_breaks_no_promise(seed: int) -> None:
+    assert play(case(seed)).broken == []
+
+
+def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
+    for seed in SEEDS:
+        run = case(seed).run
+        assert decode_run(canonical(run)) == run
