@@ -147,7 +147,7 @@ class Stint:
     carried: bool = False
     """Whether a round was committed without it: it goes on until it is done, for whichever round is open then."""
     start: Vector | None = None
-    """Where it started from, once the anchor has moved on from there."""
+    """Where it starts from, if the anchor may move on from there before; none: from our own weights, or the anchor."""
     own: Own | None = None
     """What it came to, where that may be late for one round and enter another."""
 
@@ -255,8 +255,8 @@ class Member:
     own: Own | None = None
     begun: Stint | None = None
     """Work that has touched our private state and is neither counted nor taken back yet."""
-    ahead: Stint | None = None
-    """Likewise, for the round after the open one."""
+    ahead: list[Stint] = field(default_factory=list)
+    """Likewise, for the rounds after the open one, in their order."""
     inner: int = 0
     """The newest version that our private state went with in this life."""
     downloads: Downloads = field(default_factory=Downloads)
@@ -344,7 +344,12 @@ class Member:
     @property
     def touched(self) -> Stint | None:
         """Return the work that our private state was touched by first, if it is neither counted nor taken back."""
-        return self.begun if self.begun is not None else self.ahead
+        return next(iter(self.stints), None)
+
+    @property
+    def stints(self) -> list[Stint]:
+        """Return all work that is neither counted nor taken back, in the order of its rounds."""
+        return [*([] if self.begun is None else [self.begun]), *self.ahead]
 
     @property
     def silence_s_max(self) -> float:
@@ -369,7 +374,7 @@ class Member:
     def _waits(self) -> bool:
         """Return whether we have nothing to do but to bring in a contribution that was late."""
         late = self.begun is not None and self.begun.carried and self.begun.own is not None
-        return late and (self.ahead is None or self.ahead.done >= len(self.ahead.steps))
+        return late and all(stint.done >= len(stint.steps) for stint in self.ahead)
 
     def _round_trips_ms(self) -> tuple[tuple[bytes, int], ...]:
         """Return how far it is to each peer of the roster that we have a link to."""

@@ -562,7 +562,7 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
         steps = channel_at(channels, announced.version).when.round_steps
         if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
             yield f"version {announced.version} is not of {steps} steps, as its knobs say"
-        if bool(announced.ahead) and isinstance(channel_at(channels, announced.version).overlap, Block):
+        if any(announced.ahead.values()) and isinstance(channel_at(channels, announced.version).overlap, Block):
             yield f"version {announced.version} lets members go on, where its knobs say to wait"
 
 

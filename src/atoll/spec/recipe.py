@@ -429,7 +429,13 @@ class OneRound(Axis, tag="one-round"):
     """Start with our own share of the newest contributions too, before those of the others come."""
 
 
-Overlap = Block | Delay | OneRound
+class RoundsLate(Axis, tag="rounds-late"):
+    """Go on for so many rounds while results are on their way: gradients are of the anchor of so many rounds before."""
+
+    rounds: int
+
+
+Overlap = Block | Delay | OneRound | RoundsLate
 
 
 class Full(Axis, tag="full"):
@@ -495,6 +501,17 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
         route = self.whom.route
         return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
+
+    @property
+    def ahead(self) -> int:
+        """Return for how many rounds after the open one members have leases, to go on with while it is exchanged."""
+        match self.overlap:
+            case Block():
+                return 0
+            case Delay() | OneRound():
+                return 1
+            case RoundsLate(rounds=rounds):
+                return rounds
 
     @property
     def kept(self) -> Codec:
