@@ -25,7 +25,7 @@ from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec import knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Auto, BySpeed, Channel, Codec, Feedback, Growing, Knobs, Params, Ring, TargetBatch
+from atoll.spec.recipe import BySpeed, Channel, Codec, Feedback, Growing, Knobs, Nobody, Params, Ring, TargetBatch
 from atoll.spec.run import Run
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import circle_of, circles_of
@@ -386,7 +386,7 @@ class Member:
         """Return whether anybody wants to know how fast we work."""
         recipe = self.run.recipe
         by_speed = isinstance(recipe.work.quota, BySpeed) or isinstance(self.channel.when, TargetBatch)
-        return by_speed or isinstance(recipe.control, Auto)
+        return by_speed or not isinstance(recipe.control, Nobody)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""
@@ -560,7 +560,7 @@ class Member:
     def rungs(self) -> tuple[Bulk, ...]:
         """Return what one contribution is on the wire on each rung that knobs may be turned to."""
         control = self.run.recipe.control
-        codecs = [rung.codec for rung in control.ladder] if isinstance(control, Auto) else []
+        codecs = [] if isinstance(control, Nobody) else [form.codec for form in control.ladder]
         return tuple(_bulk(codec, grid_of(self.engine.size, codec)) for codec in codecs)
 
     def layout(self, plan: Plan) -> Layout:

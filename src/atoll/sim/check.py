@@ -58,6 +58,7 @@ from atoll.spec.recipe import (
     Knobs,
     Lamb,
     Mean,
+    Nobody,
     Ring,
     Same,
     Shift,
@@ -555,7 +556,7 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
                     yield f"version {version}: {line.peer} turned knobs to what the log does not have"
             case _:
                 pass
-    if not isinstance(run.recipe.control, Auto) or not isinstance(run.recipe.work.quota, Same):
+    if isinstance(run.recipe.control, Nobody) or not isinstance(run.recipe.work.quota, Same):
         return
     channels = channels_of(run, entries)
     for announced in announcements(entries):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Auto, Carry, Circles, Ring
+from atoll.spec.recipe import GROUP_MAX, Carry, Circles, Nobody, Ring
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.circles import of_all
 from atoll.swarm.control import observe, turn
@@ -267,7 +267,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             closed = broker.history.last
             absent = set(before.open.members).difference(closed.contributors, closed.carried)
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
-            measures = isinstance(broker.run.recipe.control, Auto) and broker.announced
+            measures = not isinstance(broker.run.recipe.control, Nobody) and broker.announced
             over = broker.round if measures else None
             broker = replace(broker, round=None, missed=missed, closed=over, closed_s=now_s)
             broker = _unawaited(broker, closed.contributors)
