@@ -76,10 +76,12 @@ def ddp(
     start_with: int,
     schedule: Schedule | None = None,
     overlap: Overlap | None = None,
+    what: Grad | None = None,
 ) -> Run:
-    """Return a run that exchanges gradients every step."""
+    """Return a run that exchanges gradients every step; sparse ones are gathered by all."""
     merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
-    channel = Channel(when=Every(steps=1), what=Grad(), merge=merge, overlap=overlap or Block())
+    whom = All(route=AllGather() if what is not None and what.result is not None else Butterfly())
+    channel = Channel(when=Every(steps=1), what=what or Grad(), whom=whom, merge=merge, overlap=overlap or Block())
     return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
 
 

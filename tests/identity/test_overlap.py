@@ -8,7 +8,23 @@ import numpy as np
 import pytest
 
 from atoll.sim.faults import Crash, Pause
-from atoll.spec.recipe import AdamW, Assign, Blend, Delay, Inner, OneRound, Outer, Overlap, Sgd, Shift
+from atoll.spec.recipe import (
+    AdamW,
+    Assign,
+    Blend,
+    Delay,
+    Feedback,
+    Fp32,
+    Grad,
+    Inner,
+    OneRound,
+    Outer,
+    Overlap,
+    RoundsLate,
+    Sgd,
+    Shift,
+    TopK,
+)
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
 
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
@@ -112,6 +128,54 @@ def test_gradients_one_round_late_are_those_of_the_anchor_before_the_last() -> N
         _, gradient = engine.gradient([steps_over(round_ * both, 1)[0], steps_over(round_ * both + BATCH, 1)[0]])
         anchors.append(anchors[-1] - np.float32(lr) * gradient)
     assert apart(weights_of(trained(run, peers)), anchors[-1]) < SAME
+
+
+@pytest.mark.parametrize(
+    ("late", "what"),
+    [
+        (1, Grad()),
+        (3, Grad()),
+        (3, Grad(codec=TopK(keep=8, block=64), residual=Feedback(), result=Fp32())),
+    ],
+    ids=["one", "three", "three-compressed"],
+)
+def test_gradients_rounds_late_with_feedback_are_delayed_error_feedback_descent_by_hand(late: int, what: Grad) -> None:
+    """DD-EF-SGD: the mean of C(e + g) of gradients at the weights of so many steps before; e is what C leaves out."""
+    peers, rounds, lr = 2, 7, 0.3
+    run = ddp(outer=Sgd(lr=lr), rounds=rounds, start_with=peers, overlap=RoundsLate(rounds=late), what=what)
+    engine = engine_of(run)
+    weights = [engine.weights()]
+    left_out = [np.zeros_like(weights[0]) for _ in range(peers)]
+    for round_ in range(rounds):
+        engine.assign(weights[max(0, round_ - late)])
+        sent = []
+        for place in range(peers):
+            _, gradient = engine.gradient([steps_over((round_ * peers + place) * BATCH, 1)[0]])
+            wanted = left_out[place] + gradient
+            sent.append(_kept(what, wanted))
+            left_out[place] = wanted - sent[-1]
+        weights.append(weights[-1] - np.float32(lr) * np.mean(sent, axis=0))
+    assert apart(weights_of(trained(run, peers)), weights[-1]) < SAME
+
+
+def _kept(what: Grad, values: np.ndarray) -> np.ndarray:
+    """Return the eight largest of every 64, where only those are sent."""
+    if what == Grad():
+        return values
+    kept = np.zeros_like(values)
+    for first in range(0, values.size, 64):
+        block = values[first : first + 64]
+        places = first + np.argsort(-np.abs(block), kind="stable")[: -(-8 * block.size // 64)]
+        kept[places] = values[places]
+    return kept
+
+
+def test_one_round_late_is_the_same_in_either_words() -> None:
+    runs = [
+        ddp(outer=Sgd(lr=0.3), rounds=4, start_with=2, overlap=overlap)
+        for overlap in (OneRound(eager=False), RoundsLate(rounds=1))
+    ]
+    assert digest_of(trained(runs[0], 2)) == digest_of(trained(runs[1], 2))
 
 
 @pytest.mark.parametrize("overlap", [OneRound(), Delay(steps=2, reconcile=Shift()), Delay(steps=1)])

@@ -52,6 +52,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "deco": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "decoupled": {"barrier": Full(), "late": Discard(), "when": Every(steps=2), "overlap": Block()},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},

@@ -185,7 +185,8 @@ def leases(history: History) -> list[tuple[Range, ...]]:
 def test_members_who_go_on_have_their_next_leases_with_the_announcement() -> None:
     history = ahead_told()
     assert history.open is not None
-    assert [history.open.ahead_of(peer) for peer in (A, B, C)] == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
+    apart = [((Range(12, 4),),), ((Range(16, 4),),), ((Range(20, 4),),)]
+    assert [history.open.ahead_of(peer) for peer in (A, B, C)] == apart
     assert history.fresh == 24
     later = ahead_told(FIRST_DONE, RoundAnnounced(Key("outer", 2), b"\x07", (4,), "base-1", 1, ahead=True))
     assert leases(later) == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
@@ -206,6 +207,28 @@ def test_a_lost_contribution_gives_its_lease_back_but_not_what_its_peer_goes_on_
     assert leases(history) == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
     assert history.open is not None
     assert history.open.ahead == (Range(4, 4), Range(24, 8)), "what came back is the first to go out again"
+
+
+def test_leases_for_several_rounds_come_one_by_one_and_fewer_of_them_towards_the_end() -> None:
+    def announced(version: int, ahead: int) -> RoundAnnounced:
+        return RoundAnnounced(Key("outer", version), b"\x07", (4,), f"base-{version - 1}", 1, ahead=ahead)
+
+    history = ahead_told(FIRST_DONE, announced(2, 3))
+    assert leases(history) == [(Range(12, 4),), (Range(16, 4),), (Range(20, 4),)]
+    assert history.open is not None
+    assert history.open.ahead_of(B) == ((Range(28, 4),), (Range(40, 4),), (Range(52, 4),))
+    third = (FIRST_DONE, announced(2, 3), RoundCommitted(Key("outer", 2), b"\x05", "result-2"))
+    history = ahead_told(*third, announced(3, 3))
+    assert leases(history) == [(Range(24, 4),), (Range(28, 4),), (Range(32, 4),)]
+    assert history.open is not None
+    assert history.open.ahead_of(B)[:2] == ((Range(40, 4),), (Range(52, 4),)), "though it missed a round"
+    assert history.open.ahead_of(A)[2] == (Range(16, 4),), "what came back is the first to go out again"
+    history = ahead_told(*third, announced(3, 1))
+    assert history.open is not None
+    assert history.open.ahead_of(B) == ((Range(40, 4),),)
+    assert history.returned == (Range(16, 4), Range(48, 12)), "what nobody comes to any more"
+    with pytest.raises(BadLog):
+        ahead_told(FIRST_DONE, announced(2, 65))
 
 
 def test_who_gets_another_quota_gives_back_what_it_went_on_with() -> None:
@@ -275,7 +298,7 @@ def test_who_works_on_keeps_what_is_set_apart_for_it_after_that() -> None:
     history = carried(second(ahead=True), ahead=True)
     assert history.open is not None
     assert leases(history) == [(Range(12, 4),), (Range(4, 4),), (Range(20, 4),)]
-    assert [history.open.ahead_of(p) for p in (A, B, C)] == [(Range(24, 4),), (Range(16, 4),), (Range(28, 4),)]
+    assert [history.open.ahead_of(p) for p in (A, B, C)] == [((Range(24, 4),),), ((Range(16, 4),),), ((Range(28, 4),),)]
     last = carried(second(), ahead=True)
     assert last.returned == (Range(16, 4),), "after the last round nobody goes on"
 

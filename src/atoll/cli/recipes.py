@@ -19,7 +19,7 @@ from atoll.units import say_bytes, say_count, say_table, say_time
 
 if TYPE_CHECKING:
     from atoll.plan.traffic import Line, Traffic
-    from atoll.spec.recipe import Recipe
+    from atoll.spec.recipe import Form, Recipe
 
 VOCABULARY = 1024
 """Of a named size, unless its parameters are counted out: that of the embedded corpus's tokenizer."""
@@ -140,20 +140,32 @@ def explain(name: str, recipe: Recipe) -> list[str]:
 
 def _control_lines(recipe: Recipe) -> list[str]:
     """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
-    from atoll.spec.recipe import Auto
+    from atoll.spec.recipe import Auto, Hide, Nobody
+
+    match recipe.control:
+        case Nobody():
+            return []
+        case Auto() as auto:
+            limit = f"from {auto.least} steps on, so that exchanges take at most {100 * auto.share:g} % of the time"
+            rates = ", ".join(f"{lr} from {count} on" for count, lr in auto.outer_lr)
+            more = [f"  {'outer lr':<18}by number of members: {rates}"] if rates else []
+        case Hide() as hide:
+            limit = f"after {hide.every} rounds, so that exchanges hide behind work: perhaps with results a round late"
+            more = []
+    rungs = [f"  rung {number:<13}{_form(form)}" for number, form in enumerate(recipe.control.ladder)]
+    return ["", f"knobs are turned while it runs, {limit}", *rungs, *more]
+
+
+def _form(form: Form) -> str:
+    """Return a form of the exchange as text, and how rare and how late it may be."""
+    from atoll.spec.recipe import Delay, Rung
     from atoll.spec.say import say
 
-    auto = recipe.control
-    if not isinstance(auto, Auto):
-        return []
-    limit = f"from {auto.least} steps on, so that exchanges take at most {100 * auto.share:g} % of the time"
-    lines = ["", f"knobs are turned while it runs, {limit}"]
-    for number, rung in enumerate(auto.ladder):
-        form = f"{say(rung.codec)} by {say(rung.route)}, up to {rung.steps} steps"
-        late = getattr(rung.overlap, "steps", 0)
-        lines.append(f"  rung {number:<13}{form}{f', results up to {late} steps late' if late else ''}")
-    rates = ", ".join(f"{lr} from {count} on" for count, lr in auto.outer_lr)
-    return lines + ([f"  {'outer lr':<18}by number of members: {rates}"] if rates else [])
+    said = f"{say(form.codec)} by {say(form.route)}"
+    if not isinstance(form, Rung):
+        return said
+    late = f", results up to {form.overlap.steps} steps late" if isinstance(form.overlap, Delay) else ""
+    return f"{said}, up to {form.steps} steps{late}"
 
 
 def _said(choice: Any) -> str:

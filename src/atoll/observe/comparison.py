@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import All, Auto, Block, Control, Every, Fp32, Grad, Recipe
+from atoll.spec.recipe import All, Auto, Block, Control, Every, Fp32, Grad, Hide, Nobody, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.variant import SOLO
@@ -247,10 +247,15 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
 
 def _control(control: Control) -> str:
     """Return who turns knobs, and how far: everything above is where a run begins then."""
-    if not isinstance(control, Auto):
-        return "nobody"
-    rungs = ", ".join(f"{kind(rung.codec)} up to {rung.steps} steps" for rung in control.ladder)
-    return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
+    match control:
+        case Nobody():
+            return "nobody"
+        case Auto():
+            rungs = ", ".join(f"{kind(rung.codec)} up to {rung.steps} steps" for rung in control.ladder)
+            return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
+        case Hide():
+            forms = ", ".join(say(form.codec) for form in control.ladder)
+            return f"the broker, so that exchanges hide behind work, results up to a round late: {forms}"
 
 
 def say_loss(loss: float | None) -> str:

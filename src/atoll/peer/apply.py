@@ -22,7 +22,7 @@ from atoll.peer.private import goes_on
 from atoll.peer.results import Result
 from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
 from atoll.peer.train import factor_of
-from atoll.spec.recipe import Auto, Channel, Growing, Params
+from atoll.spec.recipe import Channel, Growing, Nobody, Params
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded
 from atoll.sync.frequencies import Frequencies
@@ -211,7 +211,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 def _time_exchange(member: Member, committed: ClosedRound) -> None:
     """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
     ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
-    asked = ours and isinstance(member.run.recipe.control, Auto)
+    asked = ours and not isinstance(member.run.recipe.control, Nobody)
     member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
 
 

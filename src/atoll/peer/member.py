@@ -26,7 +26,6 @@ from atoll.peer.store import Store
 from atoll.spec import knobs
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import (
-    Auto,
     BySpeed,
     Carried,
     Channel,
@@ -34,6 +33,7 @@ from atoll.spec.recipe import (
     Feedback,
     Growing,
     Knobs,
+    Nobody,
     Params,
     Rings,
     TargetBatch,
@@ -160,7 +160,7 @@ class Stint:
     carried: bool = False
     """Whether a round was committed without it: it goes on until it is done, for whichever round is open then."""
     start: Vector | None = None
-    """Where it started from, once the anchor has moved on from there."""
+    """Where it starts from, if the anchor may move on from there before; none: from our own weights, or the anchor."""
     own: Own | None = None
     """What it came to, where that may be late for one round and enter another."""
 
@@ -268,8 +268,8 @@ class Member:
     own: Own | None = None
     begun: Stint | None = None
     """Work that has touched our private state and is neither counted nor taken back yet."""
-    ahead: Stint | None = None
-    """Likewise, for the round after the open one."""
+    ahead: list[Stint] = field(default_factory=list)
+    """Likewise, for the rounds after the open one, in their order."""
     inner: int = 0
     """The newest version that our private state went with in this life."""
     downloads: Downloads = field(default_factory=Downloads)
@@ -358,7 +358,12 @@ class Member:
     @property
     def touched(self) -> Stint | None:
         """Return the work that our private state was touched by first, if it is neither counted nor taken back."""
-        return self.begun if self.begun is not None else self.ahead
+        return next(iter(self.stints), None)
+
+    @property
+    def stints(self) -> list[Stint]:
+        """Return all work that is neither counted nor taken back, in the order of its rounds."""
+        return [*([] if self.begun is None else [self.begun]), *self.ahead]
 
     @property
     def silence_s_max(self) -> float:
@@ -384,7 +389,7 @@ class Member:
     def _waits(self) -> bool:
         """Return whether we have nothing to do but to bring in a contribution that was late."""
         late = self.begun is not None and self.begun.carried and self.begun.own is not None
-        return late and (self.ahead is None or self.ahead.done >= len(self.ahead.steps))
+        return late and all(stint.done >= len(stint.steps) for stint in self.ahead)
 
     def _round_trips_ms(self) -> tuple[tuple[bytes, int], ...]:
         """Return how far it is to each peer of the roster that we have a link to."""
@@ -401,7 +406,7 @@ class Member:
         """Return whether anybody wants to know how fast we work."""
         recipe = self.run.recipe
         by_speed = isinstance(recipe.work.quota, BySpeed) or isinstance(self.channel.when, TargetBatch)
-        return by_speed or isinstance(recipe.control, Auto)
+        return by_speed or not isinstance(recipe.control, Nobody)
 
     def check(self, entries: tuple[Entry, ...]) -> None:
         """Raise `BadLog` for entries, told by a broker, that cannot follow on what we know."""
@@ -586,7 +591,7 @@ class Member:
     def rungs(self) -> tuple[Bulk, ...]:
         """Return what one contribution is on the wire on each rung that knobs may be turned to."""
         control = self.run.recipe.control
-        codecs = [rung.codec for rung in control.ladder] if isinstance(control, Auto) else []
+        codecs = [] if isinstance(control, Nobody) else [form.codec for form in control.ladder]
         return tuple(_bulk(codec, grid_of(self.engine.size, codec)) for codec in codecs)
 
     def layout(self, plan: Plan) -> Layout:

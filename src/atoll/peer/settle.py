@@ -37,7 +37,7 @@ async def keep_private(member: Member, version: int) -> None:
 async def take_back(member: Member, why: str) -> None:
     """Put our private state where it was before work that does not count; nothing to do where none was begun."""
     begun = member.touched
-    member.begun = member.ahead = None
+    member.begun, member.ahead = None, []
     if begun is None:
         return
     if not leaves_a_trace(member):
@@ -73,7 +73,7 @@ async def recall(box: Box, store: Store, private: Private, version: int) -> None
 async def settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
-    begun = next((s for s in (member.begun, member.ahead) if s is not None and s.key == committed.key), None)
+    begun = next((stint for stint in member.stints if stint.key == committed.key), None)
     finished = member.own is not None and member.own.key == committed.key
     member.own = None
     if begun is not None and member.me in committed.carried:
@@ -90,7 +90,7 @@ async def settle(member: Member, committed: ClosedRound) -> None:
     elif begun is not None and finished:
         member.begun = None
     elif version > member.inner and await store.has_private(version):  # we did this work before a crash
-        member.begun = member.ahead = None
+        member.begun, member.ahead = None, []
         await recall(member.box, store, member.private, version)
     else:
         await take_back(member, "it counts as done before a crash, of which nothing was kept")
@@ -109,10 +109,10 @@ async def _carry(member: Member, stint: Stint) -> None:
         if not stint.reconciled:
             await reconcile(member, stint)
         working: Stint | None = stint
-        member.begun, member.ahead = None, stint
+        member.begun, member.ahead = None, [stint]
     else:
         await store.move_private(version, version + 1)
-        working = member.ahead
+        working = next(iter(member.ahead), None)
         if working is not None:
             working.key, working.base = next_key(member, working.key), version + 1
     await take_in_missed(member, version, under_way=working is not None and working.started)

@@ -17,7 +17,20 @@ from atoll import journal as events
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
-from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Quorum, Shift
+from atoll.spec.recipe import (
+    Blend,
+    Block,
+    Channel,
+    Delay,
+    Delta,
+    Fragments,
+    Grad,
+    OneRound,
+    Params,
+    Quorum,
+    RoundsLate,
+    Shift,
+)
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
@@ -87,7 +100,7 @@ def free_steps(member: Member, stint: Stint) -> int:
             return 0
         case Delay(steps=steps):
             return min(steps, len(stint.steps))
-        case OneRound():
+        case OneRound() | RoundsLate():
             return len(stint.steps)
 
 
@@ -124,9 +137,10 @@ async def _start(member: Member, stint: Stint) -> None:
     if stint.started:
         return
     private = member.private
-    if private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
+    if stint.start is None and private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(member.anchor.weights.copy)
     start = member.anchor.weights if private.local is None else private.local
+    start = start if stint.start is None else stint.start
     await member.job(lambda: member.engine.assign(start))
     stint.started = True
 
@@ -219,7 +233,7 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
             return reconcile
         case Block():
             return Blend() if isinstance(channel.when, Fragments) else None
-        case OneRound():
+        case OneRound() | RoundsLate():
             return None
 
 

@@ -36,6 +36,7 @@ from atoll.spec.recipe import (
     Feedback,
     Forget,
     OneRound,
+    RoundsLate,
     Significance,
     Threshold,
 )
@@ -106,8 +107,8 @@ async def _take_part(member: Member, announced: OpenRound) -> None:
 
 async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
     """Wait until something is true; go on with what is ours of the next round, as far as that goes without it."""
-    if member.ahead is not None:
-        await train(member, member.ahead, free_steps(member, member.ahead), lambda: not claim())
+    for stint in list(member.ahead):
+        await train(member, stint, free_steps(member, stint), lambda: not claim())
     await member.changes.until(claim)
 
 
@@ -142,8 +143,23 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and member.own is own:
-        member.ahead = stint_of(member, next_key(member, announced.key), announced.ahead_of(member.me))
-        member.ahead.base = announced.key.version
+        await _look_ahead(member, announced)
+
+
+async def _look_ahead(member: Member, announced: OpenRound) -> None:
+    """Take the leases to go on with: what was begun of them stays, if it is still ours."""
+    several = isinstance(member.channel_of(announced.key.version).overlap, RoundsLate)
+    start = await member.job(member.anchor.weights.copy) if several else None
+    begun, member.ahead, key = member.ahead, [], announced.key
+    for place, own in enumerate(announced.ahead_of(member.me)):
+        key = next_key(member, key)
+        stint = begun[place] if place < len(begun) else None
+        if stint is None or (stint.key, stint.lease) != (key, own):
+            del begun[place:]
+            stint = stint_of(member, key, own)
+            stint.start = start
+        stint.base = key.version - 1
+        member.ahead.append(stint)
 
 
 async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
@@ -154,7 +170,7 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
         grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
         while len(chunks) < grid.chunks:
             chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
-    if not await member.store.has_private(announced.key.version) and member.ahead is None:
+    if not await member.store.has_private(announced.key.version) and not member.ahead:
         await keep_private(member, announced.key.version)
     member.own = stint.own = Own(announced.key, serial, chunks)
     member.changes.notify()
@@ -231,6 +247,8 @@ async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, mem
     match channel.overlap:
         case Block() | Delay():
             private.local = await member.job(engine.weights)
+        case RoundsLate():
+            pass  # each gradient is of an anchor of its own
         case OneRound():
             private.local = await member.job(led, vectors=1 if private.lead is None else 8)
 
@@ -253,7 +271,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
         if leaves_a_trace(member) and not await member.store.has_private(stint.base):
             await keep_private(member, stint.base)
     elif member.begun is None:
-        member.ahead = None
+        member.ahead = member.ahead[1:]
     member.begun = stint
     if leaves_a_trace(member):
         await member.store.keep_only_private(stint.base)
@@ -267,7 +285,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
 def _under_way(member: Member) -> Stint | None:
     """Return the work that can go on in the next round: what was begun ahead of it, or carried into it."""
     if member.begun is None:
-        return member.ahead
+        return next(iter(member.ahead), None)
     return member.begun if member.begun.carried else None
 
 
@@ -299,8 +317,7 @@ async def evaluate(member: Member, samples: int) -> None:
     """Journal the anchor's held-out loss."""
     engine = member.engine
     samples = min(samples, engine.held_out())
-    stints = (stint for stint in (member.begun, member.ahead) if stint is not None)
-    under_way = any(stint.started and stint.own is None for stint in stints)
+    under_way = any(stint.started and stint.own is None for stint in member.stints)
     weights = await member.job(engine.weights) if under_way else None
     await member.job(lambda: engine.assign(member.anchor.weights))
     loss, tokens = 0.0, 0

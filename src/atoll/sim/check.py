@@ -60,6 +60,7 @@ from atoll.spec.recipe import (
     Knobs,
     Lamb,
     Mean,
+    Nobody,
     Same,
     Shift,
     Trimmed,
@@ -559,14 +560,14 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
                     yield f"version {version}: {line.peer} turned knobs to what the log does not have"
             case _:
                 pass
-    if not isinstance(run.recipe.control, Auto) or not isinstance(run.recipe.work.quota, Same):
+    if isinstance(run.recipe.control, Nobody) or not isinstance(run.recipe.work.quota, Same):
         return
     channels = channels_of(run, entries)
     for announced in announcements(entries):
         steps = channel_at(channels, announced.version).when.round_steps
         if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
             yield f"version {announced.version} is not of {steps} steps, as its knobs say"
-        if bool(announced.ahead) and isinstance(channel_at(channels, announced.version).overlap, Block):
+        if any(announced.ahead.values()) and isinstance(channel_at(channels, announced.version).overlap, Block):
             yield f"version {announced.version} lets members go on, where its knobs say to wait"
 
 

@@ -24,7 +24,7 @@ class Announced(NamedTuple):
     base: str
     """Digest of the anchor that it starts from."""
     ahead: dict[bytes, list[int]]
-    """The positions that each member goes on with while the round is exchanged."""
+    """The positions that each member goes on with while the round is exchanged, as many again for each round."""
     carry: bool
     """Whether who has not contributed keeps both."""
     since: dict[bytes, int]
@@ -95,10 +95,11 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 lost = [peer for peer, had in kept.items() if each.get(peer) != len(had.lease)]
                 pool.put_back(p for peer in lost for p in kept.pop(peer).all)
                 leases = {peer: kept[peer].lease if peer in kept else pool.take(quota) for peer, quota in each.items()}
-                had_ahead = {peer: had.ahead for peer, had in kept.items() if had.ahead}
-                if not ahead:
-                    pool.put_back(p for lease in had_ahead.values() for p in lease)
-                more = {peer: had_ahead.get(peer) or pool.take(quota) for peer, quota in each.items()} if ahead else {}
+                more = {peer: kept[peer].ahead[: ahead * each[peer]] if peer in kept else [] for peer in members}
+                pool.put_back(p for peer, had in kept.items() for p in had.ahead[ahead * each[peer] :])
+                for count in range(1, ahead + 1):
+                    lacking = [peer for peer in members if len(more[peer]) < count * each[peer]]
+                    more |= {peer: [*more[peer], *pool.take(each[peer])] for peer in lacking}
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
                 announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
@@ -136,7 +137,11 @@ class _Kept(NamedTuple):
 
 def _kept(last: Announced, contributors: Sequence[bytes]) -> dict[bytes, _Kept]:
     """Return what each member of a round that was committed takes on with it."""
-    found = {peer: _Kept(lease, [], last.version + 1) for peer, lease in last.ahead.items()}
+    found = {}
+    for peer, positions in last.ahead.items():
+        if positions:
+            quota = len(last.leases[peer])
+            found[peer] = _Kept(positions[:quota], positions[quota:], last.version + 1)
     if last.carry:
         missing = (peer for peer in last.members if peer not in contributors)
         found |= {peer: _Kept(last.leases[peer], last.ahead.get(peer, []), last.since[peer]) for peer in missing}

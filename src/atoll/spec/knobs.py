@@ -9,7 +9,25 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from atoll.spec.recipe import Auto, Block, Channel, Delay, Every, Knobs, Recipe, Rung, Sgd
+from atoll.spec.recipe import (
+    Auto,
+    Block,
+    Channel,
+    Codec,
+    Delay,
+    Every,
+    Form,
+    Hide,
+    Knobs,
+    Merge,
+    Nobody,
+    OneRound,
+    Overlap,
+    Recipe,
+    Rung,
+    Sgd,
+    TopK,
+)
 
 
 def turned(recipe: Recipe, knobs: Knobs | None) -> Channel:
@@ -17,20 +35,32 @@ def turned(recipe: Recipe, knobs: Knobs | None) -> Channel:
     (channel,) = recipe.channel.values()
     if knobs is None:
         return channel
-    assert isinstance(recipe.control, Auto), "only a policy turns knobs"
-    rung, merge = recipe.control.ladder[knobs.rung], channel.merge
-    if knobs.lr:
-        assert isinstance(merge.outer, Sgd), "a table of rates is for an optimizer that has one"
-        merge = replace(merge, outer=replace(merge.outer, lr=knobs.lr))
-    late = isinstance(rung.overlap, Delay) and knobs.delay > 0
+    assert not isinstance(recipe.control, Nobody), "only a policy turns knobs"
+    form = recipe.control.ladder[knobs.rung]
     return replace(
         channel,
         when=Every(steps=knobs.steps),
-        what=replace(channel.what, codec=rung.codec, result=rung.result),
-        whom=replace(channel.whom, route=rung.route),
-        merge=merge,
-        overlap=replace(rung.overlap, steps=knobs.delay) if late else Block(),
+        what=replace(channel.what, codec=form.codec, result=form.result),
+        whom=replace(channel.whom, route=form.route),
+        merge=_at_rate(channel.merge, knobs.lr),
+        overlap=_late(form, knobs.delay),
     )
+
+
+def _at_rate(merge: Merge, lr: float) -> Merge:
+    if not lr:
+        return merge
+    assert isinstance(merge.outer, Sgd), "a table of rates is for an optimizer that has one"
+    return replace(merge, outer=replace(merge.outer, lr=lr))
+
+
+def _late(form: Form, delay: int) -> Overlap:
+    """Return what members do while a round is exchanged: where a form does not say, a delay is of whole rounds."""
+    if not delay:
+        return Block()
+    if not isinstance(form, Rung):
+        return OneRound(eager=False)
+    return replace(form.overlap, steps=delay) if isinstance(form.overlap, Delay) else Block()
 
 
 def delay_max(rung: Rung, steps: int) -> int:
@@ -38,13 +68,26 @@ def delay_max(rung: Rung, steps: int) -> int:
     return min(rung.overlap.steps, steps - 1) if isinstance(rung.overlap, Delay) else 0
 
 
+def part_sent(codec: Codec) -> float:
+    """Return which part of the values a form of the exchange sends."""
+    return codec.keep / codec.block if isinstance(codec, TopK) else 1.0
+
+
 def objection(recipe: Recipe, knobs: Knobs) -> str:
     """Return why no policy of this recipe could have turned the knobs to this; empty: it could."""
     control = recipe.control
-    if not isinstance(control, Auto):
+    if isinstance(control, Nobody):
         return "nobody turns knobs in this run"
     if not 0 <= knobs.rung < len(control.ladder):
         return f"there is no rung {knobs.rung} on a ladder of {len(control.ladder)}"
+    match control:
+        case Auto():
+            return _climbing_objection(control, knobs)
+        case Hide():
+            return _hiding_objection(recipe, knobs)
+
+
+def _climbing_objection(control: Auto, knobs: Knobs) -> str:
     rung = control.ladder[knobs.rung]
     if not control.least <= knobs.steps <= rung.steps:
         return f"{knobs.steps} steps are not between {control.least} and the {rung.steps} of rung {knobs.rung}"
@@ -52,4 +95,13 @@ def objection(recipe: Recipe, knobs: Knobs) -> str:
         return f"a delay of {knobs.delay} steps is more than rung {knobs.rung} and {knobs.steps} steps allow"
     if knobs.lr not in ([lr for _, lr in control.outer_lr] or [0.0]):
         return f"an outer rate of {knobs.lr} is not in the recipe's table"
+    return ""
+
+
+def _hiding_objection(recipe: Recipe, knobs: Knobs) -> str:
+    (channel,) = recipe.channel.values()
+    if knobs.steps != channel.when.round_steps or knobs.lr:
+        return f"{knobs.steps} steps at an outer rate of {knobs.lr} are not what the recipe has, and no knobs"
+    if knobs.delay not in (0, 1):
+        return f"results {knobs.delay} rounds late, where one round is exchanged at a time"
     return ""

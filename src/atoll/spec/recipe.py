@@ -457,7 +457,13 @@ class OneRound(Axis, tag="one-round"):
     """Start with our own share of the newest contributions too, before those of the others come."""
 
 
-Overlap = Block | Delay | OneRound
+class RoundsLate(Axis, tag="rounds-late"):
+    """Go on for so many rounds while results are on their way: gradients are of the anchor of so many rounds before."""
+
+    rounds: int
+
+
+Overlap = Block | Delay | OneRound | RoundsLate
 
 
 class Full(Axis, tag="full"):
@@ -523,6 +529,17 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
         route = self.whom.route
         return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
+
+    @property
+    def ahead(self) -> int:
+        """Return for how many rounds after the open one members have leases, to go on with while it is exchanged."""
+        match self.overlap:
+            case Block():
+                return 0
+            case Delay() | OneRound():
+                return 1
+            case RoundsLate(rounds=rounds):
+                return rounds
 
     @property
     def kept(self) -> Codec:
@@ -627,14 +644,19 @@ class Nobody(Axis, tag="none"):
     """Everything stays as the recipe has it."""
 
 
-class Rung(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A form that the exchange may take, and how rare and how late it may be in that form."""
+class Form(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A form that the exchange may take."""
 
     codec: Codec
-    steps: int
-    """Local steps between two exchanges at most."""
     result: Codec | None = None
     route: Route = Butterfly()
+
+
+class Rung(Form, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A form that the exchange may take, and how rare and how late it may be in that form."""
+
+    steps: int
+    """Local steps between two exchanges at most."""
     overlap: Block | Delay = Block()
     """Whether results may come late: then by so many steps at most, and no more than exchanges take."""
 
@@ -652,7 +674,26 @@ class Auto(Axis, tag="auto"):
     """From so many members on, the outer optimizer has this rate; empty: the one it is given."""
 
 
-Control = Nobody | Auto
+class Hide(Axis, tag="hide"):
+    """The broker does: it hides exchanges behind work, by how late results are and by how much is sent, together.
+
+    A run is taken to last as long as its rounds, and to need so many times more of them:
+
+        1 + penalty * (amplify ^ (rounds that results are late) / (part of the values that is sent) - 1)
+    """
+
+    ladder: tuple[Form, ...]
+    """From what sends everything to what is fewest bytes."""
+    penalty: float = 0.01
+    amplify: float = 2.0
+    """Lateness makes what is left out so much worse, with every round."""
+    every: int = 10
+    """Rounds that are measured before anything is decided."""
+
+
+Policy = Auto | Hide
+"""Who writes knobs, for a ladder of forms."""
+Control = Nobody | Policy
 
 
 class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -661,7 +702,7 @@ class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     rung: int
     steps: int
     delay: int = 0
-    """Steps that results come late by; 0: they are waited for."""
+    """Steps that results come late by, or rounds where a policy counts in those; 0: they are waited for."""
     lr: float = 0.0
     """Of the outer optimizer; 0: as the recipe has it."""
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Auto, Block, Carried, Carry, Channel, Circles
+from atoll.spec.recipe import GROUP_MAX, Carried, Carry, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.circles import of_all
 from atoll.swarm.control import observe, turn
@@ -267,7 +267,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             closed = broker.history.last
             absent = set(before.open.members).difference(closed.contributors, closed.carried)
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
-            measures = isinstance(broker.run.recipe.control, Auto) and broker.announced
+            measures = not isinstance(broker.run.recipe.control, Nobody) and broker.announced
             over = broker.round if measures else None
             broker = replace(broker, round=None, missed=missed, closed=over, closed_s=now_s)
             broker = _unawaited(broker, closed.contributors)
@@ -430,14 +430,15 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
-    ahead, carry = overlaps(broker.setting) and not last, isinstance(broker.setting.late, Carry)
+    ahead, carry = _ahead(broker, sum(quotas.values())), isinstance(broker.setting.late, Carry)
     broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry))
     return broker, [*notes, *actions]
 
 
-def overlaps(channel: Channel) -> bool:
-    """Return whether members go on working while a round is exchanged."""
-    return not isinstance(channel.overlap, Block)
+def _ahead(broker: Broker, samples: int) -> int:
+    """Return for how many rounds after the next one, of so many samples, members get leases too."""
+    rounds = range(1, broker.setting.ahead + 1)
+    return sum(not _budget_spent(broker, rounds=each, samples=each * samples) for each in rounds)
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:

@@ -9,10 +9,10 @@ round would be lost at each position of the knobs:
 At first all is taken for bytes but what comes after the commit: lines that lose packets carry much less than they
 could, so no rate that somebody measured tells. Two forms of the exchange then tell the two apart.
 
-The policy takes the first rung of the recipe's ladder on which some number of steps keeps the share below the recipe's
+The policy `auto` takes the first rung of the recipe's ladder on which some number of steps keeps the share below its
 limit, and of those the fewest. It decides after a few rounds, and then again only when the limit is broken or when
 something clearly gentler would do. What members say of themselves counts only within what the broker sees: nobody has
-worked for longer than until it contributed, and nothing takes longer than the round did.
+worked for longer than until it contributed, and nothing takes longer than the round did. Another policy is `hide`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import math
 from collections.abc import Sequence
 from statistics import median
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.spec.knobs import delay_max
-from atoll.spec.recipe import Auto, Codec, Delay, Knobs
-from atoll.swarm.forecast import Line, wire_s
+from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Nobody, Policy
+from atoll.spec.say import kind
+from atoll.swarm import hide
+from atoll.swarm.forecast import Line, View, wire_s
 from atoll.swarm.log import KnobsTurned, knobs_of
 from atoll.swarm.owners import rate_of
 from atoll.swarm.shares import fill_in
@@ -51,32 +52,6 @@ NOISE = 0.1
 TINY = 1e-9
 
 
-class View(Struct, frozen=True, kw_only=True):
-    """A run as it was measured: what it could be with other knobs follows."""
-
-    step_s: float
-    wire_s: float
-    """What bytes take in the present form."""
-    rest_s: float
-    """What the exchange takes beside."""
-    ratios: tuple[float, ...]
-    """What they would take on each rung, in proportion."""
-    members: int
-
-    def exchange_s(self, rung: int) -> float:
-        """Return how long an exchange takes on a rung."""
-        return self.rest_s + self.wire_s * self.ratios[rung]
-
-    def lost_s(self, knobs: Knobs) -> float:
-        """Return how long nobody works in a round."""
-        return max(0.0, self.exchange_s(knobs.rung) - knobs.delay * self.step_s)
-
-    def share(self, knobs: Knobs) -> float:
-        """Return which part of a round that is."""
-        lost_s = self.lost_s(knobs)
-        return lost_s / (knobs.steps * self.step_s + lost_s)
-
-
 # measuring
 
 
@@ -85,8 +60,14 @@ def observe(broker: Broker, now_s: float) -> Broker:
     if broker.closed is None:
         return broker
     measure = _measure(broker, broker.closed, now_s)
-    measured = broker.measured if measure is None else (*broker.measured, measure)[-ROUNDS:]
+    measured = broker.measured if measure is None else (*broker.measured, measure)[-_rounds(broker) :]
     return replace(broker, closed=None, measured=measured)
+
+
+def _rounds(broker: Broker) -> int:
+    """Return how many rounds are measured before anything is decided: the middle one counts."""
+    control = broker.run.recipe.control
+    return control.every if isinstance(control, Hide) else ROUNDS
 
 
 def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
@@ -103,16 +84,24 @@ def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
     if not worked_s:
         return None
     work_s = min(max(worked_s), period_s)
-    lost_s, overlap = period_s - work_s, broker.setting.overlap
-    hidden_s = overlap.steps * work_s / broker.setting.when.round_steps if isinstance(overlap, Delay) else 0.0
+    lost_s, hidden_s = period_s - work_s, _hidden(broker) * work_s
+    outlasted = hidden_s == work_s and lost_s > NOISE * period_s  # then nothing but the exchange made it so long
     waited_s = min((s.exchange_s for _, s in standings if s.exchange_s > 0), default=math.inf)
     return Measure(
         members=len(quotas),
         work_s=work_s,
         lost_s=lost_s,
-        exchange_s=min(max(waited_s, lost_s), lost_s + hidden_s),
+        exchange_s=lost_s + hidden_s if outlasted else min(max(waited_s, lost_s), lost_s + hidden_s),
         rest_s=now_s - broker.closed_s,
     )
+
+
+def _hidden(broker: Broker) -> float:
+    """Return behind which part of a round's work an exchange may hide."""
+    overlap = broker.setting.overlap
+    if isinstance(overlap, Delay):
+        return overlap.steps / broker.setting.when.round_steps
+    return float(broker.setting.ahead)
 
 
 # deciding
@@ -120,36 +109,45 @@ def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
 
 def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     """Return how the knobs are to be turned before the next round, None: they stay; and what to remember about now."""
-    auto, last = broker.run.recipe.control, broker.history.last
-    if not isinstance(auto, Auto) or len(broker.measured) < ROUNDS or last is None:
+    policy, last = broker.run.recipe.control, broker.history.last
+    if isinstance(policy, Nobody) or len(broker.measured) < _rounds(broker) or last is None:
         return broker, None
     if broker.history.announced > broker.history.version:
         return broker, None  # the next round was announced before, and given up: it stays what it was
     now = knobs_of(broker.history, broker.history.version)
-    view = _view(broker, auto, last.contributors)
-    work_s, lost_s = _middle(broker, "work_s"), _middle(broker, "lost_s")
-    wanted = decide(auto, view, now, lost_s / max(work_s + lost_s, TINY))
-    if wanted == now:
+    view = _view(broker, policy, last.contributors)
+    wanted, why = _decided(broker, policy, view, now)
+    if wanted is None or wanted == now:
         return broker, None
-    why = _why(auto, view, wanted, work_s, lost_s)
     broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
     return broker, KnobsTurned(broker.channel, broker.history.version + 1, wanted, why)
+
+
+def _decided(broker: Broker, policy: Policy, view: View, now: Knobs | None) -> tuple[Knobs | None, str]:
+    """Return how a policy wants the knobs to stand, and why."""
+    match policy:
+        case Auto():
+            work_s, lost_s = _middle(broker, "work_s"), _middle(broker, "lost_s")
+            wanted = decide(policy, view, now, lost_s / max(work_s + lost_s, TINY))
+            return wanted, _why(policy, view, wanted, work_s, lost_s)
+        case Hide():
+            return hide.decide(policy, view, now, broker.setting.when.round_steps)
 
 
 def _middle(broker: Broker, what: str) -> float:
     return float(median(getattr(measure, what) for measure in broker.measured))
 
 
-def _view(broker: Broker, auto: Auto, members: Sequence[bytes]) -> View:
+def _view(broker: Broker, policy: Policy, members: Sequence[bytes]) -> View:
     """Return what was measured in the middle of the last rounds, and how other rungs compare."""
     lines = _lines(broker, members)
     exchange_s, rest_s = _middle(broker, "exchange_s"), _middle(broker, "rest_s")
-    present = _forecast(broker, auto, knobs_of(broker.history, broker.history.version), lines)
+    present = _forecast(broker, policy, knobs_of(broker.history, broker.history.version), lines)
     bytes_s = max(0.0, exchange_s - rest_s)
     if broker.before is not None:
-        earlier = _forecast(broker, auto, broker.before.knobs, lines)
+        earlier = _forecast(broker, policy, broker.before.knobs, lines)
         bytes_s = split(bytes_s, exchange_s, present, broker.before.exchange_s, earlier)
-    rungs = [wire_s(r.route, b.size_bytes, lines) for r, b in zip(auto.ladder, broker.rungs, strict=True)]
+    rungs = [wire_s(f.route, b.size_bytes, lines) for f, b in zip(policy.ladder, broker.rungs, strict=True)]
     return View(
         step_s=max(_middle(broker, "work_s") / broker.setting.when.round_steps, TINY),
         wire_s=bytes_s,
@@ -172,12 +170,12 @@ def split(bytes_s: float, exchange_s: float, forecast: float, before_s: float, b
     return min(bytes_s, max(0.0, slope * forecast)) if told else bytes_s
 
 
-def _forecast(broker: Broker, auto: Auto, knobs: Knobs | None, lines: Sequence[Line]) -> float:
+def _forecast(broker: Broker, policy: Policy, knobs: Knobs | None, lines: Sequence[Line]) -> float:
     """Return what the bytes of the exchange need at a position of the knobs, if lines carry what members measured."""
     if knobs is None:
         ((_, channel),) = broker.run.recipe.channel.items()
         return wire_s(channel.whom.route, broker.bulks[0].size_bytes, lines)
-    return wire_s(auto.ladder[knobs.rung].route, broker.rungs[knobs.rung].size_bytes, lines)
+    return wire_s(policy.ladder[knobs.rung].route, broker.rungs[knobs.rung].size_bytes, lines)
 
 
 def _lines(broker: Broker, members: Sequence[bytes]) -> list[Line]:
@@ -246,10 +244,6 @@ def _why(auto: Auto, view: View, wanted: Knobs, work_s: float, lost_s: float) ->
     late = f", results {wanted.delay} steps late" if wanted.delay else ""
     return (
         f"of the last rounds' {work_s + lost_s:.2f} s {lost_s:.2f} s were not work ({share:.0%}, at most "
-        f"{auto.share:.0%} are wanted): {parts}; with {_name(rung.codec)}, {wanted.steps} steps of {view.step_s:.3f} s"
+        f"{auto.share:.0%} are wanted): {parts}; with {kind(rung.codec)}, {wanted.steps} steps of {view.step_s:.3f} s"
         f"{late} it would be {after_s:.2f} s of {after_s + wanted.steps * view.step_s:.2f} s ({view.share(wanted):.0%})"
     )
-
-
-def _name(codec: Codec) -> str:
-    return str(codec.__struct_config__.tag)

@@ -1,5 +1,7 @@
 """How long the lines of a round's members need for what they move: the one estimate that policy and planner share.
 
+And what a run would be with other knobs, from how it was measured (`View`).
+
 Every line is full all the while and nobody waits for anybody, so it is a bound, right up to a factor that is about the
 same for every form of the exchange: who wants to know what another form would take compares two forecasts.
 """
@@ -11,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from atoll.spec.recipe import AllGather, Butterfly, Ring, Rings, Route, Trees
+from atoll.spec.recipe import AllGather, Butterfly, Knobs, Ring, Rings, Route, Trees
 from atoll.swarm.shares import groups_needed, slowest, solve
 
 
@@ -47,3 +49,29 @@ def _butterfly(lines: Sequence[Line], groups: int) -> float:
         owning = slowest(owners, solve(owners, carries), carries)
         longest = max(longest, owning, *(1 / line.rate_bytes_s for line in group))
     return longest
+
+
+class View(Struct, frozen=True, kw_only=True):
+    """A run as it was measured: what it could be with other knobs follows."""
+
+    step_s: float
+    wire_s: float
+    """What bytes take in the present form."""
+    rest_s: float
+    """What the exchange takes beside."""
+    ratios: tuple[float, ...]
+    """What they would take on each rung, in proportion."""
+    members: int
+
+    def exchange_s(self, rung: int) -> float:
+        """Return how long an exchange takes on a rung."""
+        return self.rest_s + self.wire_s * self.ratios[rung]
+
+    def lost_s(self, knobs: Knobs) -> float:
+        """Return how long nobody works in a round."""
+        return max(0.0, self.exchange_s(knobs.rung) - knobs.delay * self.step_s)
+
+    def share(self, knobs: Knobs) -> float:
+        """Return which part of a round that is."""
+        lost_s = self.lost_s(knobs)
+        return lost_s / (knobs.steps * self.step_s + lost_s)

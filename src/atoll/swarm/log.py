@@ -30,6 +30,8 @@ from atoll.swarm.tree import Trees, is_tree
 
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
+AHEAD_MAX = 64
+"""Rounds after the open one for which members may have leases."""
 WHY_CHARS_MAX = 1000
 """Words that a record may have for people."""
 
@@ -111,8 +113,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     base: str
     """Digest of the anchor that the round starts from; empty: each member has its own."""
     roster: int
-    ahead: bool = False
-    """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
+    ahead: int = 0
+    """For how many rounds more its members get as many samples, to go on with while it is exchanged."""
     carry: bool = False
     """Whether members whose contributions are not in keep their leases for the next round."""
 
@@ -173,7 +175,7 @@ class Kept(Struct, frozen=True):
     lease: Lease
     """What it works on already."""
     ahead: Lease = ()
-    """What is set apart for it after that."""
+    """What is set apart for it after that, as much again for each round."""
     since: int = 0
     """The round for which its lease was first handed out; 0: the next is."""
 
@@ -191,7 +193,7 @@ class OpenRound(Struct, frozen=True):
     base: str
     roster: int
     ahead: Lease = ()
-    """What they go on with while the round is exchanged, shared out likewise; may be none."""
+    """What they go on with while the round is exchanged, shared out likewise, round by round; may be none."""
     carry: bool = False
     """Whether those whose contributions are not in keep what they have."""
     since: dict[bytes, int] = {}
@@ -205,9 +207,10 @@ class OpenRound(Struct, frozen=True):
         """Return what a member works on."""
         return self._part(self.ranges, peer)
 
-    def ahead_of(self, peer: bytes) -> Lease:
-        """Return what a member goes on with."""
-        return self._part(self.ahead, peer)
+    def ahead_of(self, peer: bytes) -> tuple[Lease, ...]:
+        """Return what a member goes on with, a lease for each round."""
+        place = self.members.index(peer)
+        return self._ahead(self._rounds_ahead(), sum(self.quotas[:place]), self.quotas[place])
 
     def kept(self, contributors: Container[bytes]) -> dict[bytes, Kept]:
         """Return what each member takes on with it once these contributions are committed."""
@@ -215,13 +218,22 @@ class OpenRound(Struct, frozen=True):
         if not self.ahead and not self.carry:
             return found
         starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
+        rounds = self._rounds_ahead()
         for peer, quota, skip in starts:
-            ahead = lease.part(self.ahead, skip, quota)
+            ahead = self._ahead(rounds, skip, quota)
             if self.carry and peer not in contributors:
-                found[peer] = Kept(lease.part(self.ranges, skip, quota), ahead, self.begun(peer))
+                found[peer] = Kept(lease.part(self.ranges, skip, quota), _joined(ahead), self.begun(peer))
             elif ahead:
-                found[peer] = Kept(ahead)
+                found[peer] = Kept(ahead[0], _joined(ahead[1:]))
         return found
+
+    def _rounds_ahead(self) -> range:
+        """Return where in what is set apart that of each round begins."""
+        return range(0, lease.size(self.ahead), sum(self.quotas))
+
+    def _ahead(self, rounds: range, skip: int, quota: int) -> tuple[Lease, ...]:
+        """Return what is set apart for who has so many samples of each round, and comes after so many."""
+        return tuple(lease.part(self.ahead, first + skip, quota) for first in rounds)
 
     def begun(self, peer: bytes) -> int:
         """Return the round for which a member was first handed its lease."""
@@ -236,6 +248,11 @@ class OpenRound(Struct, frozen=True):
         starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
         others = (lease.part(self.ranges, skip, quota) for peer, quota, skip in starts if peer not in contributors)
         return lease.give_back((), others)
+
+
+def _joined(leases: Iterable[Lease]) -> Lease:
+    """Return leases one after the other."""
+    return tuple(part for each in leases for part in each)
 
 
 class Tally(Struct, frozen=True):
@@ -385,7 +402,7 @@ def knobs_of(history: History, version: int) -> Knobs | None:
 
 
 def announcement(
-    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False, carry: bool = False
+    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: int = 0, carry: bool = False
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
@@ -416,6 +433,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     members = _named(announced.who, sorted(history.members))
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
+    _must(0 <= announced.ahead <= AHEAD_MAX, "a round hands out samples for an impossible number of others")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -424,11 +442,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     gone = (part for peer, each in history.kept.items() if peer not in kept for part in (each.lease, each.ahead))
     left = _Left(lease.give_back(history.returned, gone), history.fresh)
     ranges = left.hand_out(members, quotas, {peer: each.lease for peer, each in kept.items()})
-    ahead: Lease = ()
-    if announced.ahead:
-        ahead = left.hand_out(members, quotas, {peer: each.ahead for peer, each in kept.items() if each.ahead})
-    else:  # the last round, after which nobody goes on
-        left.returned = lease.give_back(left.returned, [each.ahead for each in kept.values()])
+    ahead = left.hand_out_ahead(members, quotas, {peer: each.ahead for peer, each in kept.items()}, announced.ahead)
     key = announced.key
     open_ = OpenRound(
         key,
@@ -473,6 +487,22 @@ class _Left:
                 ranges += lease.part(taken, skip, quota)
                 skip += quota
         return tuple(ranges)
+
+    def hand_out_ahead(
+        self, members: Sequence[bytes], quotas: Sequence[int], kept: Mapping[bytes, Lease], rounds: int
+    ) -> Lease:
+        """Return likewise what is set apart for so many rounds more, round by round.
+
+        What some have kept for later ones goes back: towards the end of a run nobody goes on as far.
+        """
+        wanted = [(peer, quota) for peer, quota in zip(members, quotas, strict=True) if peer in kept]
+        over = (lease.part(kept[peer], rounds * quota, lease.size(kept[peer])) for peer, quota in wanted)
+        self.returned = lease.give_back(self.returned, over)
+        ahead: Lease = ()
+        for at in range(rounds):
+            has = {peer: lease.part(kept[peer], at * quota, quota) for peer, quota in wanted}
+            ahead += self.hand_out(members, quotas, {peer: part for peer, part in has.items() if part})
+        return ahead
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:

@@ -42,6 +42,7 @@ from atoll.spec.recipe import (
     Rda,
     Ring,
     Rings,
+    RoundsLate,
     Seconds,
     Sgd,
     SignSgd,
@@ -57,6 +58,8 @@ from atoll.spec.rules.wire import is_exact, wire_rules
 from atoll.spec.strict import KeyPath
 
 FRAGMENTS_MAX = 1024
+LATE_MAX = 64
+"""Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
 
 
@@ -250,6 +253,11 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "steps"), overlap.steps, 1, most)
             if isinstance(reconcile, Blend):
                 yield within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
+        case RoundsLate(rounds=rounds):
+            said = "who trains goes on from weights of its own: only gradients can be of the anchors of earlier rounds"
+            hint = 'choose { kind = "one-round" } or { kind = "delay", ... }, or exchange { kind = "grad" }'
+            yield gradients, path, said, hint
+            yield within((*path, "rounds"), rounds, 1, LATE_MAX)
         case OneRound(eager=eager):
             said = "what one part is ahead by would be late for the others"
             parts = isinstance(channel.when, Fragments)

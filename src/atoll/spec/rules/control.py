@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from atoll.spec.knobs import delay_max, turned
 from atoll.spec.recipe import (
     Auto,
+    Block,
     Carried,
     Channel,
     Delay,
@@ -15,63 +16,106 @@ from atoll.spec.recipe import (
     Every,
     Feedback,
     Forget,
+    Form,
     Full,
+    Grad,
     Growing,
+    Hide,
     Knobs,
     OneRound,
+    Policy,
     Recipe,
     Sgd,
     Sparse,
+    TopK,
 )
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
 LADDER_MAX = 64
+MEASURED_MAX = 1000
 
 
-def auto_rules(recipe: Recipe, auto: Auto) -> Iterator[Rule]:
+def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
     """What a policy writes must be there to be written, and whatever it may choose must be a channel that runs."""
     ((name, channel),) = recipe.channel.items()
     path: KeyPath = ("recipe", "control")
     at: KeyPath = ("recipe", "channel", name)
     whole = isinstance(channel.when, Every)
-    said = "a policy turns the number of steps between exchanges of the whole model"
+    said = "a policy turns knobs of exchanges of the whole model, after a number of steps"
     yield whole, (*at, "when"), said, 'choose { kind = "every", steps = ... }, or control = { kind = "none" }'
     yield channel.common, (*at, "whom"), "a policy turns knobs for all alike", 'choose { kind = "all" }'
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
     said = "a policy turns knobs between rounds, which nobody's work may outlast"
     yield full, (*at, "barrier"), said, 'choose barrier = { kind = "full" } and late = { kind = "discard" }'
-    routes = [channel.whom.route, *(rung.route for rung in auto.ladder)]
+    routes = [channel.whom.route, *(form.route for form in policy.ladder)]
     said = "who passes sums on to whom does not survive a change of the exchange"
     hint = 'choose { kind = "butterfly" } or { kind = "all-gather" } there and on every rung'
     yield not any(isinstance(route, Carried) for route in routes), (*at, "whom", "route"), said, hint
-    delta = isinstance(channel.what, Delta)
-    yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
     said = "what an owner left out of one form of results does not fit another"
     yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
-    said = "what a peer is ahead by does not survive a change of the exchange"
-    late = isinstance(channel.overlap, OneRound)
-    yield not late, (*at, "overlap"), said, 'choose { kind = "block" } or { kind = "delay", ... }'
     grows = isinstance(recipe.work.quota, Growing)
     said = "two would turn the number of steps: this and recipe.control"
     yield not grows, ("recipe", "work", "quota"), said, "choose one of them"
+    yield bool(policy.ladder), (*path, "ladder"), "is empty", "give at least one rung: a codec, and steps at most"
+    yield within((*path, "ladder"), len(policy.ladder), 1, LADDER_MAX)
+    for number, form in enumerate(policy.ladder):
+        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(form.codec, Sparse)
+        said = "most of what is sent in this form is left out, and would be lost"
+        yield keeps, (*path, "ladder", number, "codec"), said, 'set what.residual = { kind = "feedback" }'
+    match policy:
+        case Auto():
+            yield from _auto_rules(recipe, at, policy)
+        case Hide():
+            yield from _hide_rules(recipe, at, policy)
+
+
+def _auto_rules(recipe: Recipe, at: KeyPath, auto: Auto) -> Iterator[Rule]:
+    (channel,) = recipe.channel.values()
+    path: KeyPath = ("recipe", "control")
+    delta = isinstance(channel.what, Delta)
+    yield delta, (*at, "what"), "a policy turns how rare exchanges are, which gradients cannot be", 'exchange "delta"'
+    said = "what a peer is ahead by does not survive a change of the exchange"
+    late = isinstance(channel.overlap, OneRound)
+    yield not late, (*at, "overlap"), said, 'choose { kind = "block" } or { kind = "delay", ... }'
     yield 0 < auto.share < 1, (*path, "share"), f"{auto.share} is out of range", "it must be between 0 and 1"
     yield within((*path, "least"), auto.least, 1)
-    yield bool(auto.ladder), (*path, "ladder"), "is empty", "give at least one rung: a codec, and steps at most"
-    yield within((*path, "ladder"), len(auto.ladder), 1, LADDER_MAX)
     yield from _rate_rules((*path, "outer_lr"), channel, auto)
     for number, rung in enumerate(auto.ladder):
         on = (*path, "ladder", number)
         yield within((*on, "steps"), rung.steps, auto.least)
-        keeps = isinstance(channel.what.residual, Feedback) or not isinstance(rung.codec, Sparse)
-        said = "most of what is sent in this form is left out, and would be lost"
-        yield keeps, (*on, "codec"), said, 'set what.residual = { kind = "feedback" }'
         if isinstance(rung.overlap, Delay):
             yield within((*on, "overlap", "steps"), rung.overlap.steps, 1, rung.steps - 1)
-        knobs = Knobs(rung=number, steps=rung.steps, delay=delay_max(rung, rung.steps))
-        for holds, where, what, hint in channel_rules((), turned(recipe, knobs), recipe.work):
-            yield holds, (*on, *_on_rung(where)), what, hint
+        yield from _runs(recipe, Knobs(rung=number, steps=rung.steps, delay=delay_max(rung, rung.steps)))
+
+
+def _hide_rules(recipe: Recipe, at: KeyPath, hide: Hide) -> Iterator[Rule]:
+    (channel,) = recipe.channel.values()
+    path: KeyPath = ("recipe", "control")
+    said = "this policy turns how late results are: gradients do not mind, weights of one's own would"
+    yield isinstance(channel.what, Grad), (*at, "what"), said, 'exchange { kind = "grad" }, or choose { kind = "auto" }'
+    said = "this policy says how late results are, and begins with waiting for them"
+    yield isinstance(channel.overlap, Block), (*at, "overlap"), said, "leave it out"
+    first = Form(codec=channel.what.codec, result=channel.what.result, route=channel.whom.route)
+    said = "it begins with the form that the recipe's channel has"
+    yield hide.ladder[:1] in ((), (first,)), (*path, "ladder", 0), said, "let the first rung be that"
+    yield within((*path, "penalty"), hide.penalty, 0, 1)
+    yield within((*path, "amplify"), hide.amplify, 1, 1e6)
+    yield within((*path, "every"), hide.every, 1, MEASURED_MAX)
+    for number, form in enumerate(hide.ladder):
+        known = isinstance(form.codec, TopK) or not isinstance(form.codec, Sparse)
+        said = "which part of the values it sends depends on them, and this policy must know"
+        yield known, (*path, "ladder", number, "codec"), said, 'choose { kind = "top-k", ... }'
+        for delay in (0, 1):
+            yield from _runs(recipe, Knobs(rung=number, steps=channel.when.round_steps, delay=delay))
+
+
+def _runs(recipe: Recipe, knobs: Knobs) -> Iterator[Rule]:
+    """What must hold of a channel at a position of its knobs, said of the rung it stands on."""
+    on: KeyPath = ("recipe", "control", "ladder", knobs.rung)
+    for holds, where, what, hint in channel_rules((), turned(recipe, knobs), recipe.work):
+        yield holds, (*on, *_on_rung(where)), what, hint
 
 
 def _on_rung(path: KeyPath) -> KeyPath:

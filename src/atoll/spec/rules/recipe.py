@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.recipe import Auto, BySpeed, Cosine, Cyclic, Growing, Recipe, Work, Wsd
+from atoll.spec.recipe import BySpeed, Cosine, Cyclic, Growing, Nobody, Recipe, Work, Wsd
 from atoll.spec.rules.channel import channel_rules
-from atoll.spec.rules.control import auto_rules
+from atoll.spec.rules.control import control_rules
 from atoll.spec.rules.optimizer import optimizer_rules
 from atoll.spec.rules.terms import Rule, named, within
 from atoll.spec.strict import KeyPath
@@ -21,8 +21,8 @@ def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
     for name, channel in recipe.channel.items():
         yield named((*path, name), name)
         yield from channel_rules((*path, name), channel, recipe.work)
-    if isinstance(recipe.control, Auto):
-        yield from auto_rules(recipe, recipe.control)
+    if not isinstance(recipe.control, Nobody):
+        yield from control_rules(recipe, recipe.control)
 
 
 def _work_rules(work: Work) -> Iterator[Rule]:

@@ -1,0 +1,110 @@
+"""Exchanges that hide behind work: everybody switches at one step, whatever lines do and whoever crashes."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.sim.case import play as play_case
+from atoll.sim.faults import Crash, SlowLink
+from atoll.sim.scenario import Entrance, Outcome
+from atoll.sim.skies import case_of
+from atoll.spec.recipe import AllGather, Feedback, Form, Fp32, Grad, Hide, Recipe, RoundsLate, TopK
+from atoll.spec.run import Run
+from tests.peer.test_control import turns
+from tests.peer.world import assert_sound, counting_run, once, play, sized
+
+SIZE, RATE = 20_000, 3e4
+"""A whole gradient takes longer than a step."""
+BATCH, STEP_S = 10, 0.5
+
+
+def hiding(*, rounds: int, start_with: int = 3) -> Run:
+    """Return a run as shipped, that decides after four rounds."""
+    run = counting_run("deco", rounds=rounds, start_with=start_with)
+    assert isinstance(run.recipe.control, Hide)
+    control, work = replace(run.recipe.control, every=4), replace(run.recipe.work, batch=BATCH)
+    return replace(run, recipe=replace(run.recipe, control=control, work=work))
+
+
+def rounds_s(outcome: Outcome) -> dict[int, float]:
+    """Return how long each round took, from one announcement to the next."""
+    began = {event.version: at_s for at_s, event in once(outcome, journal.RoundAnnounced)}
+    return {version: began[version + 1] - began[version] for version in began if version + 1 in began}
+
+
+def test_what_was_lost_to_exchanges_is_hidden() -> None:
+    run = hiding(rounds=20)
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=RATE)
+    assert_sound(run, outcome, version=20)
+    (turn, *_) = turns(outcome)
+    assert (turn.version, turn.delay) == (5, 1)
+    assert turn.rung > 0
+    took_s = rounds_s(outcome)
+    assert took_s[4] > 3 * STEP_S
+    assert took_s[18] < 1.2 * STEP_S
+
+
+def test_a_line_that_falls_to_a_tenth_is_answered_by_sending_less() -> None:
+    run = hiding(rounds=40)
+    fall = SlowLink(at_s=16.0, peer=1, for_s=1e6, factor=10.0)
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=RATE, faults=[fall])
+    assert_sound(run, outcome, version=40)
+    fell = next(event.version for at_s, event in once(outcome, journal.RoundAnnounced) if at_s >= fall.at_s)
+    before = [turn for turn in turns(outcome) if turn.version <= fell]
+    after = [turn for turn in turns(outcome) if turn.version > fell]
+    assert after[0].version <= fell + 6
+    assert after[0].rung > before[-1].rung
+    assert max(rounds_s(outcome).values()) > 3 * STEP_S
+    assert rounds_s(outcome)[38] < max(rounds_s(outcome).values()) / 3
+
+
+@pytest.mark.long
+def test_who_joins_or_restarts_reads_from_the_log_how_late_results_are() -> None:
+    run = hiding(rounds=30)
+    faults = [Crash(at_s=4.0, peer=2, restart_after_s=1.0), Crash(at_s=7.0, peer=0, restart_after_s=1.0)]
+    outcome = play(run, 4, build=sized(SIZE), rate_bytes_s=RATE, faults=faults, entrances=[Entrance(3, 7)])
+    assert_sound(run, outcome, version=30)
+    assert any(turn.delay for turn in turns(outcome))
+
+
+SPARSE = TopK(keep=8, block=64)
+LATE = ("dense", "sparse", "policy")
+
+
+def stormy(recipe: Recipe, kind: str, seed: int) -> Recipe:
+    """Return a recipe of gradients that come late: by some rounds, of everything or of little, or as a policy says."""
+    ((name, channel),) = recipe.channel.items()
+    what, route = Grad(), channel.whom.route
+    if kind == "sparse":
+        what, route = Grad(codec=SPARSE, result=Fp32(), residual=Feedback()), AllGather()
+    if kind == "policy":
+        ladder = (Form(codec=Fp32()), Form(codec=SPARSE, result=Fp32(), route=AllGather()))
+        channel = replace(channel, what=Grad(residual=Feedback()))
+        return replace(recipe, channel={name: channel}, control=Hide(ladder=ladder, every=1, penalty=0.001))
+    overlap = RoundsLate(rounds=2 + seed % 3)
+    channel = replace(channel, what=what, whom=replace(channel.whom, route=route), overlap=overlap)
+    return replace(recipe, channel={name: channel})
+
+
+@pytest.mark.parametrize(
+    ("kind", "family", "seeds"),
+    [
+        ("dense", "pair", 2),
+        ("sparse", "squall", 1),
+        *(
+            pytest.param(kind, family, 12, marks=pytest.mark.long)
+            for kind in LATE
+            for family in ("squall", "pair", "tide", "regent", "rift", "rot", "doubt", "blackout")
+        ),
+    ],
+)
+def test_no_storm_breaks_a_promise_though_results_are_late(kind: str, family: str, seeds: int) -> None:
+    for seed in range(seeds):
+        case = case_of(family, seed)
+        from_gradients = counting_run("ddp").recipe
+        recipe = stormy(replace(from_gradients, work=replace(from_gradients.work, batch=8)), kind, seed)
+        verdict = play_case(replace(case, run=replace(case.run, recipe=recipe)))
+        assert verdict.broken == [], (family, seed)
+        assert verdict.rounds > verdict.stormy_rounds

@@ -1,0 +1,97 @@
+"""How late results are and how much is sent, chosen together: what the rule comes to, and that it stays with it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from msgspec.structs import replace
+
+from atoll.spec.knobs import objection, part_sent
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import Form, Fp32, Hide, Knobs, TopK
+from atoll.swarm.forecast import View
+from atoll.swarm.hide import choose, cost_s, decide, round_s
+
+FORMS = tuple(Form(codec=codec) for codec in (Fp32(), TopK(keep=1024), TopK(keep=410), TopK(keep=41)))
+HIDE = Hide(ladder=FORMS)
+RATIOS = (1.0, 0.5, 0.2, 0.02)
+
+
+def view(wire_s: float, rest_s: float = 0.0) -> View:
+    """Return a run of steps of a second whose bytes take so long when everything is sent."""
+    return View(step_s=1.0, wire_s=wire_s, rest_s=rest_s, ratios=RATIOS, members=4)
+
+
+@pytest.mark.parametrize(
+    ("wire_s", "rest_s", "rung", "delay"),
+    [
+        (0.0, 0.0, 0, 0),  # nothing to hide: plain data parallelism
+        (0.005, 0.0, 0, 0),  # too little to be late for
+        (0.5, 0.0, 0, 1),  # a round late hides it: everything is sent
+        (1.9, 0.0, 1, 1),  # the most that goes by while the next is worked on
+        (4.0, 0.0, 2, 1),
+        (4.0, 0.5, 2, 1),  # what is not bytes is hidden too
+        (40.0, 0.0, 3, 1),
+        (0.0, 0.9, 0, 1),
+    ],
+)
+def test_exchanges_are_hidden_with_the_least_delay_and_the_most_that_is_sent(
+    wire_s: float, rest_s: float, rung: int, delay: int
+) -> None:
+    assert choose(HIDE, view(wire_s, rest_s), 1) == Knobs(rung=rung, steps=1, delay=delay)
+
+
+@given(some.floats(0, 1e4), some.floats(0, 1e4), some.floats(0, 1), some.floats(1, 10))
+def test_what_is_chosen_may_be_chosen_and_nothing_is_cheaper(
+    wire_s: float, rest_s: float, penalty: float, amplify: float
+) -> None:
+    hide, seen = replace(HIDE, penalty=penalty, amplify=amplify), view(wire_s, rest_s)
+    chosen = choose(hide, seen, 1)
+    recipe = load_recipe("deco")
+    assert objection(replace(recipe, control=hide), chosen) == ""
+    every = [Knobs(rung=rung, steps=1, delay=delay) for rung in range(4) for delay in (0, 1)]
+    assert cost_s(hide, seen, chosen) == min(cost_s(hide, seen, each) for each in every)
+    as_long = [each for each in every if round_s(seen, each) == round_s(seen, chosen)]
+    gentler = [e for e in as_long if e.delay <= chosen.delay and _sent(e) > _sent(chosen)]
+    assert not gentler or penalty == 0, "of rounds that are as long it is the one that sends most"
+
+
+def _sent(knobs: Knobs) -> float:
+    return part_sent(FORMS[knobs.rung].codec)
+
+
+def test_lateness_makes_what_is_left_out_worse_exponentially() -> None:
+    seen = view(0.0)
+
+    def more(rung: int, delay: int) -> float:
+        knobs = Knobs(rung=rung, steps=1, delay=delay)
+        return cost_s(HIDE, seen, knobs) / round_s(seen, knobs) - 1
+
+    assert more(0, 0) == 0.0
+    assert more(3, 0) == pytest.approx(0.01 * (4096 / 41 - 1))
+    assert more(3, 1) - more(3, 0) > 50 * (more(0, 1) - more(0, 0)) > 0
+
+
+def test_a_setting_stays_while_nothing_is_clearly_cheaper() -> None:
+    now = choose(HIDE, view(4.0), 1)
+    for wander in (0.9, 1.0, 1.1):
+        assert decide(HIDE, view(4.0 * wander), now, 1)[0] == now
+    harder, why = decide(HIDE, view(40.0), now, 1)
+    assert harder == Knobs(rung=3, steps=1, delay=1)
+    assert "top-k of 0.01 of all values, results a round late" in why
+    assert decide(HIDE, view(0.0), now, 1)[0] == Knobs(rung=0, steps=1)
+    assert decide(HIDE, view(0.0), None, 1)[0] is None, "as the recipe has it is best"
+
+
+@pytest.mark.parametrize(
+    ("knobs", "problem"),
+    [
+        (Knobs(rung=7, steps=1), "no rung 7"),
+        (Knobs(rung=1, steps=2), "no knobs"),
+        (Knobs(rung=1, steps=1, lr=0.1), "no knobs"),
+        (Knobs(rung=1, steps=1, delay=2), "one round is exchanged at a time"),
+    ],
+)
+def test_what_this_policy_could_not_have_said_is_refused(knobs: Knobs, problem: str) -> None:
+    assert problem in objection(load_recipe("deco"), knobs)
