@@ -67,6 +67,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "muloco": {"what": Delta()},
     "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
+    "powersgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {
         "what": Delta(),

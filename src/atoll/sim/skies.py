@@ -49,6 +49,7 @@ from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
+    All,
     AllGather,
     Assign,
     Auto,
@@ -76,6 +77,7 @@ from atoll.spec.recipe import (
     Int8,
     Late,
     Lattice,
+    LowRank,
     Mean,
     Merge,
     Neighbours,
@@ -84,6 +86,7 @@ from atoll.spec.recipe import (
     Params,
     Quorum,
     Recipe,
+    Residual,
     Ring,
     Rung,
     Seconds,
@@ -141,6 +144,8 @@ RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
 """In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+IN_FACTORS: tuple[Residual | None, ...] = (None, Forget(), Feedback())
+"""Gradients travel whole, or as factors in two rounds, of which what is left out is lost or fed back."""
 HASTY = 0.3
 """Part of the runs in which a round does not wait for everybody."""
 QUORUMS: tuple[Quorum, ...] = (
@@ -179,6 +184,7 @@ def _recipe(
     quorum: Quorum | None = None,
     late: Late | None = None,
     ring: Codec | None = None,
+    factors: Residual | None = None,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -201,6 +207,9 @@ def _recipe(
         outer = channel.merge.outer if isinstance(channel.merge.outer, Assign | Sgd) else Assign()
         what = Params() if isinstance(outer, Assign) or outer.nesterov else Delta()
         channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=Merge(outer=outer))
+    if factors is not None and isinstance(channel.what, Grad):
+        form = replace(channel.what, codec=Fp32(), transform=LowRank(rank=2, least=1.0), residual=factors)
+        channel = replace(channel, what=form, overlap=Block(), whom=All())
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
@@ -239,6 +248,7 @@ def run_of(
     quorum = hasty.choice(QUORUMS) if not recipe and circles is None and hasty.random() < HASTY else None
     late = hasty.choice(LATES)
     ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
+    factors = hasty.choice(IN_FACTORS) if not recipe and quorum is None else None
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
@@ -248,6 +258,7 @@ def run_of(
         quorum=quorum,
         late=late,
         ring=ring,
+        factors=factors,
     )
     return Run(
         name="search",
