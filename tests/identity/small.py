@@ -24,12 +24,14 @@ from atoll.spec.recipe import (
     Fragments,
     Grad,
     Inner,
+    LowRank,
     Mean,
     MeanPresent,
     Merge,
     Outer,
     Overlap,
     Recipe,
+    Residual,
     Route,
     Schedule,
     Sgd,
@@ -83,6 +85,13 @@ def ddp(
     whom = All(route=AllGather() if what is not None and what.result is not None else Butterfly())
     channel = Channel(when=Every(steps=1), what=what or Grad(), whom=whom, merge=merge, overlap=overlap or Block())
     return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
+
+
+def low_rank(low: LowRank, residual: Residual, *, outer: Sgd | AdamW, rounds: int, start_with: int) -> Run:
+    """Return a run that exchanges gradients as factors, every step in two rounds."""
+    merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
+    channel = Channel(when=Every(steps=1), what=Grad(transform=low, residual=residual), merge=merge)
+    return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
 
 
 def demo(*, what: Grad, outer: SignSgd, rounds: int, start_with: int) -> Run:

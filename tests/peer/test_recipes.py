@@ -69,6 +69,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
     "sgp": {"whom": All(), "merge": Merge(outer=NESTEROV)},
+    "powersgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {
         "what": Delta(),

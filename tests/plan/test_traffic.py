@@ -10,7 +10,7 @@ from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.sim.faults import SlowCompute
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, Recipe, Threshold
+from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, LowRank, Recipe, Threshold
 from atoll.swarm import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
@@ -53,6 +53,29 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
     assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+@pytest.mark.long
+def test_factors_are_the_rank_times_both_sides_of_each_matrix_and_the_rest_is_whole() -> None:
+    """2 (N-1)/N r (n + m) 4 bytes for each matrix and step, in two rounds."""
+    rank, side, layers, peers, steps = 64, 512, 8, 3, 2
+    parameters = layers * side * side
+    run = counting_run("powersgd", rounds=2 * steps, start_with=peers, checkpoint_every=100)
+    channel = run.recipe.channel["outer"]
+    channel = replace(channel, what=replace(channel.what, transform=LowRank(rank=rank)))
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+    predicted = traffic(run.recipe, parameters, [Line()] * peers, shapes=sized(parameters)(run).shapes)
+    formula = 2 * (peers - 1) / peers * layers * rank * 2 * side * 4
+    assert predicted.steps == 0.5
+    assert sum(each.sent_bytes for each in predicted.moved) / peers == pytest.approx(formula / 2, rel=1e-6)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    assert sum(counted) / peers / steps == pytest.approx(formula, rel=OVERHEAD)
+
+
+def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares() -> None:
+    found = traffic(load_recipe("powersgd"), 10 * 1024**2, [Line()] * 2)
+    assert found.step_bytes == 2 * 10 * 4 * 2 * 1024 * 4
 
 
 @pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5)])

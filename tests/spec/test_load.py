@@ -382,6 +382,34 @@ def test_frequencies_are_neither_led_nor_measured_by_tensor(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("when={kind='target-batch', samples=64}", "the same gradient is asked for in two rounds"),
+        ("overlap={kind='one-round', eager=false}", "the same gradient is asked for in two rounds"),
+        ("barrier={kind='quorum'}", "who is late for the directions"),
+        ("whom={kind='all', route={kind='ring'}}", "nobody has all contributions to look at"),
+        ("merge.combine={kind='trimmed'}", "factors of one mean are sought"),
+        ("what.codec={kind='threshold', least=1}", "none can be left out"),
+        ("what.transform.rank=0", "out of range"),
+        ("what.transform.least=-1", "out of range"),
+    ],
+)
+def test_what_does_not_go_with_factors_that_take_two_rounds_is_refused(tmp_path: Path, change: str, why: str) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "powersgd"\n[budget]\nrounds = 4\n'
+    sets = (
+        ["whom={kind='all', route={kind='all-gather'}}", "what.result={kind='fp32'}"] if "threshold" in change else []
+    )
+    said, advice = refused(tmp_path, text, *(f"recipe.channel.outer.{each}" for each in (*sets, change)))
+    assert why in said
+    assert advice
+
+
+def test_a_delta_does_not_travel_as_factors(tmp_path: Path) -> None:
+    said, _ = refused(tmp_path, RUN, "recipe.channel.outer.what.transform={kind='low-rank'}")
+    assert "recipe.channel.outer.what.transform: the same gradient is asked for in two rounds" in said
+
+
+@pytest.mark.parametrize(
     ("recipe", "overrides", "path", "why"),
     [
         ("demo-sgd", ["codec={kind='threshold', least=1, scaled=true}"], "codec.scaled", "a gradient does not shrink"),

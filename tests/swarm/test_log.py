@@ -401,3 +401,50 @@ def test_knobs_that_are_turned_at_another_time_or_for_another_round_are_refused(
 ) -> None:
     with pytest.raises(BadLog, match=problem):
         apply(told(count), Entry(count, KnobsTurned("outer", version, Knobs(rung=0, steps=10), why)))
+
+
+# two rounds of the same work
+
+
+def held(*records: Record) -> History:
+    """Return the history after a first round that holds what everybody works on; and more."""
+    story: list[Record] = [
+        EpochStarted(1, A),
+        RosterChanged(1, MEMBERS),
+        RoundAnnounced(Key("outer", 1, unit="directions"), b"\x07", (4,), "base-0", 1, holds=True),
+        RoundCommitted(Key("outer", 1, unit="directions"), b"\x05", "result-1"),
+        *records,
+    ]
+    history = History()
+    for index, record in enumerate(story):
+        history = apply(history, Entry(index, record))
+    return history
+
+
+SECOND = RoundAnnounced(Key("outer", 2), b"\x03", (4,), "base-1", 1)
+
+
+def test_a_round_that_holds_leaves_everybody_its_lease_and_counts_nothing() -> None:
+    history = held()
+    assert (history.version, history.samples, history.pushes, history.returned) == (1, 0, 0, ())
+    assert history.last is not None
+    assert (history.last.contributors, history.last.carried, history.last.returned) == ((A, C), (A, B, C), ())
+
+
+def test_the_round_after_one_that_holds_is_of_the_same_leases_and_counts_them() -> None:
+    assert leases(held(SECOND)) == [(Range(0, 4),), (Range(4, 4),)]
+    assert held(SECOND).returned == (Range(8, 4),), "who is not in it gives its lease back"
+    history = held(SECOND, RoundCommitted(SECOND.key, b"\x03", "result-2"))
+    assert (history.samples, history.pushes) == (8, 2)
+    assert history.last is not None
+    assert history.last.stale == (0, 0), "the anchor did not move in between"
+    assert held(SECOND, RoundVoided(SECOND.key)).returned == (Range(0, 12),)
+
+
+def test_nothing_is_set_apart_after_work_that_is_not_counted_yet() -> None:
+    both = RoundAnnounced(Key("outer", 1), b"\x07", (4,), "base-0", 1, ahead=True, holds=True)
+    history = History()
+    for index, record in enumerate([EpochStarted(1, A), RosterChanged(1, MEMBERS)]):
+        history = apply(history, Entry(index, record))
+    with pytest.raises(BadLog, match="not counted yet"):
+        apply(history, Entry(2, both))

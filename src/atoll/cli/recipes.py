@@ -218,11 +218,13 @@ class _Asked:
     parameters: int
     lines: list[Line]
     where: str
+    shapes: dict[str, tuple[int, ...]] | None = None
+    """Its tensors, where they are known."""
 
     def moves(self, recipe: Recipe) -> _Moves:
         from atoll.plan.traffic import every_step_fp32, traffic
 
-        found = traffic(recipe, self.parameters, self.lines)
+        found = traffic(recipe, self.parameters, self.lines, shapes=self.shapes)
         ddp_bytes = every_step_fp32(self.parameters, len(self.lines))
         return _Moves(
             parameters=self.parameters,
@@ -253,25 +255,27 @@ def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None
         raise SpecError("bytes depend on the model", hint="add --model 125m, or --parameters 1000000000")
     if model and parameters:
         raise SpecError("--model and --parameters are both given", hint="give one of them")
+    from atoll.model.shape import elements
     from atoll.plan.traffic import Line, lines_of
 
-    size = parameters or _parameters(model)
+    tensors = None if parameters else _shapes(model)
+    size = parameters if tensors is None else elements(tensors)
     if not fleet:
         peers = peers or PEERS
-        return _Asked(size, [Line()] * peers, f"{peers} equal peers")
+        return _Asked(size, [Line()] * peers, f"{peers} equal peers", tensors)
     from atoll.spec.fleet import expand, load_fleet
 
     described = load_fleet(fleet)
     machines = expand(described)[: peers or None]
-    return _Asked(size, lines_of(machines), f"fleet {described.name} ({len(machines)} machines)")
+    return _Asked(size, lines_of(machines), f"fleet {described.name} ({len(machines)} machines)", tensors)
 
 
-def _parameters(model: str) -> int:
-    """Return the parameters of a named size with the default vocabulary."""
-    from atoll.model.shape import elements, shapes, size_of
+def _shapes(model: str) -> dict[str, tuple[int, ...]]:
+    """Return the tensors of a named size with the default vocabulary."""
+    from atoll.model.shape import shapes, size_of
     from atoll.spec.run import Fresh
 
-    return elements(shapes(size_of(Fresh(size=model)), VOCABULARY))
+    return shapes(size_of(Fresh(size=model)), VOCABULARY)
 
 
 BOUND = (

@@ -134,7 +134,7 @@ def initial(layout: Shapes, seed: int, layers: int) -> Vector:
         else:
             # What writes into the residual stream starts smaller, so that depth does not inflate it.
             into_stream = name.endswith(("o_proj.weight", "down_proj.weight"))
-            part[...] = _bell(seed, name, part.shape, std=INIT_STD / math.sqrt(2 * layers) if into_stream else INIT_STD)
+            part[...] = bell(seed, name, part.shape, std=INIT_STD / math.sqrt(2 * layers) if into_stream else INIT_STD)
     return vector
 
 
@@ -154,7 +154,7 @@ def _words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
     return np.random.Philox(key=key).random_raw(count)
 
 
-def _bell(seed: int, name: str, shape: tuple[int, ...], std: float) -> Vector:
+def bell(seed: int, name: str, shape: tuple[int, ...], std: float) -> Vector:
     """Return bell-shaped values (the sum of four uniform integers, within 3.5 std)."""
     words = _words(seed, name, math.prod(shape)).astype("<u8", copy=False).view("<u2").reshape(*shape, 4)
     centred: NDArray[np.int32] = words.sum(axis=-1, dtype=np.int32) - 131070

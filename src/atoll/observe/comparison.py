@@ -63,7 +63,8 @@ def is_ddp(recipe: Recipe) -> bool:
     if len(recipe.channel) != 1:
         return False
     (channel,) = recipe.channel.values()
-    whole = isinstance(channel.what, Grad) and channel.what.codec == channel.what.merged() == Fp32()
+    what = channel.what
+    whole = isinstance(what, Grad) and what.transform is None and what.codec == what.merged() == Fp32()
     waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
     return whole and waited_for and channel.when == Every(steps=1)
 

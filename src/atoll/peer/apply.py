@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
@@ -25,7 +27,7 @@ from atoll.peer.train import factor_of
 from atoll.spec.recipe import Channel, Growing, Nobody, Params
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded
-from atoll.sync.frequencies import Frequencies
+from atoll.sync.factors import Factors
 from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, meet
 from atoll.sync.overlap import blend
 from atoll.sync.units import Unit
@@ -41,6 +43,8 @@ STEP_ELEMENTS = 2**16
 
 Take = Callable[[Anchor, Vector], object]
 """Moves some elements of an anchor by those of a result."""
+Merged = Iterable[tuple[int, Vector]]
+"""A result chunk by chunk: the first element of each, and its values."""
 
 
 def stand(member: Member) -> None:
@@ -112,7 +116,7 @@ def _is_strange(member: Member) -> bool:
 async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
     """Take the version without a change of weights."""
     key, anchor = committed.key, member.anchor
-    member.anchor = Anchor(key.version, anchor.weights, anchor.outer)
+    member.anchor = replace(anchor, version=key.version)
     member.digest, member.moved = await member.aside(member.anchor.digest), 0.0
     await settle(member, committed)
     member.held, member.spare = None, {}
@@ -171,18 +175,15 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     """Step the anchor by a committed result, exactly as every other member does that it is for."""
     key, version = committed.key, committed.key.version
     channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
-    layout = member.engine.layout
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
-    factor = factor_of(member, version) if channel.merge.scheduled else 1.0
-    step, asked = _step_of(member, committed, factor), isinstance(member.run.recipe.work.quota, Growing)
-    given, frequencies = await _given(member, key), member.frequencies(version)
+    asked = isinstance(member.run.recipe.work.quota, Growing)
+    given, step = await _given(member, key), _step_of(member, committed)
 
     await _remember_start(member, committed)
 
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
-        stepped = _stepped(channel, unit, anchor, result, step, frequencies)
-        finish(channel.merge.outer, stepped, layout, factor)
+        stepped = step(anchor, _merged(channel, unit, result))
         apart = _apart(channel, unit, result, given) if given is not None else 0.0
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
@@ -223,6 +224,8 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
     stint = member.touched
     if stint is None or member.me not in committed.carried or goes_on(member.channel):
         return
+    if member.channel_of(committed.key.version).holds(committed.key.version):
+        return  # it does not move
     if stint.started and stint.own is None and stint.start is None:
         stint.start = await member.job(member.anchor.weights.copy)
 
@@ -233,8 +236,35 @@ def _distance(before: Vector, after: Vector) -> float:
     return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
-def _step_of(member: Member, committed: ClosedRound, factor: float) -> Take:
-    """Return what a round's result does to the anchor."""
+def _step_of(member: Member, committed: ClosedRound) -> Callable[[Anchor, Merged], Anchor]:
+    """Return what a round's result makes of the anchor, in whose memory the next one is."""
+    version = committed.key.version
+    channel, unit, layout = member.channel_of(version), member.unit_of(version), member.engine.layout
+    factor = factor_of(member, version) if channel.merge.scheduled else 1.0
+    take, frequencies = _take_of(member, committed, factor), member.frequencies(version)
+
+    def stepped(anchor: Anchor, merged: Merged) -> Anchor:
+        if frequencies is not None:  # a tile may lie in two chunks: all of them first
+            merged = [(0, frequencies.back(_joined(merged)))]
+        _step(unit, anchor, merged, take)
+        after = replace(anchor, version=anchor.version + 1)
+        finish(channel.merge.outer, after, layout, factor)
+        return after
+
+    def of_factors(factors: Factors, anchor: Anchor, merged: Merged) -> Anchor:
+        whole = _joined(merged)
+        assert anchor.basis is not None, "where matrices are factored there are directions"
+        if channel.holds(version):
+            return replace(anchor, version=version, basis=factors.orthonormal(whole))
+        counted = replace(anchor, version=anchor.version // channel.phases)  # an optimizer counts its steps by it
+        after = stepped(counted, [(0, factors.values(whole, anchor.basis))])
+        return replace(after, version=version, basis=factors.next_basis(whole, version))
+
+    return stepped if member.factors is None else partial(of_factors, member.factors)
+
+
+def _take_of(member: Member, committed: ClosedRound, factor: float) -> Take:
+    """Return what some elements of a result do to those of the anchor."""
     key, channel = committed.key, member.channel_of(committed.key.version)
     if key.scope == ALL and not channel.common:
         return meet
@@ -255,33 +285,31 @@ async def _given(member: Member, key: Key) -> Vector | None:
 
 def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float:
     """Return how far weights are from merged ones, as a part of their length."""
-    merged = np.empty(unit.grid.size, np.float32)
-    for index, chunk in enumerate(result.chunks):
-        first, end = unit.grid.bounds(index)
-        merged[first:end] = decoded(channel.what.merged(), chunk, end - first)
-    return _distance(unit.take(given).copy(), merged)
+    return _distance(unit.take(given).copy(), _joined(_merged(channel, unit, result)))
 
 
-def _stepped(
-    channel: Channel, unit: Unit, anchor: Anchor, result: Result, step: Take, frequencies: Frequencies | None
-) -> Anchor:
-    """Return the next anchor, in the memory of the one given: all of a result is checked before any of it counts."""
+def _merged(channel: Channel, unit: Unit, result: Result) -> Merged:
+    """Return a result chunk by chunk: all of it is checked before any of it counts."""
     codec = channel.what.merged()
     bounds = [unit.grid.bounds(index) for index in range(unit.grid.chunks)]
     for chunk, (first, end) in zip(result.chunks, bounds, strict=True):
         check(codec, chunk, end - first)
-    merged: Iterator[tuple[int, Vector]]
     pairs = zip(result.chunks, bounds, strict=True)
-    merged = ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
-    if frequencies is not None:  # a tile may lie in two chunks: all of them first
-        merged = iter([(0, frequencies.back(np.concatenate([values for _, values in merged])))])
+    return ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
+
+
+def _joined(merged: Merged) -> Vector:
+    return np.concatenate([values for _, values in merged])
+
+
+def _step(unit: Unit, anchor: Anchor, merged: Merged, take: Take) -> None:
+    """Step what of the anchor a round was about, a little at a time."""
     for first, values in merged:
         for at, run in unit.runs(first, first + values.size):
             for start in range(run.start, run.stop, STEP_ELEMENTS):
                 stop = min(start + STEP_ELEMENTS, run.stop)
                 part = values[at + start - run.start : at + stop - run.start]
-                step(anchor.part(start, stop), part)
-    return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+                take(anchor.part(start, stop), part)
 
 
 def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> None:

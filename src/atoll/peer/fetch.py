@@ -43,7 +43,7 @@ from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
 from atoll.swarm.log import ClosedRound, Key, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import wire_bytes
-from atoll.sync.merge import Anchor
+from atoll.sync.merge import BASIS, Anchor
 from atoll.units import say_bytes
 
 ASKED_MAX = 32
@@ -403,7 +403,7 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
         anchor, digest, finite = await member.aside(read, vectors=4)
     except LocalError as error:
         raise PeerError(error.what) from error
-    if anchor.version != version or _form(anchor) != _form(member.anchor):
+    if anchor.version != version or _form(anchor) != _form_of(member, version):
         raise PeerError("the downloaded state does not fit this model")
     if not finite:
         raise PeerError("the downloaded state holds values that are not finite")
@@ -415,6 +415,15 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
 
 def _form(anchor: Anchor) -> dict[str, tuple[object, ...]]:
     return {name: (vector.shape, vector.dtype) for name, vector in anchor.vectors().items()}
+
+
+def _form_of(member: Member, version: int) -> dict[str, tuple[object, ...]]:
+    """Return the form of an anchor of this model: directions are of one side of a matrix or of the other."""
+    form, factors = _form(member.anchor), member.factors
+    if factors is None:
+        return form
+    size = factors.left_size if member.channel_of(version).holds(version) else factors.basis_size
+    return form | {BASIS: ((size,), np.dtype(np.float32))}
 
 
 def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) -> list[PeerId]:
@@ -437,12 +446,14 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
     merged = member.channel_of(member.history.version).what.merged()
-    return wire_bytes(merged, member.engine.size) // len(member.units)
+    return sum(wire_bytes(merged, unit.grid.size) for unit in member.units) // len(member.units)
 
 
 def state_bytes(member: Member) -> int:
-    """Return the size of the state without the header of its file."""
-    return sum(vector.nbytes for vector in member.anchor.vectors().values())
+    """Return the size of the state without the header of its file; where it has two sizes in turn, the larger."""
+    vectors = (vector for name, vector in member.anchor.vectors().items() if name != BASIS)
+    basis = 0 if member.factors is None else max(member.factors.left_size, member.factors.basis_size)
+    return sum(vector.nbytes for vector in vectors) + 4 * basis
 
 
 def tell_if_too_slow(member: Member) -> None:

@@ -18,6 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec.structs import replace
+
 from atoll import journal as events
 from atoll.errors import AtollError, PeerError, PeerLost, PeerRefused, SpecError
 from atoll.model.compute import Cost, Engine
@@ -38,14 +40,15 @@ from atoll.peer.settle import recall
 from atoll.peer.store import Store
 from atoll.peer.work import work
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Feedback
+from atoll.spec.recipe import Channel, Feedback, LowRank
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
 from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign
 from atoll.swarm.messages import Refused, Settings, Welcome
 from atoll.swarm.raft import recall as recall_raft
 from atoll.swarm.state import admits
+from atoll.sync.factors import Factors
 from atoll.sync.merge import first_anchor
-from atoll.sync.units import units_of
+from atoll.sync.units import Unit, units_of
 
 ASK_S_MAX = 20.0
 """How long one peer may take to tell us the run."""
@@ -271,9 +274,12 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     anchor = await store.anchor()
     channel = next(iter(run.recipe.channel.values()))
     private = Private(engine, channel, run.recipe.control)
+    factors, units = _travels(run, channel, engine)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(channel.merge.outer, weights)
+        if factors is not None:
+            anchor = replace(anchor, basis=await box.compute.run(factors.first_basis, Cost(moved_bytes=weights.nbytes)))
     else:
         await recall(box, store, private, anchor.version)
     member = Member(
@@ -284,7 +290,8 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run_id=identity(run),
         engine=engine,
         private=private,
-        units=units_of(channel.when, engine.layout, channel.what.codec),
+        units=units,
+        factors=factors,
         life=life,
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),
@@ -296,6 +303,15 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         settings = SettingsChanged(canonical(start.run), b"")
         member.wanted = Settings(settings.run, box.sign(to_sign(settings, member.run_id)))
     return member
+
+
+def _travels(run: Run, channel: Channel, engine: Engine) -> tuple[Factors | None, tuple[Unit, ...]]:
+    """Return what rounds are about, in turn, and how matrices become factors where they do."""
+    transform, codec = channel.what.transform, channel.what.codec
+    if not isinstance(transform, LowRank):
+        return None, units_of(channel.when, engine.layout, codec)
+    factors = Factors(transform, engine.shapes, run.seeds.model)
+    return factors, factors.units(codec)
 
 
 async def _take_seat(member: Member, start: Start) -> Council:

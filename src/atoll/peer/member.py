@@ -30,6 +30,7 @@ from atoll.spec.recipe import (
     Carried,
     Channel,
     Codec,
+    Dct,
     Feedback,
     Growing,
     Knobs,
@@ -63,6 +64,7 @@ from atoll.swarm.log import (
 from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing, trip_name
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
+from atoll.sync.factors import Factors
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.merge import Anchor
@@ -261,6 +263,8 @@ class Member:
     anchor: Anchor
     digest: str
     broker: PeerId
+    factors: Factors | None = None
+    """How matrices travel in two rounds; none: as they are, in one."""
     name: str = ""
     history: History = field(default_factory=History)
     past: dict[int, Past] = field(default_factory=dict)
@@ -353,7 +357,11 @@ class Member:
         """Return how many local steps the rounds before one have."""
         changes = [turn.version for turn in self.history.turned if turn.version < version]
         starts = [1, *changes, version]
-        return sum((end - first) * self.channel_of(first).when.round_steps for first, end in pairwise(starts))
+        return sum(
+            (end - first) // channel.phases * channel.when.round_steps
+            for first, end in pairwise(starts)
+            for channel in [self.channel_of(first)]
+        )
 
     @property
     def touched(self) -> Stint | None:
@@ -572,7 +580,9 @@ class Member:
     def frequencies(self, version: int) -> Frequencies | None:
         """Return how what a round is about is transformed; None: it is not."""
         transform = self.channel.what.transform
-        return None if transform is None else Frequencies(transform, self.unit_of(version), self.engine.shapes)
+        if not isinstance(transform, Dct):
+            return None
+        return Frequencies(transform, self.unit_of(version), self.engine.shapes)
 
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""

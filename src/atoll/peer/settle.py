@@ -76,9 +76,10 @@ async def settle(member: Member, committed: ClosedRound) -> None:
     begun = next((stint for stint in member.stints if stint.key == committed.key), None)
     finished = member.own is not None and member.own.key == committed.key
     member.own = None
+    counts = member.me in committed.contributors and member.me not in committed.carried
     if begun is not None and member.me in committed.carried:
         await _carry(member, begun)
-    elif member.me not in committed.contributors:
+    elif not counts:
         if begun is not None:
             member.box.journal.write(
                 events.ContributionDropped(channel=begun.key.channel, version=version, samples=lease.size(begun.lease))
@@ -125,7 +126,7 @@ async def _carry(member: Member, stint: Stint) -> None:
 
 def next_key(member: Member, key: Key) -> Key:
     """Return the key of the round after one."""
-    return replace(key, version=key.version + 1, unit=member.channel.when.unit(key.version + 1))
+    return replace(key, version=key.version + 1, unit=member.channel.unit(key.version + 1))
 
 
 async def settle_begun(member: Member) -> None:

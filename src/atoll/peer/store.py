@@ -38,7 +38,7 @@ from atoll.model.compute import Compute, Cost
 from atoll.peer.pieces import PIECE_BYTES, Listing, piece_bytes
 from atoll.peer.results import Draft, Result, ResultChunks, find_chunks, sound_result
 from atoll.swarm.log import Entry, from_bytes, to_bytes
-from atoll.sync.merge import Anchor
+from atoll.sync.merge import BASIS, Anchor
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def read_anchor(data: bytes, where: str) -> tuple[Anchor, str]:
         header = msgspec.json.decode(data[8 : 8 + int.from_bytes(data[:8], "little")])
         about = msgspec.json.decode(header["__metadata__"]["atoll"], type=_About)
         vectors = {name: np.require(vector, requirements="W") for name, vector in load(data).items()}
-        anchor = Anchor(about.version, vectors.pop("weights"), vectors)
+        anchor = Anchor(about.version, vectors.pop("weights"), vectors, vectors.pop(BASIS, None))
     except UNREADABLE as error:
         raise _damaged(where, str(error)[:200]) from error
     if anchor.digest() != about.digest:

@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from atoll import journal as events
+from atoll.errors import LocalError
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
@@ -248,6 +249,16 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
     return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
+
+
+def finite(values: Vector, version: int) -> Vector:
+    """Return values that may leave; raises `LocalError` when training has diverged."""
+    if not np.isfinite(values).all():
+        raise LocalError(
+            f"training diverged in round {version}: some values are not finite",
+            hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+        )
+    return values
 
 
 def late_contribution(member: Member, stint: Stint) -> Contribution:

@@ -14,9 +14,9 @@ from itertools import islice
 import numpy as np
 
 from atoll import journal as events
-from atoll.errors import LocalError
 from atoll.model.compute import Cost, Vector
 from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
+from atoll.peer.factored import factored
 from atoll.peer.member import Member, Own, Stint
 from atoll.peer.private import goes_on
 from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
@@ -24,6 +24,7 @@ from atoll.peer.train import (
     Contribution,
     contribution_of,
     factor_of,
+    finite,
     free_steps,
     late_contribution,
     reconcile,
@@ -120,7 +121,8 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
-    encoded = _encoded(member, announced, contribution)
+    encode_ = _encoded if member.factors is None else factored
+    encoded = encode_(member, announced, contribution)
     grid = member.grid_of(announced.key)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
@@ -191,11 +193,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
         values = contribution(first, end) if whole is None else whole[first:end]
-        if not np.isfinite(values).all():
-            raise LocalError(
-                f"training diverged in round {announced.key.version}: some values are not finite",
-                hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
-            )
+        finite(values, version)
         seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
         match what.residual:
             case Forget():

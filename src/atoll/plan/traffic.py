@@ -16,14 +16,17 @@ a member receives N / K of them, where a server would send it one. With a grace 
 
 Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
 a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
-Fragments are taken to be of the same size. Where a codec sends whatever is large enough, bytes are those of a round in
-which everything is. Time is a bound: every line full all the while, nobody waiting for anybody,
+Fragments are taken to be of the same size. Of factors a round is the mean of the two that a step takes; of a model
+whose tensors are not known they are those of square matrices. Where a codec sends whatever is large enough, bytes are
+those of a round in which everything is. Time is a bound: every line full all the while, nobody waiting for anybody,
 no latency.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import product
 
 from msgspec import Struct
 
@@ -37,6 +40,7 @@ from atoll.spec.recipe import (
     Fp32,
     Fragments,
     Knobs,
+    LowRank,
     Quorum,
     Recipe,
     Ring,
@@ -53,8 +57,13 @@ from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
 from atoll.swarm.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
+from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
 
+Shapes = Mapping[str, tuple[int, ...]]
+"""The tensors of a model."""
+SIDE_MAX = 1024
+"""Of the matrices that a model is taken to be made of where its own are not known."""
 ROUNDS_FEW, ROUNDS_MAX = 4, 64
 """Rounds of circles that are looked at: each is another draw, or another dimension."""
 
@@ -122,30 +131,48 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
     ]
 
 
-def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None) -> Traffic:
+def traffic(
+    recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None, shapes: Shapes | None = None
+) -> Traffic:
     """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
     channel = turned(recipe, knobs)
-    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
-    grid = grid_of(-(-parameters // parts), channel.what.codec)
+    grids = _grids(channel, parameters, shapes)
     members = tuple(number.to_bytes(4, "big") for number in range(len(lines)))
     known = dict(zip(members, lines, strict=True))
     sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
     rounds = _rounds(channel)
+    count = len(rounds) * len(grids)
     part = contributors(channel, len(members)) / len(members)
-    for key in rounds:
+    for key, grid in product(rounds, grids):
         circles = circles_of(channel.whom, key, members)
         layout = _layout(channel, grid, known, circles)
         for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
     return Traffic(
-        steps=_steps(recipe, channel, len(lines)) * part,
+        steps=_steps(recipe, channel, len(lines)) * part / channel.phases,
         exact=is_exact(channel.what.codec),
         moved=tuple(
-            Moved(line=line, sent_bytes=sent[peer] // len(rounds), received_bytes=received[peer] // len(rounds))
+            Moved(line=line, sent_bytes=sent[peer] // count, received_bytes=received[peer] // count)
             for peer, line in known.items()
         ),
     )
+
+
+def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
+    """Return the grids of rounds whose mean is a round of the channel: one, or of factors one for either side."""
+    transform, codec = channel.what.transform, channel.what.codec
+    if isinstance(transform, LowRank):
+        return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
+    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
+    return [grid_of(-(-parameters // parts), codec)]
+
+
+def _squares(parameters: int) -> Shapes:
+    """Return a model of which only the size is known: as many large square matrices as fit in, and a rest."""
+    side = min(SIDE_MAX, math.isqrt(parameters))
+    count, rest = divmod(parameters, side * side)
+    return {f"{number}": (side, side) for number in range(count)} | {"rest": (rest,)}
 
 
 def _rounds(channel: Channel) -> list[Key]:

@@ -34,6 +34,7 @@ from atoll.journal import Line
 from atoll.net.identity import short
 from atoll.peer.private import opened
 from atoll.peer.store import anchor_from_bytes
+from atoll.sim import factored
 from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
@@ -59,6 +60,7 @@ from atoll.spec.recipe import (
     Int8,
     Knobs,
     Lamb,
+    LowRank,
     Mean,
     Nobody,
     Same,
@@ -437,7 +439,8 @@ def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
 
 def _samples_of(peer: bytes, version: int, committed: list[Committed]) -> int:
     """Return how many samples of a peer are in the versions up to this one."""
-    counted = (each for each in committed if peer in each.contributors and each.version <= version)
+    theirs = (each for each in committed if peer in each.contributors and each.version <= version)
+    counted = (each for each in theirs if not each.announced.holds)
     return sum(len(each.announced.leases[peer]) for each in counted)
 
 
@@ -510,6 +513,9 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     if not channels[0].common:
         yield from _as_journals_say(run, outcome, entries)
         return
+    if isinstance(channels[0].what.transform, LowRank):
+        yield from _as_lives_say(run, outcome, entries)
+        return
     if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
     mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
@@ -544,6 +550,19 @@ def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
         known = replicas.of(short(host.peer), anchor.version)
         if known is not None:
             yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
+
+
+def _as_lives_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
+    """Check every checkpoint, directions and all, as far as it is known which life made which contribution."""
+    if next(iter(run.recipe.channel.values())).what.residual != Forget():
+        return  # what a residual makes of a life's marks no log tells
+    expected: dict[int, Anchor] = {}
+    for host, anchor in _saved(outcome):
+        size, honest_until = len(anchor.weights), _honest_until(outcome, entries)
+        expected = expected or factored.anchors(run, size, entries, honest_until, factored.lives_of(outcome))
+        known = expected.get(anchor.version)
+        if known is not None and known.digest() != anchor.digest():
+            yield f"peer {host.place}, version {anchor.version}: not what the log adds up to"
 
 
 def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:

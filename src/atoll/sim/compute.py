@@ -181,6 +181,14 @@ def loss_after(samples: float) -> float:
     return LOSS_LAST + (LOSS_FIRST - LOSS_LAST) / (1 + max(0.0, samples) / LOSS_HALF_SAMPLES)
 
 
+def _sides(size: int) -> tuple[int, ...]:
+    """Return the sides of a layer's matrix; of an odd size it is a vector."""
+    rows = 1
+    while size % (2 * rows) == 0 and (2 * rows) ** 2 <= size:
+        rows *= 2
+    return (rows, size // rows) if rows > 1 else (size,)
+
+
 class _Private(Struct, frozen=True, kw_only=True):
     """Inner state: which model, and how many steps it took."""
 
@@ -239,8 +247,8 @@ class CountingEngine:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return them as matrices of two rows where that can be."""
-        return {name: (2, size // 2) if size % 2 == 0 else (size,) for name, size in self.layout.items()}
+        """Return them as matrices where that can be, as square as powers of two allow."""
+        return {name: _sides(size) for name, size in self.layout.items()}
 
     @property
     def tokens_per_sample(self) -> int:

@@ -209,5 +209,6 @@ def factor_of(run: Run, channels: Channels, version: int) -> float:
     """Return the factor on the outer rate in a run whose budget is in rounds."""
     if not channels[0].merge.scheduled:
         return 1.0
-    steps = sum(channel_at(channels, before).when.round_steps for before in range(1, version))
+    before = ((v, channel_at(channels, v)) for v in range(1, version))
+    steps = sum(channel.when.round_steps for v, channel in before if not channel.holds(v))
     return rate(run.recipe.work.schedule, steps, (version - 1) / run.budget.rounds)

@@ -27,6 +27,8 @@ class Announced(NamedTuple):
     """The positions that each member goes on with while the round is exchanged, as many again for each round."""
     carry: bool
     """Whether who has not contributed keeps both."""
+    holds: bool
+    """Whether everybody keeps its own, and nothing is counted yet."""
     since: dict[bytes, int]
     """The round for which each member was first handed its lease."""
     key: Key
@@ -50,11 +52,13 @@ class Committed(NamedTuple):
     @property
     def positions(self) -> list[int]:
         """Return the samples in it."""
-        return _all(self.announced, self.contributors)
+        return [] if self.announced.holds else _all(self.announced, self.contributors)
 
     @property
     def carried(self) -> list[int]:
-        """Return the samples that stay with members whose contributions are not in it."""
+        """Return the samples that stay with members whose contributions are not in it, or not counted yet."""
+        if self.announced.holds:
+            return _all(self.announced, self.announced.members)
         missing = [peer for peer in self.announced.members if peer not in self.contributors]
         return _all(self.announced, missing) if self.announced.carry else []
 
@@ -89,7 +93,7 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry):
+            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
                 lost = [peer for peer, had in kept.items() if each.get(peer) != len(had.lease)]
@@ -102,7 +106,7 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                     more |= {peer: [*more[peer], *pool.take(each[peer])] for peer in lacking}
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
-                announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
+                announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key))
             case RoundCommitted(who=who, result=result, ring=places, trees=trees):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)
@@ -110,7 +114,8 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 committed.append(Committed(last, _marked(who, last.members), result, ring, above))
                 kept = _kept(last, committed[-1].contributors)
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
-                pool.put_back(p for peer in missing if not last.carry for p in last.leases[peer])
+                stays = last.carry or last.holds
+                pool.put_back(p for peer in missing if not stays for p in last.leases[peer])
             case RoundVoided():
                 pool.put_back(_all(announced[-1], announced[-1].members))
                 pool.put_back(p for lease in announced[-1].ahead.values() for p in lease)
@@ -137,6 +142,8 @@ class _Kept(NamedTuple):
 
 def _kept(last: Announced, contributors: Sequence[bytes]) -> dict[bytes, _Kept]:
     """Return what each member of a round that was committed takes on with it."""
+    if last.holds:
+        return {peer: _Kept(lease, [], last.version + 1) for peer, lease in last.leases.items()}
     found = {}
     for peer, positions in last.ahead.items():
         if positions:

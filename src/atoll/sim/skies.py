@@ -49,6 +49,7 @@ from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
+    All,
     AllGather,
     Assign,
     Auto,
@@ -77,6 +78,7 @@ from atoll.spec.recipe import (
     Int8,
     Late,
     Lattice,
+    LowRank,
     Mean,
     Merge,
     Neighbours,
@@ -85,6 +87,7 @@ from atoll.spec.recipe import (
     Params,
     Quorum,
     Recipe,
+    Residual,
     Ring,
     Rung,
     Seconds,
@@ -149,6 +152,8 @@ RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
 """In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+IN_FACTORS: tuple[Residual | None, ...] = (None, Forget(), Feedback())
+"""Gradients travel whole, or as factors in two rounds, of which what is left out is lost or fed back."""
 HASTY = 0.3
 """Part of the runs in which a round does not wait for everybody."""
 QUORUMS: tuple[Quorum, ...] = (
@@ -188,6 +193,7 @@ def _recipe(
     quorum: Quorum | None = None,
     late: Late | None = None,
     ring: Codec | None = None,
+    factors: Residual | None = None,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -212,6 +218,9 @@ def _recipe(
         merge = Merge(outer=Assign(), combine=Mean(weights="mass")) if mass else Merge(outer=outer)
         what = Params() if mass else what
         channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=merge)
+    if factors is not None and isinstance(channel.what, Grad):
+        form = replace(channel.what, codec=Fp32(), transform=LowRank(rank=2, least=1.0), residual=factors)
+        channel = replace(channel, what=form, overlap=Block(), whom=All())
     batch = BATCH if channel.when.round_steps > 1 else BATCH * STEPS
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
@@ -251,6 +260,7 @@ def run_of(
     late = hasty.choice(LATES)
     ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
     mass = circles is not None and hasty.random() < BY_MASS
+    factors = hasty.choice(IN_FACTORS) if not recipe and quorum is None else None
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
@@ -261,6 +271,7 @@ def run_of(
         quorum=quorum,
         late=late,
         ring=ring,
+        factors=factors,
     )
     return Run(
         name="search",

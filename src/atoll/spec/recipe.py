@@ -181,11 +181,20 @@ class Dct(Axis, tag="dct"):
     """Elements along a side of a tile, at most: the largest divisor of the tensor's own side up to this."""
 
 
+class LowRank(Axis, tag="low-rank"):
+    """Two thin factors in place of each matrix, found in two rounds: a few directions, then what lies along them."""
+
+    rank: int = 4
+    """Directions, at most: no more than the shorter side of a matrix has."""
+    least: float = 2.0
+    """Times that both factors together must be smaller than the tensor; others travel whole, as vectors always do."""
+
+
 class _Quantity(Axis):
     """Something to exchange, and its form on the wire."""
 
     codec: Codec = Fp32()
-    transform: Dct | None = None
+    transform: Dct | LowRank | None = None
     """What the codec is given, and what results are made of; none: values themselves."""
     residual: Residual = Forget()
     result: Codec | None = None
@@ -540,6 +549,19 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
                 return 1
             case RoundsLate(rounds=rounds):
                 return rounds
+
+    @property
+    def phases(self) -> int:
+        """Return how many rounds the same work takes: two, where what is sent depends on what came back before."""
+        return 2 if isinstance(self.what.transform, LowRank) else 1
+
+    def holds(self, version: int) -> bool:
+        """Return whether a round leaves everybody's work for the next: it finds out what that will be about."""
+        return version % self.phases != 0
+
+    def unit(self, version: int) -> str:
+        """Return what a round is about."""
+        return "directions" if self.holds(version) else self.when.unit(version)
 
     @property
     def kept(self) -> Codec:

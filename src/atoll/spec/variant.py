@@ -102,7 +102,7 @@ def round_tokens(run: Run, peers: int) -> int:
     samples = peers * channel.when.round_steps * batch
     if isinstance(channel.when, TargetBatch):
         samples = max(samples, -(-channel.when.samples // batch) * batch)
-    return samples * run.data.context
+    return samples * run.data.context // channel.phases
 
 
 def budget_tokens(own: Run, runs: Sequence[Run], peers: int, tokens: int = 0) -> int:

@@ -425,13 +425,14 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if turning is not None:
         return _write(broker, turning)
     version = history.version + 1
-    key = Key(broker.channel, version, unit=broker.setting.when.unit(version))
+    key = Key(broker.channel, version, unit=broker.setting.unit(version))
     broker, quotas, notes = quotas_of(broker, key, ready)
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
     ahead, carry = _ahead(broker, sum(quotas.values())), isinstance(broker.setting.late, Carry)
-    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry))
+    holds = broker.setting.holds(version)
+    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds))
     return broker, [*notes, *actions]
 
 

@@ -117,6 +117,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """For how many rounds more its members get as many samples, to go on with while it is exchanged."""
     carry: bool = False
     """Whether members whose contributions are not in keep their leases for the next round."""
+    holds: bool = False
+    """Whether all its members do: nothing is counted yet, and the next round is of the same work."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -202,6 +204,8 @@ class OpenRound(Struct, frozen=True):
     """Samples of each, with this lease, since what the round is about was last committed."""
     masses: dict[bytes, float] = {}
     """Of those whose mass is not 1."""
+    holds: bool = False
+    """Whether everybody keeps what it has."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -215,6 +219,8 @@ class OpenRound(Struct, frozen=True):
     def kept(self, contributors: Container[bytes]) -> dict[bytes, Kept]:
         """Return what each member takes on with it once these contributions are committed."""
         found: dict[bytes, Kept] = {}
+        if self.holds:
+            return {peer: Kept(self.lease_of(peer)) for peer in self.members}
         if not self.ahead and not self.carry:
             return found
         starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
@@ -282,7 +288,7 @@ class ClosedRound(Struct, frozen=True):
     circles: tuple[str, ...] = ()
     """The root of each circle's result, where it was in circles."""
     carried: tuple[bytes, ...] = ()
-    """Who of its other members keeps its lease."""
+    """Who of its other members keeps its lease; everybody, where the next round is of the same work."""
     stale: tuple[int, ...] = ()
     """Of each contributor, how many rounds were committed since its lease was handed out."""
     pushes: int = 0
@@ -402,12 +408,20 @@ def knobs_of(history: History, version: int) -> Knobs | None:
 
 
 def announcement(
-    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: int = 0, carry: bool = False
+    history: History,
+    key: Key,
+    quotas: Mapping[bytes, int],
+    base: str,
+    *,
+    ahead: int = 0,
+    carry: bool = False,
+    holds: bool = False,
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
-    return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead, carry)
+    who = _marked(quotas, sorted(history.members))
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds)
 
 
 def commitment(
@@ -430,6 +444,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     _must(history.open is None, "two rounds are open")
     _must(announced.key.version == history.version + 1, "a round is announced out of turn")
     _must(announced.roster == history.roster, "a round is announced with another roster")
+    _must(not (announced.holds and announced.ahead), "work is set apart after work that is not counted yet")
     members = _named(announced.who, sorted(history.members))
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
@@ -456,6 +471,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         {peer: each.since for peer, each in kept.items() if each.since},
         tuple(quota + history.tally.since(key.unit, peer) for peer, quota in zip(members, quotas, strict=True)),
         history.masses,
+        announced.holds,
     )
     history = replace(history, announced=key.version)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
@@ -516,17 +532,19 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     _must(not committed.ring or whole, "sums went round among others than its contributors")
     inside = [peer in in_ for peer in open_.members]
     _must(all(is_tree(tree, inside) for tree in committed.trees), "sums went up what is no tree of its contributors")
+    counts = frozenset[bytes]() if open_.holds else in_
+    stays = open_.carry or open_.holds
     closed = ClosedRound(
         committed.key,
         contributors,
         committed.result,
-        returned=() if open_.carry else open_.unused(in_),
+        returned=() if stays else open_.unused(in_),
         circles=committed.circles,
-        carried=tuple(peer for peer in open_.members if peer not in in_) if open_.carry else (),
+        carried=tuple(peer for peer in open_.members if peer not in counts) if stays else (),
         stale=tuple(version - open_.begun(peer) for peer in contributors),
         pushes=history.pushes,
     )
-    counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in in_}
+    counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in counts}
     return replace(
         history,
         version=version,
@@ -536,7 +554,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         returned=lease.give_back(history.returned, [closed.returned]),
         tally=history.tally.after(committed.key.unit, counted),
         samples=history.samples + sum(counted.values()),
-        pushes=history.pushes + len(contributors),
+        pushes=history.pushes + len(counts),
         masses=_masses(history, open_, committed.masses),
     )
 

@@ -13,9 +13,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.model.compute import Vector
 from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd, SignSgd
+
+BASIS = "basis"
+"""The name of an anchor's vector that has no element for each weight."""
 
 
 class Anchor(Struct, frozen=True):
@@ -24,6 +28,8 @@ class Anchor(Struct, frozen=True):
     version: int
     weights: Vector
     outer: dict[str, Vector]
+    basis: Vector | None = None
+    """The directions that the next round's factors are taken along, where matrices travel as such."""
 
     def digest(self) -> str:
         """Return the hash of every bit that peers must agree on."""
@@ -34,15 +40,17 @@ class Anchor(Struct, frozen=True):
 
     def copy(self) -> Anchor:
         """Return the same in memory of its own."""
-        return Anchor(self.version, self.weights.copy(), {name: v.copy() for name, v in self.outer.items()})
+        basis = None if self.basis is None else self.basis.copy()
+        return Anchor(self.version, self.weights.copy(), {name: v.copy() for name, v in self.outer.items()}, basis)
 
     def part(self, first: int, end: int) -> Anchor:
-        """Return some of its elements, in the same memory."""
+        """Return some of its elements, in the same memory; of the basis nothing."""
         return Anchor(self.version, self.weights[first:end], {name: v[first:end] for name, v in self.outer.items()})
 
     def vectors(self) -> dict[str, Vector]:
         """Return all its vectors by name, in a fixed order."""
-        return {"weights": self.weights, **{name: self.outer[name] for name in sorted(self.outer)}}
+        shared = self.outer if self.basis is None else self.outer | {BASIS: self.basis}
+        return {"weights": self.weights, **{name: shared[name] for name in sorted(shared)}}
 
 
 def outer_names(outer: Outer) -> tuple[str, ...]:
@@ -113,14 +121,14 @@ def advance(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0, pus
             _adamw(outer, anchor, merged, rate)
         case Lamb():
             _moments(outer, anchor, merged)
-    return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+    return replace(anchor, version=anchor.version + 1)
 
 
 def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0, pushes: Pushes | None = None) -> Anchor:
     """Take the outer optimizer's step towards merged weights: who assigns them is there, to the bit."""
     if isinstance(outer, Assign):
         anchor.weights[:] = merged
-        return Anchor(anchor.version + 1, anchor.weights, anchor.outer)
+        return replace(anchor, version=anchor.version + 1)
     return advance(outer, anchor, anchor.weights - merged, rate, pushes)
 
 

@@ -261,7 +261,7 @@ BUGS = (
         "the lease of a member that works on is handed out to somebody else as well",
         (
             "swarm/log.py",
-            "        returned=() if open_.carry else open_.unused(in_),\n",
+            "        returned=() if stays else open_.unused(in_),\n",
             "        returned=open_.unused(in_),\n",
         ),
     ),

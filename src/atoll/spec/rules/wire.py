@@ -7,26 +7,34 @@ from collections.abc import Iterator
 from atoll.spec.recipe import (
     BLOCK_MAX,
     BLOCK_MIN,
+    All,
     AllGather,
     Bf16,
+    Block,
     Buckets,
     Butterfly,
     CentredClip,
     Channel,
     Codec,
     Dct,
+    Discard,
     E3m0,
+    Every,
     Feedback,
     Forget,
     Fp16,
     Fp32,
+    Full,
     Grad,
     Int8,
+    LowRank,
+    Mean,
     MedianNormClip,
     OneRound,
     Rda,
     Sign,
     Significance,
+    Sparse,
     Stochastic,
     Threshold,
     TopK,
@@ -34,6 +42,8 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
+
+RANK_MAX = 1024
 
 
 def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -45,8 +55,13 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "residual", "decay"), what.residual.decay, 0, 1)
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
-    if what.transform is not None:
-        yield from _transform_rules((*path, "transform"), channel, what.transform)
+    match what.transform:
+        case Dct() as dct:
+            yield from _dct_rules((*path, "transform"), channel, dct)
+        case LowRank() as low:
+            yield from _low_rank_rules((*path, "transform"), channel, low)
+        case None:
+            pass
     yield from _threshold_rules(path, what)
     sparse, fed_back = isinstance(what.merged(), TopK), isinstance(what.owners, Feedback)
     hint = 'set owners = { kind = "feedback" }, or result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
@@ -81,7 +96,7 @@ def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
         yield not gradients, (*path, "codec"), said, f'exchange {{ kind = "delta" }}, or {hint}'
 
 
-def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
+def _dct_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
     yield within((*path, "tile"), transform.tile, 2, 256)
     combine = channel.merge.combine
     apart = isinstance(combine, Rda) or (isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor")
@@ -90,6 +105,26 @@ def _transform_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterato
     eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
     said = "what a peer is ahead by is made of values, its contribution of frequencies"
     yield not eager, path, said, "leave it out, or set overlap.eager = false"
+
+
+def _low_rank_rules(path: KeyPath, channel: Channel, low: LowRank) -> Iterator[Rule]:
+    """What goes with work that takes two rounds, of which the second needs what the first has found."""
+    yield within((*path, "rank"), low.rank, 1, RANK_MAX)
+    yield within((*path, "least"), low.least, 0)
+    what, out = channel.what, "leave it out, or "
+    plain = isinstance(what, Grad) and isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
+    said = "the same gradient is asked for in two rounds, at an anchor that stays where it is between them"
+    hint = 'exchange { kind = "grad" }, with when { kind = "every" } and overlap { kind = "block" }'
+    yield plain, path, said, out + hint
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "who is late for the directions is waited for with what lies along them"
+    yield full, path, said, out + 'choose barrier { kind = "full" } and late { kind = "discard" }'
+    mean = isinstance(channel.whom, All) and isinstance(channel.merge.combine, Mean)
+    said = "factors of one mean are sought: of other ways to combine, and of means of some, they would not be"
+    yield mean, path, said, out + 'choose whom { kind = "all" } and merge.combine { kind = "mean" }'
+    dense = not isinstance(what.codec, Sparse) and what.owners == Forget()
+    said = "factors are few, and each of their values is of many weights: none can be left out"
+    yield dense, path, said, out + "choose a what.codec that sends every value, without what.owners"
 
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:

@@ -1,0 +1,86 @@
+"""Storms of gradients as factors, each step in two rounds; and that a wrong direction in an anchor is found.
+
+What is left out is fed back in every other seed; where it is lost, anchors are judged to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from msgspec.structs import replace
+
+from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
+from atoll.sim.case import Case, play
+from atoll.sim.check import log_of_record, violations
+from atoll.sim.compute import UNIT
+from atoll.sim.factored import anchors, lives_of
+from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.recipe import Feedback, Forget, LowRank, Recipe, Residual
+from atoll.spec.run import Run, canonical
+from atoll.sync.merge import Anchor
+from tests.peer.world import counting_run
+from tests.peer.world import play as played
+from tests.sim.test_check import rewrite
+
+SEEDS = range(500, 540)
+QUICK = (500, 513)
+PEERS = 3
+
+
+def recipe(residual: Residual) -> Recipe:
+    shipped = load_recipe("powersgd")
+    channel = shipped.channel["outer"]
+    what = replace(channel.what, transform=LowRank(rank=2, least=1.0), residual=residual)
+    work = replace(shipped.work, batch=BATCH * STEPS)
+    return replace(shipped, work=work, channel={"outer": replace(channel, what=what)})
+
+
+def case(seed: int) -> Case:
+    drawn = case_of(family_of(seed), seed)
+    return replace(drawn, run=replace(drawn.run, recipe=recipe(Feedback() if seed % 2 else Forget())))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+def test_a_storm_breaks_no_promise(seed: int) -> None:
+    assert play(case(seed)).broken == []
+    assert decode_run(canonical(case(seed).run)) == case(seed).run
+
+
+def forgetful(rounds: int) -> Run:
+    run = counting_run("powersgd", rounds=rounds, start_with=PEERS)
+    channel = run.recipe.channel["outer"]
+    what = replace(channel.what, residual=Forget())
+    return replace(run, recipe=replace(run.recipe, channel={"outer": replace(channel, what=what)}))
+
+
+def test_anchors_follow_from_the_log_to_the_bit_directions_and_all() -> None:
+    run = forgetful(rounds=6)
+    outcome = played(run, PEERS)
+    known = anchors(run, 256, log_of_record(outcome), 6, lives_of(outcome))
+    assert max(known) == 6
+    for version in (5, 6):
+        path = f"checkpoint/{version}.safetensors"
+        assert anchor_from_bytes(outcome.hosts[0].disk.files()[path], path).digest() == known[version].digest()
+
+
+def _weight(anchor: Anchor) -> None:
+    anchor.weights[5] += UNIT
+
+
+def _direction(anchor: Anchor) -> None:
+    assert anchor.basis is not None
+    anchor.basis[5] *= 1.001
+
+
+@pytest.mark.parametrize("tamper", [_weight, _direction])
+@pytest.mark.parametrize("version", [5, 6])
+def test_what_does_not_follow_is_found(version: int, tamper: Callable[[Anchor], None]) -> None:
+    run = forgetful(rounds=6)
+    outcome = played(run, PEERS)
+    path = f"checkpoint/{version}.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path)
+    tamper(anchor)
+    rewrite(outcome, 1, path, anchor_to_bytes(anchor))
+    assert violations(run, outcome) == [f"peer 1, version {version}: not what the log adds up to"]
