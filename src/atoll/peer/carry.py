@@ -148,7 +148,7 @@ class Carrier(OnPlan):
     def _parts(self, hop: Hop, values: memoryview, before: Sum | None) -> list[Vector]:
         """Return what is to be added up: the sum that came, if one was to come, and our own values."""
         first, end = self._grid.bounds(hop.index)
-        own = decoded(self._member.channel.kept, values, end - first)
+        own = decoded(self._channel.kept, values, end - first)
         return [own] if before is None else [decoded(self._codec, before.data, end - first), own]
 
     def _form(self, hop: Hop, total: Vector, weight: float) -> Sum | Reduction:
@@ -156,7 +156,7 @@ class Carrier(OnPlan):
         version = self._plan.key.version
         if not hop.ends:
             return Sum(hop.of, weight, encode(self._codec, total, seed_of(version, hop.index, self._member.me)))
-        data = encode(self._member.channel.what.merged(), mean([total], weight), seed_of(version, hop.index))
+        data = encode(self._channel.what.merged(), mean([total], weight), seed_of(version, hop.index))
         return Reduction(hop.of, blake3(data).digest(), data)
 
     def _keep(self, hop: Hop, made: Sum | Reduction) -> None:

@@ -40,6 +40,8 @@ from atoll.peer.messages import (
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
+from atoll.spec.recipe import Nobody
+from atoll.spec.turns import shares
 from atoll.swarm.log import ClosedRound, Key, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import wire_bytes
@@ -436,8 +438,11 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
-    merged = member.channel_of(member.history.version).what.merged()
-    return wire_bytes(merged, member.engine.size) // len(member.units)
+    recipe, size = member.run.recipe, member.engine.size
+    if not isinstance(recipe.control, Nobody):
+        return wire_bytes(member.channel_of(member.history.version).what.merged(), size)
+    whole = {name: wire_bytes(channel.what.merged(), size) for name, channel in recipe.channel.items()}
+    return int(sum(share * (whole[name] // len(member.units[name])) for name, share in shares(recipe).items()))
 
 
 def state_bytes(member: Member) -> int:

@@ -40,6 +40,7 @@ from atoll.peer.work import work
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Feedback
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
+from atoll.spec.turns import rarest, starts_apart
 from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign
 from atoll.swarm.messages import Refused, Settings, Welcome
 from atoll.swarm.raft import recall as recall_raft
@@ -168,7 +169,8 @@ def _say_started(member: Member, start: Start) -> None:
         )
     )
     if resumed is not None and isinstance(member.channel.what.owners, Feedback):
-        chunks = sum(unit.grid.chunks for unit in member.units)  # at most: which of them were ours nobody wrote down
+        units = (unit for units in member.units.values() for unit in units)
+        chunks = sum(unit.grid.chunks for unit in units)  # at most: which of them were ours nobody wrote down
         box.journal.write(events.ResidualLost(version=resumed, chunks=chunks))
     box.journal.write(events.TicketPrinted(ticket=print_ticket(ticket_of(member))))
 
@@ -269,11 +271,11 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     """Return our desk as the disk knows it: the newest checkpoint, the log, our private state."""
     life = await store.boot()
     anchor = await store.anchor()
-    channel = next(iter(run.recipe.channel.values()))
-    private = Private(engine, channel, run.recipe.control)
+    recipe = run.recipe
+    private = Private(engine, recipe)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
-        anchor = first_anchor(channel.merge.outer, weights)
+        anchor = first_anchor(rarest(recipe).merge.outer, weights, apart=starts_apart(recipe))
     else:
         await recall(box, store, private, anchor.version)
     member = Member(
@@ -284,7 +286,7 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
         run_id=identity(run),
         engine=engine,
         private=private,
-        units=units_of(channel.when, engine.layout, channel.what.codec),
+        units={name: units_of(c.when, engine.layout, c.what.codec) for name, c in recipe.channel.items()},
         life=life,
         anchor=anchor,
         digest=await box.compute.run(anchor.digest, Cost(moved_bytes=4.0 * engine.size)),

@@ -9,7 +9,9 @@ into results of R bytes, and a member that owns the share s:
     ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
     circles       as a butterfly, with N the members of one's own
 
-which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
+Of several channels a round is what theirs are on average.
+
+For equal shares and C = R that is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
 no grace, each member's C counts for K of N rounds, as do its steps; results go to all: for each contribution of its own
 a member receives N / K of them, where a server would send it one. With a grace all are taken to come within it.
 
@@ -41,6 +43,7 @@ from atoll.spec.recipe import (
     Seconds,
     TargetBatch,
 )
+from atoll.spec.turns import shares
 from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
@@ -116,30 +119,41 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
 
 
 def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None) -> Traffic:
-    """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
-    channel = turned(recipe, knobs)
-    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
-    grid = grid_of(-(-parameters // parts), channel.what.codec)
-    members = tuple(number.to_bytes(4, "big") for number in range(len(lines)))
-    known = dict(zip(members, lines, strict=True))
-    sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    rounds = _rounds(channel)
-    part = contributors(channel, len(members)) / len(members)
-    for key in rounds:
-        circles = circles_of(channel.whom, key, members)
-        gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
-        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
-        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
-            sent[sender] += size_bytes
-            received[receiver] += size_bytes
+    """Return what a round of a recipe moves for a model of so many parameters, as its knobs stand.
+
+    Of several channels it is the mean round: each moves what its own do, for the part of the rounds that it has.
+    """
+    known = {number.to_bytes(4, "big"): line for number, line in enumerate(lines)}
+    sent, received = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
+    parts = shares(recipe) if knobs is None else {"": 1.0}
+    for name, channel in named.items():
+        for sender, receiver, size_bytes in _mean_round(channel, parameters, known):
+            sent[sender] += round(parts[name] * size_bytes)
+            received[receiver] += round(parts[name] * size_bytes)
+    often = min(named.values(), key=lambda channel: channel.when.round_steps)
     return Traffic(
-        steps=_steps(recipe, channel, len(lines)) * part,
-        exact=is_exact(channel.what.codec),
+        steps=_steps(recipe, often, len(lines)) * contributors(often, len(lines)) / len(lines),
+        exact=all(is_exact(channel.what.codec) for channel in named.values()),
         moved=tuple(
-            Moved(line=line, sent_bytes=sent[peer] // len(rounds), received_bytes=received[peer] // len(rounds))
-            for peer, line in known.items()
+            Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer]) for peer, line in known.items()
         ),
     )
+
+
+def _mean_round(channel: Channel, parameters: int, known: Mapping[bytes, Line]) -> list[tuple[bytes, bytes, float]]:
+    """Return everything that goes over a line in a round of one channel: from whom, to whom, how much on average."""
+    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
+    grid, members = grid_of(-(-parameters // parts), channel.what.codec), tuple(known)
+    part, rounds = contributors(channel, len(members)) / len(members), _rounds(channel)
+    gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
+    found: list[tuple[bytes, bytes, float]] = []
+    for key in rounds:
+        circles = circles_of(channel.whom, key, members)
+        layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
+        moved = _transfers(layout, _lengths(channel, grid), members, part)
+        found += [(sender, receiver, size_bytes / len(rounds)) for sender, receiver, size_bytes in moved]
+    return found
 
 
 def _rounds(channel: Channel) -> list[Key]:

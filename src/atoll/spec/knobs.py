@@ -10,13 +10,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from atoll.spec.recipe import Auto, Block, Channel, Delay, Every, Knobs, Recipe, Rung, Sgd
+from atoll.spec.turns import round_steps, turn_of
 
 
-def turned(recipe: Recipe, knobs: Knobs | None) -> Channel:
-    """Return the recipe's channel at a position of its knobs; None: as the recipe has it."""
+def turned(recipe: Recipe, knobs: Knobs) -> Channel:
+    """Return the recipe's channel at a position of its knobs."""
     (channel,) = recipe.channel.values()
-    if knobs is None:
-        return channel
     assert isinstance(recipe.control, Auto), "only a policy turns knobs"
     rung, merge = recipe.control.ladder[knobs.rung], channel.merge
     if knobs.lr:
@@ -31,6 +30,16 @@ def turned(recipe: Recipe, knobs: Knobs | None) -> Channel:
         merge=merge,
         overlap=replace(rung.overlap, steps=knobs.delay) if late else Block(),
     )
+
+
+def channel_of(recipe: Recipe, version: int, knobs: Knobs | None) -> Channel:
+    """Return the channel of a round as its knobs stand; None: as the recipe has it."""
+    return turn_of(recipe, version).channel if knobs is None else turned(recipe, knobs)
+
+
+def steps_of(recipe: Recipe, knobs: Knobs | None) -> int:
+    """Return how many local steps a round has as knobs stand; None: as the recipe has it."""
+    return round_steps(recipe) if knobs is None else knobs.steps
 
 
 def delay_max(rung: Rung, steps: int) -> int:

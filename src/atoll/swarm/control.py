@@ -104,7 +104,7 @@ def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
         return None
     work_s = min(max(worked_s), period_s)
     lost_s, overlap = period_s - work_s, broker.setting.overlap
-    hidden_s = overlap.steps * work_s / broker.setting.when.round_steps if isinstance(overlap, Delay) else 0.0
+    hidden_s = overlap.steps * work_s / broker.round_steps if isinstance(overlap, Delay) else 0.0
     waited_s = min((s.exchange_s for _, s in standings if s.exchange_s > 0), default=math.inf)
     return Measure(
         members=len(quotas),
@@ -133,7 +133,7 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
         return broker, None
     why = _why(auto, view, wanted, work_s, lost_s)
     broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
-    return broker, KnobsTurned(broker.channel, broker.history.version + 1, wanted, why)
+    return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
 
 
 def _middle(broker: Broker, what: str) -> float:
@@ -151,7 +151,7 @@ def _view(broker: Broker, auto: Auto, members: Sequence[bytes]) -> View:
         bytes_s = split(bytes_s, exchange_s, present, broker.before.exchange_s, earlier)
     rungs = [wire_s(r.route, b.size_bytes, lines) for r, b in zip(auto.ladder, broker.rungs, strict=True)]
     return View(
-        step_s=max(_middle(broker, "work_s") / broker.setting.when.round_steps, TINY),
+        step_s=max(_middle(broker, "work_s") / broker.round_steps, TINY),
         wire_s=bytes_s,
         rest_s=exchange_s - bytes_s,
         ratios=tuple(each / present if present else 1.0 for each in rungs),
@@ -175,8 +175,8 @@ def split(bytes_s: float, exchange_s: float, forecast: float, before_s: float, b
 def _forecast(broker: Broker, auto: Auto, knobs: Knobs | None, lines: Sequence[Line]) -> float:
     """Return what the bytes of the exchange need at a position of the knobs, if lines carry what members measured."""
     if knobs is None:
-        ((_, channel),) = broker.run.recipe.channel.items()
-        return wire_s(channel.whom.route, broker.bulks[0].size_bytes, lines)
+        ((name, channel),) = broker.run.recipe.channel.items()
+        return wire_s(channel.whom.route, broker.bulks[name][0].size_bytes, lines)
     return wire_s(auto.ladder[knobs.rung].route, broker.rungs[knobs.rung].size_bytes, lines)
 
 
