@@ -102,6 +102,8 @@ class LeaseTaken(_Event):
     channel: str
     version: int
     ranges: list[tuple[int, int]]
+    own: bool = False
+    """Whether it starts from weights of its own, as it last contributed them, instead of from the anchor."""
 
 
 class WorkProgressed(_Event):

@@ -29,8 +29,10 @@ from atoll.spec.recipe import (
     Feedback,
     Fp32,
     Merge,
+    Recipe,
     Sgd,
     TopK,
+    Work,
 )
 from atoll.spec.run import Run
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, name, once, play, sized
@@ -38,6 +40,10 @@ from tests.peer.world import anchor_of, assert_sound, counting_run, events, name
 SIZE = 1000
 FORGETS = Channel(when=Every(steps=2), what=Delta(), merge=Merge(outer=Sgd(lr=0.7, momentum=0.9, nesterov=True)))
 FEEDS_BACK = replace(FORGETS, what=Delta(residual=Feedback()))
+
+
+def recipe(channel: Channel) -> Recipe:
+    return Recipe(work=Work(inner=Sgd(lr=0.1)), channel={"outer": channel})
 
 
 def engine() -> CountingEngine:
@@ -53,10 +59,10 @@ def worked(private: Private, model: CountingEngine) -> None:
 
 def test_both_come_back_together() -> None:
     model = engine()
-    private = Private(model, FEEDS_BACK)
+    private = Private(model, recipe(FEEDS_BACK))
     worked(private, model)
     saved = private.save()
-    other = Private(engine(), FEEDS_BACK)
+    other = Private(engine(), recipe(FEEDS_BACK))
     other.restore(saved)
     assert other.residual is not None
     assert other.residual.tolist() == list(range(SIZE))
@@ -65,13 +71,13 @@ def test_both_come_back_together() -> None:
 
 def test_what_nothing_is_left_out_of_is_the_engines_own_state() -> None:
     model = engine()
-    assert Private(model, FORGETS).save() == model.private()
+    assert Private(model, recipe(FORGETS)).save() == model.private()
 
 
 @pytest.mark.parametrize("where", [-1, -2000, 40])
 def test_damage_is_seen_and_changes_nothing(where: int) -> None:
     model = engine()
-    private = Private(model, FEEDS_BACK)
+    private = Private(model, recipe(FEEDS_BACK))
     worked(private, model)
     saved = bytearray(private.save())
     saved[where] ^= 0xFF
@@ -84,7 +90,7 @@ def test_damage_is_seen_and_changes_nothing(where: int) -> None:
 def test_state_of_another_model_is_refused() -> None:
     small = CountingEngine(seed=0, size=10, tokens_per_sample=16, sample_cost=Cost(flop=1.0))
     with pytest.raises(LocalError, match="another model"):
-        Private(engine(), FEEDS_BACK).restore(Private(small, FEEDS_BACK).save())
+        Private(engine(), recipe(FEEDS_BACK)).restore(Private(small, recipe(FEEDS_BACK)).save())
 
 
 # in a run
@@ -108,7 +114,7 @@ def sparse_run(codec: Codec = SPARSE, *, decay: float = 1.0, rounds: int = 8, ch
 
 def left_out(outcome: Outcome, peer: int, version: int) -> Vector:
     """Return what a peer's disk says that its codec left out."""
-    private = Private(engine(), FEEDS_BACK)
+    private = Private(engine(), recipe(FEEDS_BACK))
     private.restore(outcome.hosts[peer].disk.files()[f"private/{version}.safetensors"])
     assert private.residual is not None
     return private.residual
@@ -191,7 +197,7 @@ def test_what_owners_leave_out_of_results_is_kept_until_it_comes(desks: dict[byt
     owners = np.zeros(SIZE)
     for member in desks.values():
         for (_, index), vector in member.left_out.items():
-            owners[slice(*member.units[0].grid.bounds(index))] += 4.0 * vector
+            owners[slice(*member.units["outer"][0].grid.bounds(index))] += 4.0 * vector
     assert np.abs(owners).max() > 0
     assert len([member for member in desks.values() if member.left_out]) == 4, "everybody owns some chunks"
     counted = delta_of(run.seeds.data, SIZE, list(range(8 * 4 * 2 * 2))).astype(np.float64)

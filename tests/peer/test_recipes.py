@@ -30,6 +30,7 @@ from atoll.spec.recipe import (
     Feedback,
     Forget,
     Fp32,
+    Fragments,
     Full,
     Growing,
     Mean,
@@ -40,6 +41,7 @@ from atoll.spec.recipe import (
     Sgd,
 )
 from atoll.spec.run import Run
+from atoll.spec.turns import in_order, rarest
 from tests.peer.world import anchor_of, counting_run, events, play, sized
 
 PEERS, ROUNDS, SIZE = 3, 4, 20_000
@@ -76,9 +78,11 @@ KNOBS: dict[str, dict[str, Any]] = {
         "whom": load_recipe("diloco").channel["outer"].whom,
         "merge": Merge(outer=NESTEROV),
     },
+    "sparta": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "sparta-diloco": {"when": Every(steps=2)},
     "streaming": {"when": Every(steps=2)},
 }
-"""What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""
+"""What tells each recipe apart from DiLoCo, put back to what DiLoCo has: one channel, and in it these."""
 
 
 class Played(tuple[str, int, str]):
@@ -99,7 +103,7 @@ def played(recipe: str, reset: bool = False) -> Played:
 
 
 def with_knobs(run: Run, **changes: Any) -> Run:
-    ((name, channel),) = run.recipe.channel.items()
+    name, channel = in_order(run.recipe)[-1]
     recipe = replace(run.recipe, channel={name: replace(channel, **changes)})
     if isinstance(changes.get("what"), Delta):
         inner = load_recipe("diloco").work.inner
@@ -121,7 +125,7 @@ def test_every_recipe_but_diloco_has_something_that_tells_it_apart() -> None:
 
 @pytest.mark.parametrize("recipe", sorted(KNOBS))
 def test_what_tells_a_recipe_apart_does_something(recipe: str) -> None:
-    shipped = next(iter(load_recipe(recipe).channel.values()))
+    shipped = rarest(load_recipe(recipe))
     for name, value in KNOBS[recipe].items():
         assert getattr(shipped, name) != value, f"{name} is as in DiLoCo already"
     assert played(recipe)[1:] != played(recipe, reset=True)[1:] or _slower(recipe)
@@ -164,6 +168,10 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     assert (how.merge.outer.spread, free.work.inner.lr) == (0.0, 4e-4)  # type: ignore[union-attr]
     _, decoupled = of("decoupled")
     assert (decoupled.when.steps, decoupled.overlap.steps, decoupled.barrier.contributors) == (24, 2, 1)
+    for name in ("sparta", "sparta-diloco"):
+        assert in_order(load_recipe(name))[0][1].when == Fragments(steps=200, count=200, pattern="drawn")
+    below, above = of("sparta-diloco")
+    assert (above.when, above.merge.outer, type(below.work.inner)) == (Every(steps=100), NESTEROV, AdamW)
     assert (of("dedloc")[1].when.samples, of("dedloc")[1].merge.outer.lr) == (4096, 1.76e-3)
 
 

@@ -22,14 +22,17 @@ from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import All, Butterfly, Circles, Codec, Delay, Every, Fragments, LowRank, TargetBatch
+from atoll.spec.recipe import All, Butterfly, Channel, Circles, Codec, Delay, Every, Fragments, LowRank, TargetBatch
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
+from atoll.spec.turns import in_order
 from atoll.swarm.log import Entry, from_bytes
 from atoll.sync.merge import Anchor
 
 T = TypeVar("T")
 R = TypeVar("R", RoundAnnounced, RoundCommitted)
 DELAYS_S = {("here", "here"): 0.01}
+DRAWN = 4
+"""Parts by lot, where a recipe has some: of a small model few have any elements at all."""
 
 
 def virtual(main: Coroutine[Any, Any, T]) -> T:
@@ -50,30 +53,43 @@ def counting_run(
 ) -> Run:
     """Return a run of a shipped recipe, cut down to a few samples a round."""
     shipped = load_recipe(recipe)
-    ((name, channel),) = shipped.channel.items()
-    what = channel.what if codec is None else replace(channel.what, codec=codec)
-    if isinstance(what.transform, LowRank):
-        what = replace(what, transform=replace(what.transform, rank=1))
-    if isinstance(channel.when, Fragments):
-        channel = replace(channel, when=replace(channel.when, steps=steps * channel.when.count))
-    elif isinstance(channel.when, TargetBatch):
-        channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))
-    elif channel.when.steps > 1:
-        channel = replace(channel, when=Every(steps=steps))
+    ordered = in_order(shipped)
+    channels = {
+        name: _cut(channel, steps * 2**place, start_with, codec) for place, (name, channel) in enumerate(ordered)
+    }
+    return Run(
+        name="counting",
+        recipe=replace(shipped, work=replace(shipped.work, batch=2), channel=channels),
+        budget=Budget(rounds=rounds),
+        data=Data(context=16),
+        membership=Membership(start_with=start_with, **membership),
+        upkeep=Upkeep(checkpoint_every=checkpoint_every, patience_s_max=patience_s_max),
+    )
+
+
+def _cut(channel: Channel, steps: int, start_with: int, codec: Codec | None) -> Channel:
+    """Return a channel with rounds of a few steps, of which a rarer one has twice as many."""
+    match channel.when:
+        case Fragments(pattern="drawn"):
+            channel = replace(channel, when=Fragments(steps=steps * DRAWN, count=DRAWN, pattern="drawn"))
+        case Fragments(count=count):
+            channel = replace(channel, when=replace(channel.when, steps=steps * count))
+        case TargetBatch():
+            channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))
+        case Every(steps=many) if many > 1:
+            channel = replace(channel, when=Every(steps=steps))
+        case Every():
+            pass
     if channel.whom == All(route=Butterfly(group=8)):
         channel = replace(channel, whom=All(route=Butterfly(group=2)))
     if isinstance(channel.whom, Circles) and channel.whom.all_every:
         channel = replace(channel, whom=replace(channel.whom, all_every=2))
     if isinstance(channel.overlap, Delay):
         channel = replace(channel, overlap=replace(channel.overlap, steps=min(steps, channel.overlap.steps)))
-    return Run(
-        name="counting",
-        recipe=replace(shipped, work=replace(shipped.work, batch=2), channel={name: replace(channel, what=what)}),
-        budget=Budget(rounds=rounds),
-        data=Data(context=16),
-        membership=Membership(start_with=start_with, **membership),
-        upkeep=Upkeep(checkpoint_every=checkpoint_every, patience_s_max=patience_s_max),
-    )
+    what = channel.what if codec is None else replace(channel.what, codec=codec)
+    if isinstance(what.transform, LowRank):
+        what = replace(what, transform=replace(what.transform, rank=1))
+    return replace(channel, what=what)
 
 
 def machines(count: int, *, rate_bytes_s: float = 12.5e6) -> list[Machine]:

@@ -41,6 +41,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         pytest.param("streaming", 3_000_000, 3, marks=pytest.mark.long),
+        pytest.param("sparta", 1_200_000, 3, marks=pytest.mark.long),
     ],
 )
 def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
@@ -53,6 +54,35 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
     assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+@pytest.mark.long
+def test_of_two_channels_each_moves_its_own_bytes_in_its_own_rounds() -> None:
+    """The prediction is of a mean round: here every other one is the rarer channel's."""
+    parameters, peers, rounds = 400_000, 3, 4
+    run = counting_run("sparta-diloco", rounds=rounds, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert sum(each.sent_bytes for each in predicted.moved) * rounds == pytest.approx(sum(counted), rel=OVERHEAD)
+    alone = {
+        name: traffic(replace(run.recipe, channel={name: channel}), parameters, [Line()] * peers)
+        for name, channel in run.recipe.channel.items()
+    }
+    payloads = {name: sum(each.sent_bytes for each in one.moved) for name, one in alone.items()}
+    sent = [(event.channel, event.sent_bytes) for event in events(outcome, journal.ContributionSent)]
+    for name, payload in payloads.items():
+        contributions = sum(size_bytes for channel, size_bytes in sent if channel == name)
+        assert contributions == pytest.approx(rounds / 2 * payload / 2, rel=0.01), "half goes out, half comes back"
+
+
+def test_sparse_averaging_below_an_outer_step_adds_p_times_h_of_its_bytes_at_most() -> None:
+    """As shipped, p H = 0.5: of H steps one has no sparse round, so it is a little less than half as much again."""
+    recipe, parameters = load_recipe("sparta-diloco"), 125_000_000
+    both = traffic(recipe, parameters, [Line()] * 8).step_bytes
+    rare = traffic(replace(recipe, channel={"outer": recipe.channel["outer"]}), parameters, [Line()] * 8).step_bytes
+    p, h = 1 / 200, 100
+    assert 0.97 * p * (h - 1) < both / rare - 1 < p * h
 
 
 @pytest.mark.long

@@ -275,15 +275,6 @@ def test_what_makes_no_sense_as_a_whole_is_refused_where_it_was_said(tmp_path: P
     assert advice
 
 
-def test_two_channels_are_refused_until_they_are_built(tmp_path: Path) -> None:
-    second = (
-        '[recipe.channel.b]\nwhen = { kind = "every", steps = 1 }\nwhat = { kind = "delta" }\n'
-        'merge = { outer = { kind = "assign" } }\n'
-    )
-    said, _ = refused(tmp_path, RUN + second)
-    assert said == "run.toml: recipe.channel: 2 channels are given"
-
-
 def test_a_result_that_everybody_makes_alone_must_come_out_the_same_on_every_machine(tmp_path: Path) -> None:
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, advice = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.codec={kind='buckets'}")

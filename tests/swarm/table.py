@@ -79,7 +79,8 @@ class Table:
         for entry in self.log:
             history = apply(history, entry)
         term = history.epoch + 1
-        self.broker, first = take_office(A, term, run or small_run(), 10, history, now_s, bulks=(BULK,), plan=plan)
+        bulks = {"outer": (BULK,)}
+        self.broker, first = take_office(A, term, run or small_run(), 10, history, now_s, bulks=bulks, plan=plan)
         self._do(first)
         self.tick(0.5)
 

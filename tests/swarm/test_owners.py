@@ -27,7 +27,7 @@ def measured(table: Table, **rates: int | tuple[int, int]) -> None:
 def big(*peers: bytes, members: int = 3) -> Table:
     """Return a table where a contribution has 60 MB."""
     table = Table(small_run(start_with=members, rounds=50))
-    table.broker = replace(table.broker, bulks=(Bulk(BULK.chunks, MB),))
+    table.broker = replace(table.broker, bulks={"outer": (Bulk(BULK.chunks, MB),)})
     table.join(*peers)
     return table
 
@@ -90,7 +90,7 @@ def test_a_line_that_becomes_slow_loses_its_share_in_the_next_round() -> None:
 def test_a_gain_too_small_to_notice_changes_nothing() -> None:
     table = Table(small_run(start_with=3))
     table.join(A, B, C)
-    table.broker = replace(table.broker, bulks=(Bulk(BULK.chunks, 1000),))
+    table.broker = replace(table.broker, bulks={"outer": (Bulk(BULK.chunks, 1000),)})
     assert round_with(table, a=10, b=10, c=1) == {A: 20, B: 20, C: 20}, "60 kB: nobody would notice"
 
 

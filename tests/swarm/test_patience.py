@@ -28,7 +28,7 @@ def trained(took_s: float, *, home_s: float = 0.0, rounds: int = 1, patience_s_m
 
 
 def measured(table: Table, rate_mb_s: float, peers: tuple[bytes, ...] = (A, B, C), size_mb: int = 60) -> None:
-    table.broker = replace(table.broker, bulks=(Bulk(BULK.chunks, size_mb * MB // BULK.chunks),))
+    table.broker = replace(table.broker, bulks={"outer": (Bulk(BULK.chunks, size_mb * MB // BULK.chunks),)})
     version = table.broker.history.version
     for peer in peers:
         table.say(peer, Standing(version, f"anchor-{version}", int(rate_mb_s * MB), int(rate_mb_s * MB)))

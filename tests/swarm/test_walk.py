@@ -62,7 +62,8 @@ class Walk:
         history = History()
         for entry in self.log:
             history = apply(history, entry)
-        self.broker, first = take_office(A, history.epoch + 1, self.run, 10, history, self.now_s, bulks=(BULK,))
+        bulks = {"outer": (BULK,)}
+        self.broker, first = take_office(A, history.epoch + 1, self.run, 10, history, self.now_s, bulks=bulks)
         self._await(first)
 
     def hear(self, heard: Heard) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -84,3 +86,37 @@ def test_what_is_put_into_a_unit_is_what_is_taken_from_it(data: some.DataObject)
     assert (vector < 0).sum() == end - first
     places = np.concatenate([np.arange(a, b) for a, b in unit.spans])[first:end]
     assert (-1 - vector[places]).tolist() == places.tolist()
+
+
+@given(some.integers(1, SIZE), some.integers(0, 5))
+def test_by_lot_every_element_is_in_exactly_one_part_of_a_pass(count: int, number: int) -> None:
+    units = [u.in_pass(number) for u in units_of(Fragments(steps=count, count=count, pattern="drawn"), LAYOUT, Fp32())]
+    parts = [unit.take(np.arange(SIZE, dtype=np.float32)) for unit in units]
+    assert sorted(np.concatenate(parts).tolist()) == list(range(SIZE))
+    assert all((np.diff(part) > 0).all() for part in parts), "in the order of the vector"
+    assert [part.size for part in parts] == [unit.grid.size for unit in units]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_lots_are_drawn_anew_in_every_pass_and_are_spread_over_the_vector() -> None:
+    layout = {"a.weight": 100_000}
+    first, *_ = units_of(Fragments(steps=200, count=200, pattern="drawn"), layout, Fp32())
+    places = [first.in_pass(number).take(np.arange(100_000, dtype=np.float32)) for number in range(3)]
+    assert [each.size for each in places] == [500] * 3
+    assert all(len({*one.tolist()} & {*other.tolist()}) < 20 for one, other in pairwise(places)), "2.5 by chance"
+    assert all(abs(float(each.mean()) / 100_000 - 0.5) < 0.06 for each in places)
+    assert np.array_equal(places[0], first.in_pass(0).take(np.arange(100_000, dtype=np.float32))), "everybody's alike"
+
+
+def test_what_is_put_into_a_part_by_lot_is_what_is_taken_from_it() -> None:
+    unit = units_of(Fragments(steps=4, count=4, pattern="drawn"), LAYOUT, Fp32())[1].in_pass(2)
+    vector = np.arange(SIZE, dtype=np.float32)
+    values = -unit.take(vector, 3, 9)
+    unit.put(vector, values, 3)
+    assert np.array_equal(unit.take(vector, 3, 9), values)
+    assert (vector < 0).sum() == 6
+
+
+def test_more_parts_by_lot_than_elements_are_refused() -> None:
+    with pytest.raises(SpecError, match="no 200 fragments"):
+        units_of(Fragments(steps=200, count=200, pattern="drawn"), LAYOUT, Fp32())

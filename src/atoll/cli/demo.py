@@ -66,11 +66,11 @@ def _alone(run: Run) -> float:
     """Return the held-out loss of one peer that trains alone, in the plain way, on its own share of the tokens."""
     from atoll.cli.machine import Machine, build_torch
     from atoll.model.compute import Step
+    from atoll.spec.turns import round_steps
     from atoll.sync.schedule import rate
 
     engine = build_torch(run, Machine(device="cpu", threads=1))
-    channel = next(iter(run.recipe.channel.values()))
-    total, batch = run.budget.rounds * channel.when.round_steps, run.recipe.work.batch
+    total, batch = run.budget.rounds * round_steps(run.recipe), run.recipe.work.batch
     steps = [
         Step(
             samples=tuple(range(i * batch, (i + 1) * batch)),
@@ -119,9 +119,10 @@ def _outcome(
     folder: Path,
 ) -> dict[str, Any]:
     """Return everything the demo shows, as data."""
-    channel = next(iter(run.recipe.channel.values()))
+    from atoll.spec.turns import round_steps
+
     sent = [peer["round_sent_bytes"] for peer in summary["peers"]]
-    steps = run.budget.rounds * channel.when.round_steps
+    steps = run.budget.rounds * round_steps(run.recipe)
     return {
         "schema": "atoll.demo/1",
         "parameters": size,

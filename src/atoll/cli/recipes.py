@@ -281,7 +281,7 @@ def _shapes(model: str) -> dict[str, tuple[int, ...]]:
 BOUND = (
     "Bytes are payload by exact lengths; heads of messages add less than 2 % from a few million parameters on.\n"
     "The exchange is a bound: the slowest line full all the while, no latency, nobody waiting.\n"
-    "Of a recipe whose knobs are turned while it runs it is what it begins with."
+    "Of several channels it is their mean round; of knobs that are turned while a run goes on, what it begins with."
 )
 
 

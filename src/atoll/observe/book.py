@@ -118,24 +118,24 @@ class Book:
         return [each for each in self.told if isinstance(each, kind)]
 
     @cached_property
-    def rounds(self) -> dict[tuple[str, int], list[OfRound]]:
+    def rounds(self) -> dict[int, list[OfRound]]:
         """What it tells of each round, in its order."""
-        found: dict[tuple[str, int], list[OfRound]] = {}
+        found: dict[int, list[OfRound]] = {}
         for each in self.told:
             if not isinstance(each, Finished | Started):
-                found.setdefault((each.channel, each.version), []).append(each)
+                found.setdefault(each.version, []).append(each)
         return found
 
     @cached_property
-    def facts(self) -> set[tuple[str, str, int]]:
+    def facts(self) -> set[tuple[str, int]]:
         """Beginnings and ends of rounds that it tells of."""
         told = [each for each in self.told if isinstance(each, Announced | Committed)]
-        return {(type(each).__name__, each.channel, each.version) for each in told}
+        return {(type(each).__name__, each.version) for each in told}
 
     @cached_property
-    def versions(self) -> set[tuple[str, int]]:
+    def versions(self) -> set[int]:
         """Rounds that it tells of."""
-        return {(channel, version) for _, channel, version in self.facts}
+        return {version for _, version in self.facts}
 
 
 _HINT = "give the journal.jsonl of one peer, or its folder (HOME/peers/*)"

@@ -8,9 +8,10 @@ from msgspec import Struct
 
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import All, Auto, Block, Control, Every, Fp32, Grad, Hide, Nobody, Recipe
+from atoll.spec.recipe import All, Auto, Block, Channel, Control, Every, Fp32, Grad, Hide, Nobody, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
+from atoll.spec.turns import in_order
 from atoll.spec.variant import SOLO
 from atoll.units import say_bytes, say_count, say_table, say_time
 
@@ -225,15 +226,29 @@ def data(comparison: Comparison) -> dict[str, Any]:
 
 def settings(recipe: Recipe) -> list[tuple[str, str]]:
     """Return the choices that tell recipes apart, as names and text."""
-    ((_, channel),) = recipe.channel.items()
-    work, what = recipe.work, channel.what
-    form = say(what.codec) + ("" if what.result is None else f", merged as {say(what.result)}")
-    return [
-        ("a round", say(channel.when)),
-        ("work in it", say(work.quota)),
+    work = recipe.work
+    found = [
+        ("work in a round", say(work.quota)),
         ("batch a step", f"{work.batch} samples"),
         ("local optimizer", say(work.inner)),
         ("schedule", say(work.schedule)),
+    ]
+    sides = zip(*(_exchange(channel) for _, channel in in_order(recipe)), strict=True)
+    found += [(side[0][0], _each(recipe, [said for _, said in side])) for side in sides]
+    return [*found, ("knobs are turned by", _control(recipe.control))]
+
+
+def _each(recipe: Recipe, said: list[str]) -> str:
+    """Return what is said of each channel in one text: once, where it is the same of all."""
+    named = (f"{name}: {text}" for (name, _), text in zip(in_order(recipe), said, strict=True))
+    return said[0] if len({*said}) == 1 else "; ".join(named)
+
+
+def _exchange(channel: Channel) -> list[tuple[str, str]]:
+    what = channel.what
+    form = say(what.codec) + ("" if what.result is None else f", merged as {say(what.result)}")
+    return [
+        ("a round", say(channel.when)),
         ("exchanged", f"{kind(what)} as {form}"),
         ("what that leaves out", say(what.residual)),
         ("with whom", "all" if isinstance(channel.whom, All) else say(channel.whom.pattern)),
@@ -242,7 +257,6 @@ def settings(recipe: Recipe) -> list[tuple[str, str]]:
         ("while it is exchanged", say(channel.overlap)),
         ("a round waits for", say(channel.barrier)),
         ("who is late", say(channel.late)),
-        ("knobs are turned by", _control(recipe.control)),
     ]
 
 

@@ -68,8 +68,7 @@ def audit(one: Book, other: Book, train_tokens: int | None = None) -> Ledger:
     _check_pair(one, other)
     ledger = Ledger((one, other))
     _note_gaps(ledger)
-    for channel in sorted({channel for book in ledger.books for channel, _ in book.versions}):
-        _audit_channel(ledger, channel)
+    _audit_rounds(ledger)
     _check_sums(ledger)
     if train_tokens is not None:
         _check_epochs(ledger, train_tokens)
@@ -97,7 +96,7 @@ def _check_pair(one: Book, other: Book) -> None:
 def _note_gaps(ledger: Ledger) -> None:
     """Say what only one of the two journals knows."""
     for book, other in (ledger.books, ledger.books[::-1]):
-        missing = of({version for _, _, version in other.facts - book.facts})
+        missing = of({version for _, version in other.facts - book.facts})
         if missing:
             ledger.notes.append(
                 f"{book.peer} did not hear, or not to the end, of round {missing} (away, asleep or killed): "
@@ -109,7 +108,7 @@ def _note_gaps(ledger: Ledger) -> None:
 
 @dataclass
 class _Sums:
-    """The story of one channel so far."""
+    """The story so far."""
 
     ever: Spans = _NONE
     counted: dict[int, Spans] = field(default_factory=dict)
@@ -118,12 +117,12 @@ class _Sums:
     open: Spans = _NONE
 
 
-def _audit_channel(ledger: Ledger, channel: str) -> None:
-    """Go through the versions of one channel in order."""
+def _audit_rounds(ledger: Ledger) -> None:
+    """Go through the rounds in order: of whichever channel, they are one row and share one order of samples."""
     sums = _Sums()
-    versions = sorted({version for book in ledger.books for c, version in book.versions if c == channel})
+    versions = sorted({version for book in ledger.books for version in book.versions})
     for version in versions:
-        _audit_version(ledger, sums, channel, version, last=version == versions[-1])
+        _audit_version(ledger, sums, version, last=version == versions[-1])
     if unheard := from_ranges([(1, versions[-1])]) - of(versions):
         ledger.find("missing", f"round {unheard} is in neither journal")
     lost = up_to(sums.ever.end) - sums.total - sums.waiting - sums.open
@@ -136,8 +135,8 @@ def _audit_channel(ledger: Ledger, channel: str) -> None:
     ledger.open |= sums.open
 
 
-def _audit_version(ledger: Ledger, sums: _Sums, channel: str, version: int, *, last: bool) -> None:
-    told = [book.rounds.get((channel, version), []) for book in ledger.books]
+def _audit_version(ledger: Ledger, sums: _Sums, version: int, *, last: bool) -> None:
+    told = [book.rounds.get(version, []) for book in ledger.books]
     tries = _distinct(each for side in told for each in side if isinstance(each, Announced))
     voids = _distinct(each for side in told for each in side if isinstance(each, Voided))
     commits = _distinct(each for side in told for each in side if isinstance(each, Committed))
@@ -164,7 +163,7 @@ def _audit_version(ledger: Ledger, sums: _Sums, channel: str, version: int, *, l
     for book, own in zip(ledger.books, taken, strict=True):
         _check_lease(ledger, book.peer, version, own, tries)
         if commit is not None:
-            heard = (Announced.__name__, channel, version) in book.facts
+            heard = (Announced.__name__, version) in book.facts
             _check_counted(ledger, book.peer, commit, final, own, heard=heard)
     if commit is not None and all(book.peer in commit.contributors for book in ledger.books):
         _check_apart(ledger, version, final, taken)

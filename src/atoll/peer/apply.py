@@ -25,12 +25,13 @@ from atoll.peer.results import Result
 from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
 from atoll.peer.train import factor_of
 from atoll.spec.recipe import Channel, Growing, Nobody, Params
+from atoll.spec.turns import starts_apart
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded
 from atoll.sync.factors import Factors
-from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, meet
+from atoll.sync.merge import Anchor, Pushes, advance, approach, depart, finish, meet
 from atoll.sync.overlap import blend
-from atoll.sync.units import Unit
+from atoll.sync.units import Places, Unit, length
 
 RETRY_S = 2.0
 NEAR = 2
@@ -177,14 +178,14 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     channel, unit, anchor = member.channel_of(version), member.unit_of(version), member.anchor
     assert len(result.chunks) == unit.grid.chunks, "a result is checked before it is applied"
     asked = isinstance(member.run.recipe.work.quota, Growing)
-    given, step = await _given(member, key), _step_of(member, committed)
+    given, step, weights = await _given(member, key), _step_of(member, committed), member.sends_weights(key)
 
     await _remember_start(member, committed)
 
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
+        apart = _apart(channel, unit, result, given, None if weights else anchor.start) if given is not None else 0.0
         stepped = step(anchor, _merged(channel, unit, result))
-        apart = _apart(channel, unit, result, given) if given is not None else 0.0
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
     member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
@@ -272,20 +273,31 @@ def _take_of(member: Member, committed: ClosedRound, factor: float) -> Take:
         return lambda anchor, merged: blend(anchor.weights, merged, committed.own)
     take = approach if isinstance(channel.what, Params) else advance
     pushes = Pushes(len(committed.contributors), committed.pushes)
-    return lambda anchor, merged: take(channel.merge.outer, anchor, merged, factor, pushes)
+
+    def step(anchor: Anchor, merged: Vector) -> object:
+        return take(channel.merge.outer, anchor, merged, factor, pushes)
+
+    if starts_apart(member.run.recipe) and member.makes_model(committed.key.version):
+        return lambda anchor, merged: depart(anchor, lambda start: step(start, merged))
+    return step
 
 
 async def _given(member: Member, key: Key) -> Vector | None:
-    """Return the weights that we gave to a round, where each has its own and they are at hand."""
+    """Return the weights that we gave to a round, where each has its own and they are at hand.
+
+    Of several channels the rarest tells how far apart the others let them come.
+    """
     ours = member.own is not None and member.own.key == key
-    if member.channel.common or not ours or not member.sends_weights(key):
+    own = member.sends_weights(key) if not member.channel.common else len(member.run.recipe.channel) > 1
+    if not (ours and own and member.makes_model(key.version)):
         return None
     return await member.job(member.engine.weights)
 
 
-def _apart(channel: Channel, unit: Unit, result: Result, given: Vector) -> float:
-    """Return how far weights are from merged ones, as a part of their length."""
-    return _distance(unit.take(given).copy(), _joined(_merged(channel, unit, result)))
+def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None) -> float:
+    """Return how far weights are from merged ones, as a part of their length; deltas are merged ones from a start."""
+    merged = _joined(_merged(channel, unit, result))
+    return _distance(unit.take(given).copy(), merged if start is None else unit.take(start) - merged)
 
 
 def _merged(channel: Channel, unit: Unit, result: Result) -> Merged:
@@ -306,10 +318,19 @@ def _step(unit: Unit, anchor: Anchor, merged: Merged, take: Take) -> None:
     """Step what of the anchor a round was about, a little at a time."""
     for first, values in merged:
         for at, run in unit.runs(first, first + values.size):
-            for start in range(run.start, run.stop, STEP_ELEMENTS):
-                stop = min(start + STEP_ELEMENTS, run.stop)
-                part = values[at + start - run.start : at + stop - run.start]
-                take(anchor.part(start, stop), part)
+            _step_at(anchor, run, values[at : at + length(run)], take)
+
+
+def _step_at(anchor: Anchor, run: slice | Places, values: Vector, step: Take) -> None:
+    """Step some elements of an anchor."""
+    if isinstance(run, slice):
+        for start in range(run.start, run.stop, STEP_ELEMENTS):
+            stop = min(start + STEP_ELEMENTS, run.stop)
+            step(anchor.part(start, stop), values[start - run.start : stop - run.start])
+        return
+    part = anchor.at(run)
+    step(part, values)
+    anchor.put(run, part)
 
 
 def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> None:
@@ -365,7 +386,7 @@ async def _checkpoint(member: Member) -> None:
 def checkpoint_every(member: Member, version: int) -> int:
     """Return after how many rounds state is saved, as the run asks or as long as the round's work is."""
     every = member.run.upkeep.checkpoint_every
-    return every or (1 if member.channel_of(version).when.round_steps >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
+    return every or (1 if member.steps_of(version) >= FEW_STEPS else CHECKPOINT_EVERY_FEW)
 
 
 def _last_round(member: Member) -> bool:
@@ -419,7 +440,7 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
     )
     member.box.journal.write(
         events.RoundApplied(
-            channel=next(iter(member.run.recipe.channel)), version=anchor.version, anchor=member.digest, fetched=True
+            channel=member.turn_of(anchor.version).name, version=anchor.version, anchor=member.digest, fetched=True
         )
     )
     await keep_private(member, anchor.version)

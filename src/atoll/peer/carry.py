@@ -141,7 +141,7 @@ class Carrier(OnPlan):
     def _parts(self, hop: Hop, values: memoryview, before: list[Sum]) -> list[Vector]:
         """Return what is to be added up: the sums that came, and our own values."""
         first, end = self._grid.bounds(hop.index)
-        own = decoded(self._member.channel.kept, values, end - first)
+        own = decoded(self._channel.kept, values, end - first)
         return [*(decoded(self._codec, each.data, end - first) for each in before), own]
 
     def _form(self, hop: Hop, total: Vector, weight: float) -> Sum | Reduction:
@@ -149,7 +149,7 @@ class Carrier(OnPlan):
         version = self._plan.key.version
         if not hop.ends:
             return Sum(hop.of, weight, encode(self._codec, total, seed_of(version, hop.index, self._member.me)))
-        data = encode(self._member.channel.what.merged(), mean([total], weight), seed_of(version, hop.index))
+        data = encode(self._channel.what.merged(), mean([total], weight), seed_of(version, hop.index))
         return Reduction(hop.of, blake3(data).digest(), data)
 
     def _keep(self, hop: Hop, made: Sum | Reduction) -> None:

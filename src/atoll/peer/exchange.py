@@ -294,7 +294,8 @@ async def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
 
 async def _sent_form(member: Member, own: Own, index: int) -> memoryview:
     """Return a chunk of our contribution as it is sent, which is how we keep it, but where it was to go round."""
-    data, kept, codec = await own.chunk(index), member.channel.kept, member.channel.what.codec
+    data, channel = await own.chunk(index), member.channel_of(own.key.version)
+    kept, codec = channel.kept, channel.what.codec
     if kept == codec:
         return data
     grid = member.grid_of(own.key)
@@ -519,7 +520,7 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
     owned = member.owning(plan.key)
     await say(stream, SumsKept(tuple((*unit, kept.of) for unit, kept in sorted(owned.sums.items()) if unit in theirs)))
     receipts = _Receipts(member, stream, each=bool(plan.trees))
-    codec = member.channel.what.codec if plan.carried else Fp32()
+    codec = member.channel_of(plan.key.version).what.codec if plan.carried else Fp32()
     while not isinstance(summed := await hear(stream, PartTalk), Done):
         if not isinstance(summed, Summed) or (summed.group, summed.index) not in theirs:
             raise PeerError("a sum of its own group was to come, something else did")

@@ -40,6 +40,8 @@ from atoll.peer.messages import (
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
+from atoll.spec.recipe import Nobody
+from atoll.spec.turns import shares
 from atoll.swarm.log import ClosedRound, Key, result_root
 from atoll.swarm.state import admits
 from atoll.sync.codec import wire_bytes
@@ -445,8 +447,15 @@ def _donors(member: Member, first: tuple[bytes, ...], *, shuffled: bool = True) 
 
 def result_bytes(member: Member) -> int:
     """Return about the size of one round's result."""
-    merged = member.channel_of(member.history.version).what.merged()
-    return sum(wire_bytes(merged, unit.grid.size) for unit in member.units) // len(member.units)
+    recipe = member.run.recipe
+    if not isinstance(recipe.control, Nobody):
+        return wire_bytes(member.channel_of(member.history.version).what.merged(), member.engine.size)
+    part = shares(recipe)
+    mean = {
+        name: sum(wire_bytes(recipe.channel[name].what.merged(), unit.grid.size) for unit in units) / len(units)
+        for name, units in member.units.items()
+    }
+    return int(sum(part[name] * size_bytes for name, size_bytes in mean.items()))
 
 
 def state_bytes(member: Member) -> int:

@@ -40,8 +40,9 @@ from atoll.peer.settle import recall
 from atoll.peer.store import Store
 from atoll.peer.work import work
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Channel, Feedback, LowRank
+from atoll.spec.recipe import Feedback, LowRank
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
+from atoll.spec.turns import rarest, starts_apart
 from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign
 from atoll.swarm.messages import Refused, Settings, Welcome
 from atoll.swarm.raft import recall as recall_raft
@@ -171,7 +172,8 @@ def _say_started(member: Member, start: Start) -> None:
         )
     )
     if resumed is not None and isinstance(member.channel.what.owners, Feedback):
-        chunks = sum(unit.grid.chunks for unit in member.units)  # at most: which of them were ours nobody wrote down
+        units = (unit for units in member.units.values() for unit in units)
+        chunks = sum(unit.grid.chunks for unit in units)  # at most: which of them were ours nobody wrote down
         box.journal.write(events.ResidualLost(version=resumed, chunks=chunks))
     box.journal.write(events.TicketPrinted(ticket=print_ticket(ticket_of(member))))
 
@@ -272,12 +274,11 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     """Return our desk as the disk knows it: the newest checkpoint, the log, our private state."""
     life = await store.boot()
     anchor = await store.anchor()
-    channel = next(iter(run.recipe.channel.values()))
-    private = Private(engine, channel, run.recipe.control)
-    factors, units = _travels(run, channel, engine)
+    recipe, (factors, units) = run.recipe, _travels(run, engine)
+    private = Private(engine, recipe)
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
-        anchor = first_anchor(channel.merge.outer, weights)
+        anchor = first_anchor(rarest(recipe).merge.outer, weights, apart=starts_apart(recipe))
         if factors is not None:
             anchor = replace(anchor, basis=await box.compute.run(factors.first_basis, Cost(moved_bytes=weights.nbytes)))
     else:
@@ -305,13 +306,14 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     return member
 
 
-def _travels(run: Run, channel: Channel, engine: Engine) -> tuple[Factors | None, tuple[Unit, ...]]:
-    """Return what rounds are about, in turn, and how matrices become factors where they do."""
-    transform, codec = channel.what.transform, channel.what.codec
+def _travels(run: Run, engine: Engine) -> tuple[Factors | None, dict[str, tuple[Unit, ...]]]:
+    """Return what each channel's rounds are about, in turn, and how matrices become factors where they do."""
+    named = run.recipe.channel
+    transform = rarest(run.recipe).what.transform
     if not isinstance(transform, LowRank):
-        return None, units_of(channel.when, engine.layout, codec)
+        return None, {name: units_of(c.when, engine.layout, c.what.codec) for name, c in named.items()}
     factors = Factors(transform, engine.shapes, run.seeds.model)
-    return factors, factors.units(codec)
+    return factors, {name: factors.units(channel.what.codec) for name, channel in named.items()}
 
 
 async def _take_seat(member: Member, start: Start) -> Council:

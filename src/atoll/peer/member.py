@@ -8,7 +8,7 @@ does it, and says that the desk has changed. So any of them can be restarted, la
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any, TypeVar
@@ -41,6 +41,7 @@ from atoll.spec.recipe import (
     Trees,
 )
 from atoll.spec.run import Run
+from atoll.spec.turns import Turn, rarest, turn_of
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import Circle, came, circle_of, circles_of, reach_of
 from atoll.swarm.layout import Cell, Layout, layout_of
@@ -256,8 +257,8 @@ class Member:
     run_id: str
     engine: Engine
     private: Private
-    units: tuple[Unit, ...]
-    """What rounds are about, in turn, as long as nobody turns knobs."""
+    units: Mapping[str, tuple[Unit, ...]]
+    """What rounds of each channel are about, in turn, as long as nobody turns knobs."""
     life: int
     """How often this peer has started."""
     anchor: Anchor
@@ -339,13 +340,24 @@ class Member:
 
     @property
     def channel(self) -> Channel:
-        """Return the channel as the recipe has it; of what may be turned while the run goes on ask `channel_of`."""
-        return next(iter(self.run.recipe.channel.values()))
+        """Return the channel that makes the run's model, as the recipe has it; of a round's own ask `channel_of`.
+
+        Where there are several, they have in common what is not of a single round: barrier, overlap, what work is.
+        """
+        return rarest(self.run.recipe)
+
+    def turn_of(self, version: int) -> Turn:
+        """Return which channel a round is of."""
+        return turn_of(self.run.recipe, version)
+
+    def makes_model(self, version: int) -> bool:
+        """Return whether a round is of the channel that makes the run's model."""
+        return self.turn_of(version).channel is self.channel
 
     def channel_of(self, version: int) -> Channel:
-        """Return the channel as its knobs stand in a round."""
+        """Return the channel of a round as its knobs stand in it."""
         turn = log.knobs_of(self.history, version)
-        return self.channel if turn is None else self._at(turn)[0]
+        return self.turn_of(version).channel if turn is None else self._at(turn)[0]
 
     def _at(self, turn: Knobs) -> tuple[Channel, Unit]:
         if turn not in self._turned:
@@ -358,10 +370,12 @@ class Member:
         changes = [turn.version for turn in self.history.turned if turn.version < version]
         starts = [1, *changes, version]
         return sum(
-            (end - first) // channel.phases * channel.when.round_steps
-            for first, end in pairwise(starts)
-            for channel in [self.channel_of(first)]
+            (end - first) // self.channel_of(first).phases * self.steps_of(first) for first, end in pairwise(starts)
         )
+
+    def steps_of(self, version: int) -> int:
+        """Return how many local steps a round has."""
+        return knobs.steps_of(self.run.recipe, log.knobs_of(self.history, version))
 
     @property
     def touched(self) -> Stint | None:
@@ -524,7 +538,7 @@ class Member:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
         last = self.history.last
         carried = last.carried if last is not None and last.key == key and owned.key == key else ()
-        whole = len(self.units) == 1  # the next round is about another part otherwise
+        whole = not self.in_parts  # the next round is about another part otherwise
         self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
     def take_plan(self, plan: Plan) -> None:
@@ -570,16 +584,27 @@ class Member:
 
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""
-        turn = log.knobs_of(self.history, version)
-        return self.units[(version - 1) % len(self.units)] if turn is None else self._at(turn)[1]
+        knobs = log.knobs_of(self.history, version)
+        if knobs is not None:
+            return self._at(knobs)[1]
+        turn = self.turn_of(version)
+        units = self.units[turn.name]
+        times, place = divmod(turn.number - 1, len(units))
+        return units[place].in_pass(times)
+
+    @property
+    def in_parts(self) -> bool:
+        """Return whether rounds are about different parts of the model."""
+        return any(len(units) > 1 for units in self.units.values())
 
     def sends_weights(self, key: Key) -> bool:
         """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
-        return isinstance(self.channel.what, Params) or (key.scope == ALL and not self.channel.common)
+        what = self.channel_of(key.version).what
+        return isinstance(what, Params) or (key.scope == ALL and not self.channel.common)
 
     def frequencies(self, version: int) -> Frequencies | None:
         """Return how what a round is about is transformed; None: it is not."""
-        transform = self.channel.what.transform
+        transform = self.channel_of(version).what.transform
         if not isinstance(transform, Dct):
             return None
         return Frequencies(transform, self.unit_of(version), self.engine.shapes)
@@ -593,9 +618,10 @@ class Member:
         return _bulk(self.channel_of(key.version).what.codec, self.unit_of(key.version).grid)
 
     @property
-    def bulks(self) -> tuple[Bulk, ...]:
-        """Return what one contribution is on the wire, for all units in turn, as the recipe has it."""
-        return tuple(_bulk(self.channel.what.codec, unit.grid) for unit in self.units)
+    def bulks(self) -> dict[str, tuple[Bulk, ...]]:
+        """Return what one contribution is on the wire, of each channel for all units in turn, as the recipe has it."""
+        codecs = {name: channel.what.codec for name, channel in self.run.recipe.channel.items()}
+        return {name: tuple(_bulk(codecs[name], unit.grid) for unit in units) for name, units in self.units.items()}
 
     @property
     def rungs(self) -> tuple[Bulk, ...]:

@@ -19,10 +19,9 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Control, Delay, Feedback, Fragments, Grad, Nobody, OneRound
+from atoll.spec.recipe import Auto, Block, Channel, Delay, Feedback, Fragments, Grad, OneRound, Recipe
+from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
-
-NOBODY = Nobody()
 
 
 def goes_on(channel: Channel) -> bool:
@@ -33,8 +32,9 @@ def goes_on(channel: Channel) -> bool:
 class Private:
     """One peer's own state beside its engine's; used through `Compute` only, but for `local`'s being there or not."""
 
-    def __init__(self, engine: Engine, channel: Channel, control: Control = NOBODY) -> None:
+    def __init__(self, engine: Engine, recipe: Recipe) -> None:
         self._engine = engine
+        channel, control = rarest(recipe), recipe.control  # the others keep nothing
         feeds_back = isinstance(channel.what.residual, Feedback)
         self.residual: Vector | None = np.zeros(engine.size, np.float32) if feeds_back else None
         """What the codec left out of contributions that count; none: it is forgotten."""
@@ -43,7 +43,8 @@ class Private:
         eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
         late = isinstance(control, Auto) and any(isinstance(rung.overlap, Delay) for rung in control.ladder)
-        self._saves_local = (goes_on(channel) or late) and not isinstance(channel.what, Grad)
+        own = late or any(goes_on(each) for each in recipe.channel.values())
+        self._saves_local = own and not isinstance(channel.what, Grad)
 
     @property
     def cost(self) -> Cost:

@@ -393,7 +393,7 @@ def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> V
 
 def weights_of(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
-    match member.channel.merge.combine.weights:
+    match member.channel_of(announced.key.version).merge.combine.weights:
         case "uniform":
             return [1.0] * len(target)
         case "samples":

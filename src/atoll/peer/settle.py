@@ -126,7 +126,8 @@ async def _carry(member: Member, stint: Stint) -> None:
 
 def next_key(member: Member, key: Key) -> Key:
     """Return the key of the round after one."""
-    return replace(key, version=key.version + 1, unit=member.channel.unit(key.version + 1))
+    turn = member.turn_of(key.version + 1)
+    return replace(key, channel=turn.name, version=key.version + 1, unit=turn.unit)
 
 
 async def settle_begun(member: Member) -> None:

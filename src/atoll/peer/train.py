@@ -37,7 +37,7 @@ from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
 from atoll.sync.overlap import blend, shift
 from atoll.sync.schedule import rate
-from atoll.sync.units import Unit
+from atoll.sync.units import Places, Unit, length
 
 SLICE_S = 1.0
 """Work between two looks at the desk takes about this long."""
@@ -184,7 +184,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     anchor, local = member.anchor.weights, member.private.local
     assert local is not None, "there is somewhere that it starts from"
 
-    def taken_in(weights: Vector, run: slice) -> Vector:
+    def taken_in(weights: Vector, run: slice | Places) -> Vector:
         match how:
             case Blend(keep=keep):
                 return blend(weights, anchor[run], keep)
@@ -208,23 +208,23 @@ async def take_in_missed(member: Member, version: int, *, under_way: bool) -> No
 
     def into(weights: Vector) -> None:
         for _, run in unit.runs(0, unit.grid.size):
-            blend(weights[run], anchor[run], keep)
+            weights[run] = blend(weights[run], anchor[run], keep)
 
     if local is not None:
-        await member.job(partial(into, local), vectors=2 / len(member.units))
+        await member.job(partial(into, local), vectors=2 * unit.reach / member.engine.size)
     if under_way:
         await _take_in(member, version, lambda weights, run: blend(weights, anchor[run], keep))
 
 
-async def _take_in(member: Member, version: int, taken_in: Callable[[Vector, slice], Vector]) -> None:
+async def _take_in(member: Member, version: int, taken_in: Callable[[Vector, slice | Places], Vector]) -> None:
     """Change the part of the model that a round was about."""
     unit, engine = member.unit_of(version), member.engine
 
     def job() -> None:
         for _, run in unit.runs(0, unit.grid.size):
-            engine.assign(taken_in(engine.weights(run.start, run.stop), run), run.start)
+            _write(engine, run, taken_in(_read(engine, run), run))
 
-    await member.job(job, vectors=4 / len(member.units))
+    await member.job(job, vectors=4 * unit.reach / engine.size)
 
 
 def _reconciles(channel: Channel) -> Blend | Shift | None:
@@ -243,12 +243,27 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+    unit = member.unit_of(stint.key.version)
     if member.sends_weights(stint.key):
-        return partial(_weights, member.engine, member.unit_of(stint.key.version), member.anchor.weights, mass)
-    start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
+        return _at_hand(unit, partial(_weights, member.engine, unit, member.anchor.weights, mass))
+    start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.start
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
-    return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
+    return _at_hand(unit, partial(_delta, member.engine, start, unit))
+
+
+def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:
+    """Return a contribution that is made at once where any of it takes a look at the whole model."""
+    if unit.reach == unit.grid.size:
+        return contribution
+    made: list[Vector] = []
+
+    def some(first: int, end: int) -> Vector:
+        if not made:
+            made.append(contribution(0, unit.grid.size))
+        return made[0][first:end]
+
+    return some
 
 
 def finite(values: Vector, version: int) -> Vector:
@@ -276,11 +291,26 @@ def _weights(engine: Engine, unit: Unit, start: Vector, mass: float, first: int,
     """Return the weights as they are; of another mass than 1 with a way from their start that counts as one of 1."""
     weights = np.empty(end - first, np.float32)
     for at, run in unit.runs(first, end):
-        weights[at : at + run.stop - run.start] = engine.weights(run.start, run.stop)
+        weights[at : at + length(run)] = _read(engine, run)
     if mass != 1.0:
         began = unit.take(start, first, end)
         weights = began + (weights - began) / np.float32(mass)
     return weights
+
+
+def _read(engine: Engine, run: slice | Places) -> Vector:
+    """Return some of the model's weights; single ones come with all the others."""
+    return engine.weights(run.start, run.stop) if isinstance(run, slice) else engine.weights()[run]
+
+
+def _write(engine: Engine, run: slice | Places, values: Vector) -> None:
+    """Replace some of the model's weights; single ones go with all the others."""
+    if isinstance(run, slice):
+        engine.assign(values, run.start)
+        return
+    weights = engine.weights()
+    weights[run] = values
+    engine.assign(weights)
 
 
 def _way(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Vector:
@@ -291,6 +321,6 @@ def _way(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Ve
 def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:
     delta = np.empty(end - first, np.float32)
     for at, run in unit.runs(first, end):
-        weights = engine.weights(run.start, run.stop)
+        weights = _read(engine, run)
         np.subtract(start[run], weights, out=delta[at : at + weights.size])
     return delta

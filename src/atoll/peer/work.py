@@ -128,12 +128,13 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     chunks = await member.job(lambda: next(encoded), vectors)
     while member.private.moves and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    if goes_on(member.channel_of(announced.key.version)):
+    version = announced.key.version
+    parts = goes_on(member.channel_of(version))
+    if parts:
         await _part_ways(member, announced, chunks)
     else:
         member.private.local = None  # from here on the anchor is waited for
-    version = announced.key.version
-    outlasts = (announced.ahead or announced.carry) and leaves_a_trace(member)
+    outlasts = (parts or announced.ahead or announced.carry) and leaves_a_trace(member)
     if outlasts or not version % checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await keep_private(member, version)
@@ -167,7 +168,7 @@ async def _look_ahead(member: Member, announced: OpenRound) -> None:
 async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
     """Contribute what was late for an earlier round: as it is, or where this one is about another part, that part."""
     serial, chunks = made.serial, made.chunks
-    if len(member.units) > 1:
+    if member.in_parts:
         encoded = _encoded(member, announced, late_contribution(member, stint))
         grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
         while len(chunks) < grid.chunks:
@@ -275,7 +276,12 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
         await member.store.keep_only_private(stint.base)
     ranges = [(r.first, r.count) for r in own]
     member.box.journal.write(
-        events.LeaseTaken(channel=announced.key.channel, version=announced.key.version, ranges=ranges)
+        events.LeaseTaken(
+            channel=announced.key.channel,
+            version=announced.key.version,
+            ranges=ranges,
+            own=member.private.local is not None,
+        )
     )
     return stint
 

@@ -10,7 +10,9 @@ into results of R bytes, and a member that owns the share s:
     trees, rings  for each who is below it and itself below another, C up and R down for the chunks of that tree
     circles       as a butterfly, with N the members of one's own
 
-which for equal shares and C = R is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
+Of several channels a round is what theirs are on average.
+
+For equal shares and C = R that is the 2 (N - 1) / N of every all-reduce. Where a round ends with K contributions and
 no grace, each member's C counts for K of N rounds, as do its steps; results go to all: for each contribution of its own
 a member receives N / K of them, where a server would send it one. With a grace all are taken to come within it.
 
@@ -49,6 +51,7 @@ from atoll.spec.recipe import (
     TargetBatch,
     Trees,
 )
+from atoll.spec.turns import shares
 from atoll.swarm.circles import Circle, circles_of, of_all
 from atoll.swarm.clusters import rings_of
 from atoll.swarm.grow import Cargo, Links, grown
@@ -134,27 +137,25 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
 def traffic(
     recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None, shapes: Shapes | None = None
 ) -> Traffic:
-    """Return what a round of the recipe's channel moves for a model of so many parameters, as its knobs stand."""
-    channel = turned(recipe, knobs)
-    grids = _grids(channel, parameters, shapes)
-    members = tuple(number.to_bytes(4, "big") for number in range(len(lines)))
-    known = dict(zip(members, lines, strict=True))
-    sent, received = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-    rounds = _rounds(channel)
-    count = len(rounds) * len(grids)
-    part = contributors(channel, len(members)) / len(members)
-    for key, grid in product(rounds, grids):
-        circles = circles_of(channel.whom, key, members)
-        layout = _layout(channel, grid, known, circles)
-        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
-            sent[sender] += size_bytes
-            received[receiver] += size_bytes
+    """Return what a round of a recipe moves for a model of so many parameters, as its knobs stand.
+
+    Of several channels it is the mean round: each moves what its own do, for the part of the rounds that it has.
+    """
+    known = {number.to_bytes(4, "big"): line for number, line in enumerate(lines)}
+    sent, received = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
+    parts = shares(recipe) if knobs is None else {"": 1.0}
+    for name, channel in named.items():
+        for sender, receiver, size_bytes in _mean_round(channel, _grids(channel, parameters, shapes), known):
+            sent[sender] += round(parts[name] * size_bytes)
+            received[receiver] += round(parts[name] * size_bytes)
+    often = min(named.values(), key=lambda channel: channel.when.round_steps)
+    part = contributors(often, len(lines)) / len(lines)
     return Traffic(
-        steps=_steps(recipe, channel, len(lines)) * part / channel.phases,
-        exact=is_exact(channel.what.codec),
+        steps=_steps(recipe, often, len(lines)) * part / often.phases,
+        exact=all(is_exact(channel.what.codec) for channel in named.values()),
         moved=tuple(
-            Moved(line=line, sent_bytes=sent[peer] // count, received_bytes=received[peer] // count)
-            for peer, line in known.items()
+            Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer]) for peer, line in known.items()
         ),
     )
 
@@ -173,6 +174,20 @@ def _squares(parameters: int) -> Shapes:
     side = min(SIDE_MAX, math.isqrt(parameters))
     count, rest = divmod(parameters, side * side)
     return {f"{number}": (side, side) for number in range(count)} | {"rest": (rest,)}
+
+
+def _mean_round(
+    channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]
+) -> list[tuple[bytes, bytes, float]]:
+    """Return everything that goes over a line in a round of one channel: from whom, to whom, how much on average."""
+    members, rounds = tuple(known), _rounds(channel)
+    part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
+    found: list[tuple[bytes, bytes, float]] = []
+    for key, grid in product(rounds, grids):
+        layout = _layout(channel, grid, known, circles_of(channel.whom, key, members))
+        moved = _transfers(layout, _lengths(channel, grid), members, part)
+        found += [(sender, receiver, size_bytes / count) for sender, receiver, size_bytes in moved]
+    return found
 
 
 def _rounds(channel: Channel) -> list[Key]:

@@ -26,6 +26,7 @@ from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scena
 from atoll.spec.fleet import Machine
 from atoll.spec.recipe import Auto
 from atoll.spec.run import Run
+from atoll.spec.turns import round_steps
 
 SCHEMA = "atoll.case/1"
 CALM_ROUNDS = 2
@@ -114,7 +115,7 @@ def _work_s(case: Case) -> float:
     """Return how long the slowest machine takes for the work of a round."""
     control = case.run.recipe.control
     turned = [rung.steps for rung in control.ladder] if isinstance(control, Auto) else []
-    steps = max([*turned, *(channel.when.round_steps for channel in case.run.recipe.channel.values())])
+    steps = max([*turned, round_steps(case.run.recipe)])
     flop = steps * case.run.recipe.work.batch * SAMPLE_FLOP
     return max(flop / (machine.device.flop_s * machine.device.efficiency) for machine in case.machines)
 

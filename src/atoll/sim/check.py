@@ -40,6 +40,7 @@ from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
 from atoll.sim.masses import wrongly_named
+from atoll.sim.parts import Parts, in_parts, told
 from atoll.sim.replicas import Replicas
 from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Host, Outcome
@@ -68,6 +69,7 @@ from atoll.spec.recipe import (
     Trimmed,
 )
 from atoll.spec.run import Run
+from atoll.spec.turns import rarest
 from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import (
     CouncilChanged,
@@ -132,12 +134,12 @@ def readable(outcome: Outcome) -> Iterator[str]:
 
 def one_history(lines: list[Line]) -> Iterator[str]:
     """Check that a version has one anchor, unless it was made in circles, where each has its own."""
-    known: dict[tuple[str, int], tuple[str, str]] = {}
+    known: dict[int, tuple[str, str]] = {}
     own = _in_circles(lines)
     for line in lines:
         match line.event:
-            case journal.RoundApplied(channel=channel, version=version, anchor=anchor) if version not in own:
-                first, who = known.setdefault((channel, version), (anchor, line.peer))
+            case journal.RoundApplied(version=version, anchor=anchor) if version not in own:
+                first, who = known.setdefault(version, (anchor, line.peer))
                 if first != anchor:
                     yield f"version {version}: {who} holds {first[:8]}, {line.peer} holds {anchor[:8]}"
             case _:
@@ -223,7 +225,7 @@ def held_by_two(outcome: Outcome, circles: Mapping[int, Sequence[Circle]] | None
 
 def _circles(run: Run, entries: list[Entry]) -> dict[int, tuple[Circle, ...]]:
     """Return the circles of every version that was made in some."""
-    whom = next(iter(run.recipe.channel.values())).whom
+    whom = rarest(run.recipe).whom
     found = {each.version: circles_of(whom, each.announced.key, each.announced.members) for each in commits(entries)}
     return {version: circles for version, circles in found.items() if circles}
 
@@ -407,8 +409,9 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
-    channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
-    own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    channel, control = rarest(run.recipe), run.recipe.control
+    parts = (isinstance(each.when, Fragments) for each in run.recipe.channel.values())
+    own = not isinstance(channel.overlap, Block) or any(parts)
     own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and not isinstance(channel.what, Grad)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
@@ -516,6 +519,9 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     if isinstance(channels[0].what.transform, LowRank):
         yield from _as_lives_say(run, outcome, entries)
         return
+    if in_parts(run):
+        yield from _part_by_part(run, outcome, entries)
+        return
     if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
     mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
@@ -565,6 +571,20 @@ def _as_lives_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[
             yield f"peer {host.place}, version {anchor.version}: not what the log adds up to"
 
 
+def _part_by_part(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
+    """Check every checkpoint against what parts come to in turn, to the bit."""
+    parts: Parts | None = None
+    if not all(told(channel) for channel in run.recipe.channel.values()):
+        return  # from which weights each of them went on no log tells; that all agree is checked elsewhere
+    for host, anchor in _saved(outcome):
+        if parts is None:
+            parts = Parts(run, len(anchor.weights), entries, outcome.lines, _honest_until(outcome, entries))
+            yield from parts.problems
+        if anchor.version in parts.anchors:
+            whose = f"peer {host.place}, version {anchor.version}"
+            yield from _differences(whose, anchor, parts.anchors[anchor.version], 0.0)
+
+
 def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Iterator[str]:
     """Check that knobs were turned only where a policy may, the same for everybody, and that leases follow them."""
     found = settings(entries)
@@ -593,8 +613,6 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
-    if isinstance(channel.when, Fragments):
-        return False  # a part has moved with the samples of several rounds
     if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
         return False  # what a life's marks do to lengths and frequencies no log tells
     if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):

@@ -7,6 +7,7 @@ code it judges only to step the outer optimizer at its scheduled rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -30,6 +31,7 @@ from atoll.spec.recipe import (
     Trimmed,
 )
 from atoll.spec.run import Run
+from atoll.spec.turns import rarest
 from atoll.swarm.log import Entry
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, outer_names
@@ -41,7 +43,7 @@ Channels = dict[int, Channel]
 
 def channels_of(run: Run, entries: list[Entry]) -> Channels:
     """Return the channel throughout a run."""
-    return {0: turned(run.recipe, None)} | {v: turned(run.recipe, k) for v, k in settings(entries).items()}
+    return {0: rarest(run.recipe)} | {v: turned(run.recipe, k) for v, k in settings(entries).items()}
 
 
 def channel_at(channels: Channels, version: int) -> Channel:
@@ -71,28 +73,39 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
 
 
 def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
-    """Return what a round's contributors make together: group by group, each in the order of the announcement."""
+    """Return what a round's contributors make together."""
     channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
+    leases = committed.announced.leases
+    given = {peer: contribution(run, before, anchor, leases[peer]) for peer in committed.contributors}
+    return combined(channel, committed, given)
+
+
+def combined(channel: Channel, committed: Committed, given: Mapping[bytes, Vector]) -> Vector:
+    """Return what some contributions come to: group by group, each in the order of the announcement."""
     if committed.ring or committed.trees:
-        return _carried(run, channel, before, anchor, committed)
+        return _carried(channel, committed, given)
     codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
-        there = [peer for peer in members if peer in committed.contributors]
-        came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
+        there = [peer for peer in members if peer in given]
+        came = [sent(codec, given[peer]) for peer in there]
         weighs = np.array([weight_of(channel, leases[peer]) for peer in there], np.float32)
         return sent(channel.what.merged(), _middle(channel.merge.combine, came, weighs))
     groups = -(-len(members) // channel.group_max(len(members)))
     bounds = [len(members) * group // groups for group in range(groups + 1)]
-    total, weight = np.zeros_like(anchor.weights), 0.0
+    total, weight = np.zeros(_size(given), np.float32), 0.0
     for first, end in pairwise(bounds):
-        part = np.zeros_like(anchor.weights)
-        for peer in (p for p in members[first:end] if p in committed.contributors):
+        part = np.zeros_like(total)
+        for peer in (p for p in members[first:end] if p in given):
             counts = weight_of(channel, leases[peer])
-            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(counts)
+            part = part + sent(codec, given[peer]) * np.float32(counts)
             weight += counts
         total = total + part
     return sent(channel.what.merged(), total / np.float32(weight))
+
+
+def _size(given: Mapping[bytes, Vector]) -> int:
+    return len(next(iter(given.values())))
 
 
 def weight_of(channel: Channel, lease: list[int]) -> float:
@@ -112,12 +125,12 @@ def _middle(combine: Trimmed, came: list[Vector], weights: Vector) -> Vector:
     return total / weight
 
 
-def _carried(run: Run, channel: Channel, before: Channel, anchor: Anchor, committed: Committed) -> Vector:
+def _carried(channel: Channel, committed: Committed, given: Mapping[bytes, Vector]) -> Vector:
     """Return what comes of sums that are carried from member to member: each adds its own, and every hop rounds it."""
     codec, leases = channel.what.codec, committed.announced.leases
     weighs = {peer: weight_of(channel, leases[peer]) for peer in committed.contributors}
-    own = {peer: contribution(run, before, anchor, leases[peer]) * np.float32(weighs[peer]) for peer in weighs}
-    merged = np.empty_like(anchor.weights)
+    own = {peer: given[peer] * np.float32(weighs[peer]) for peer in weighs}
+    merged = np.empty(_size(given), np.float32)
     grid = grid_of(len(merged), codec)
     for index in range(grid.chunks):
         part, above = slice(*grid.bounds(index)), _above(committed, index)

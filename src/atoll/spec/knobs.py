@@ -28,13 +28,12 @@ from atoll.spec.recipe import (
     Sgd,
     TopK,
 )
+from atoll.spec.turns import round_steps, turn_of
 
 
-def turned(recipe: Recipe, knobs: Knobs | None) -> Channel:
-    """Return the recipe's channel at a position of its knobs; None: as the recipe has it."""
+def turned(recipe: Recipe, knobs: Knobs) -> Channel:
+    """Return the recipe's channel at a position of its knobs."""
     (channel,) = recipe.channel.values()
-    if knobs is None:
-        return channel
     assert not isinstance(recipe.control, Nobody), "only a policy turns knobs"
     form = recipe.control.ladder[knobs.rung]
     return replace(
@@ -61,6 +60,16 @@ def _late(form: Form, delay: int) -> Overlap:
     if not isinstance(form, Rung):
         return OneRound(eager=False)
     return replace(form.overlap, steps=delay) if isinstance(form.overlap, Delay) else Block()
+
+
+def channel_of(recipe: Recipe, version: int, knobs: Knobs | None) -> Channel:
+    """Return the channel of a round as its knobs stand; None: as the recipe has it."""
+    return turn_of(recipe, version).channel if knobs is None else turned(recipe, knobs)
+
+
+def steps_of(recipe: Recipe, knobs: Knobs | None) -> int:
+    """Return how many local steps a round has as knobs stand; None: as the recipe has it."""
+    return round_steps(recipe) if knobs is None else knobs.steps
 
 
 def delay_max(rung: Rung, steps: int) -> int:

@@ -29,8 +29,8 @@ class Every(Axis, tag="every"):
         """Return how many local steps a round has."""
         return self.steps
 
-    def unit(self, version: int) -> str:
-        """Return what a round is about."""
+    def unit(self, number: int) -> str:
+        """Return what one of the channel's rounds is about."""
         return "model"
 
 
@@ -40,17 +40,18 @@ class Fragments(Axis, tag="fragments"):
     steps: int
     """Between two exchanges of the same part; a multiple of `count`."""
     count: int
-    pattern: Literal["strided", "sequential", "packed"] = "strided"
-    """Layers in turn, layers in runs (with them what is before the first and after the last), or tensors by size."""
+    pattern: Literal["strided", "sequential", "packed", "drawn"] = "strided"
+    """Layers in turn, layers in runs (with them what is before the first and after the last), tensors by size; or
+    elements by lot, drawn anew whenever all parts have had their turn."""
 
     @property
     def round_steps(self) -> int:
         """Return how many local steps a round has: in each one part is exchanged."""
         return self.steps // self.count
 
-    def unit(self, version: int) -> str:
-        """Return what a round is about."""
-        return f"fragment {(version - 1) % self.count}"
+    def unit(self, number: int) -> str:
+        """Return what one of the channel's rounds is about."""
+        return f"fragment {(number - 1) % self.count}"
 
 
 class TargetBatch(Axis, tag="target-batch"):
@@ -63,8 +64,8 @@ class TargetBatch(Axis, tag="target-batch"):
         """Return how many steps a round has: one, on a batch of all together."""
         return 1
 
-    def unit(self, version: int) -> str:
-        """Return what a round is about."""
+    def unit(self, number: int) -> str:
+        """Return what one of the channel's rounds is about."""
         return "model"
 
 

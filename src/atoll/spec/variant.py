@@ -50,6 +50,7 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
+from atoll.spec.turns import in_order, rarest, round_steps
 
 Place = tuple[str, ...]
 OWN = "own"
@@ -84,10 +85,9 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
     """Return the run as one peer would train it without the others: its own optimizer, step after step."""
     sets = _sorted_out(overrides, None)
     run = load_run(path, overrides=[*sets[""], *sets.get(SOLO, [])])
-    ((name, channel),) = run.recipe.channel.items()
-    channel = replace(
-        channel, when=Every(steps=channel.when.round_steps), overlap=Block(), barrier=Full(), late=Discard()
-    )
+    name, channel = in_order(run.recipe)[-1]
+    when = Every(steps=round_steps(run.recipe))
+    channel = replace(channel, when=when, overlap=Block(), barrier=Full(), late=Discard())
     if not isinstance(run.recipe.work.inner, Accumulate):  # all of one delta, nothing left out: plain training
         channel = replace(channel, what=Delta(), whom=All(), merge=Merge(outer=Assign(), combine=Mean()))
     return Variant(SOLO, replace(run, recipe=replace(run.recipe, channel={name: channel}, control=Nobody())))
@@ -95,11 +95,10 @@ def alone(path: Path, overrides: Sequence[str] = ()) -> Variant:
 
 def round_tokens(run: Run, peers: int) -> int:
     """Return how many tokens a round takes when everybody contributes, or as many as end it."""
-    (channel,) = run.recipe.channel.values()
-    batch = run.recipe.work.batch
+    channel, batch = rarest(run.recipe), run.recipe.work.batch
     if isinstance(channel.barrier, Quorum):
         peers = min(peers, channel.barrier.contributors)
-    samples = peers * channel.when.round_steps * batch
+    samples = peers * round_steps(run.recipe) * batch
     if isinstance(channel.when, TargetBatch):
         samples = max(samples, -(-channel.when.samples // batch) * batch)
     return samples * run.data.context // channel.phases
@@ -169,8 +168,8 @@ def _under(path: Path, recipe: str, for_all: Sequence[str], for_it: Sequence[str
 def _about_work(override: str, own: Recipe) -> bool:
     """Return whether a `--set` changes what `_kept` decides about."""
     key = override.partition("=")[0].strip()
-    (name,) = own.channel
-    places = ("recipe.work", f"recipe.channel.{name}.when", ".".join(("recipe", *_stepper(own))))
+    whens = (f"recipe.channel.{name}.when" for name in own.channel)
+    places = ("recipe.work", *whens, ".".join(("recipe", *_stepper(own))))
     return any(key == place or key.startswith(place + ".") for place in places)
 
 
@@ -196,23 +195,27 @@ def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
 
 
 def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
-    """Keep the steps between exchanges, unless a round of the other is one step; a delay ends with its round."""
-    (own_name,), ((name, channel),) = own.channel, other.channel.items()
+    """Keep the steps between exchanges, unless a round of the other is one step; a delay ends with its round.
+
+    Of several channels those of the rarest: the others have theirs, of which these are a multiple.
+    """
+    (own_name, _), (name, channel) = in_order(own)[-1], in_order(other)[-1]
     steps = _dig(table, ("channel", own_name, "when", "steps"))
     if not isinstance(steps, int) or isinstance(other.control, Auto):
         return  # it begins with few, to measure, and finds the rest
     match channel.when:
-        case Fragments(count=count):
+        case Fragments(count=count) if channel.when.round_steps > 1:
             steps = -(-steps // count) * count  # all rounds have as many
-            round_steps = steps // count
+            each = steps // count
         case Every(steps=theirs) if theirs > 1:
-            round_steps = steps
+            often = round_steps(other) if len(other.channel) > 1 else 1
+            each = steps = -(-steps // often) * often
         case _:
             return
     _put(kept, ("channel", name, "when", "steps"), steps)
     if isinstance(channel.overlap, Delay):
         blends_all = isinstance(channel.when, Every) and isinstance(channel.overlap.reconcile, Blend)
-        most = round_steps - blends_all  # blended in with the last step, the next delta would be of no step
+        most = each - blends_all  # blended in with the last step, the next delta would be of no step
         _put(kept, ("channel", name, "overlap", "steps"), max(1, min(channel.overlap.steps, most)))
 
 
@@ -229,9 +232,8 @@ def _keep_optimizer(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None
 
 def _stepper(recipe: Recipe) -> Place:
     """Return where a recipe names the optimizer that steps on gradients."""
-    (name,) = recipe.channel
     if isinstance(recipe.work.inner, Accumulate):
-        return ("channel", name, "merge", "outer")
+        return ("channel", in_order(recipe)[-1][0], "merge", "outer")
     return ("work", "inner")
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -58,7 +59,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.quotas import quotas_of
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
-from atoll.swarm.shares import WHOLE, Bulk
+from atoll.swarm.shares import Bulk
 from atoll.swarm.state import (
     REUNION_S,
     Action,
@@ -103,7 +104,7 @@ def take_office(
     now_s: float,
     *,
     cold: bool = True,
-    bulks: tuple[Bulk, ...] = (WHOLE,),
+    bulks: Mapping[str, tuple[Bulk, ...]] | None = None,
     rungs: tuple[Bulk, ...] = (),
     plan: Plan | None = None,
 ) -> tuple[Broker, list[Action]]:
@@ -122,7 +123,7 @@ def take_office(
         started_s=now_s,
         cold=cold,
         tokens_per_sample=tokens_per_sample,
-        bulks=bulks,
+        bulks=bulks or {},
         rungs=rungs,
         plan=plan,
         history=history,
@@ -425,7 +426,7 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if turning is not None:
         return _write(broker, turning)
     version = history.version + 1
-    key = Key(broker.channel, version, unit=broker.setting.unit(version))
+    key = Key(broker.turn.name, version, unit=broker.turn.unit)
     broker, quotas, notes = quotas_of(broker, key, ready)
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):

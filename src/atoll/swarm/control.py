@@ -100,7 +100,7 @@ def _hidden(broker: Broker) -> float:
     """Return behind which part of a round's work an exchange may hide."""
     overlap = broker.setting.overlap
     if isinstance(overlap, Delay):
-        return overlap.steps / broker.setting.when.round_steps
+        return overlap.steps / broker.round_steps
     return float(broker.setting.ahead)
 
 
@@ -120,7 +120,7 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     if wanted is None or wanted == now:
         return broker, None
     broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
-    return broker, KnobsTurned(broker.channel, broker.history.version + 1, wanted, why)
+    return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
 
 
 def _decided(broker: Broker, policy: Policy, view: View, now: Knobs | None) -> tuple[Knobs | None, str]:
@@ -131,7 +131,7 @@ def _decided(broker: Broker, policy: Policy, view: View, now: Knobs | None) -> t
             wanted = decide(policy, view, now, lost_s / max(work_s + lost_s, TINY))
             return wanted, _why(policy, view, wanted, work_s, lost_s)
         case Hide():
-            return hide.decide(policy, view, now, broker.setting.when.round_steps)
+            return hide.decide(policy, view, now, broker.round_steps)
 
 
 def _middle(broker: Broker, what: str) -> float:
@@ -149,7 +149,7 @@ def _view(broker: Broker, policy: Policy, members: Sequence[bytes]) -> View:
         bytes_s = split(bytes_s, exchange_s, present, broker.before.exchange_s, earlier)
     rungs = [wire_s(f.route, b.size_bytes, lines) for f, b in zip(policy.ladder, broker.rungs, strict=True)]
     return View(
-        step_s=max(_middle(broker, "work_s") / broker.setting.when.round_steps, TINY),
+        step_s=max(_middle(broker, "work_s") / broker.round_steps, TINY),
         wire_s=bytes_s,
         rest_s=exchange_s - bytes_s,
         ratios=tuple(each / present if present else 1.0 for each in rungs),
@@ -173,8 +173,8 @@ def split(bytes_s: float, exchange_s: float, forecast: float, before_s: float, b
 def _forecast(broker: Broker, policy: Policy, knobs: Knobs | None, lines: Sequence[Line]) -> float:
     """Return what the bytes of the exchange need at a position of the knobs, if lines carry what members measured."""
     if knobs is None:
-        ((_, channel),) = broker.run.recipe.channel.items()
-        return wire_s(channel.whom.route, broker.bulks[0].size_bytes, lines)
+        ((name, channel),) = broker.run.recipe.channel.items()
+        return wire_s(channel.whom.route, broker.bulks[name][0].size_bytes, lines)
     return wire_s(policy.ladder[knobs.rung].route, broker.rungs[knobs.rung].size_bytes, lines)
 
 

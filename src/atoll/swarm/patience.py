@@ -41,7 +41,7 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     took = sorted(round_.took_s.values())
     ceiling_s = limit_s + min(took, default=0.0)
     half = 2 * len(took) >= len(round_.announced.members)
-    if isinstance(broker.run.recipe.channel[broker.channel].barrier, Quorum):
+    if isinstance(broker.setting.barrier, Quorum):
         # Some may have been at work long before the round began: what others took says nothing of them.
         return ceiling_s, f"the spec's {limit_s:.0f} s after the first contribution"
     if not half and not broker.pace.work_s:
@@ -60,7 +60,7 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
 
 def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
     """Return when the round ends though some are missing, and why; None: not before more have contributed."""
-    barrier = broker.run.recipe.channel[broker.channel].barrier
+    barrier = broker.setting.barrier
     came_s = _came_s(barrier, round_)
     grace = _grace(broker, barrier) if isinstance(barrier, Quorum) else None
     if came_s is None or grace is None:
@@ -154,7 +154,7 @@ def _gathered_by_one(round_: Round) -> float:
 
 def remember(broker: Broker, round_: Round, held_s: float) -> Broker:
     """Return the broker with the times of a round that is about to be committed."""
-    came_s = _came_s(broker.run.recipe.channel[broker.channel].barrier, round_)
+    came_s = _came_s(broker.setting.barrier, round_)
     pace = Pace(
         work_s=(*broker.pace.work_s, median(round_.took_s.values()))[-ROUNDS:] if round_.took_s else broker.pace.work_s,
         return_s=(*broker.pace.return_s, held_s - round_.settled_s)[-ROUNDS:],

@@ -73,12 +73,13 @@ def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
         return _shared_out(-(-when.samples // work.batch), work.batch, speeds)
     match work.quota:
         case Same():
-            return dict.fromkeys(speeds, when.round_steps * work.batch)
+            return dict.fromkeys(speeds, broker.round_steps * work.batch)
         case Growing():
-            return dict.fromkeys(speeds, _grown(broker, work.quota, when.round_steps * work.batch))
+            return dict.fromkeys(speeds, _grown(broker, work.quota, broker.round_steps * work.batch))
         case BySpeed(least=least):
             fastest = max(speeds.values())
-            steps = {p: min(when.round_steps, int(when.round_steps * v / fastest + 1e-9)) for p, v in speeds.items()}
+            most = broker.round_steps
+            steps = {peer: min(most, int(most * speed / fastest + 1e-9)) for peer, speed in speeds.items()}
             return {peer: max(least, each) * work.batch for peer, each in steps.items()}
 
 

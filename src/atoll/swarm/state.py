@@ -6,16 +6,19 @@ so the same decisions serve whatever makes the log durable.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 from atoll import journal
-from atoll.spec.knobs import turned
+from atoll.spec.knobs import channel_of, steps_of
 from atoll.spec.recipe import Channel, Knobs, Whom
 from atoll.spec.run import AllowList, Run
+from atoll.spec.turns import Turn, turn_of
 from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
-from atoll.swarm.shares import Bulk, Shard, owners_of
+from atoll.swarm.shares import WHOLE, Bulk, Shard, owners_of
 from atoll.swarm.tree import Trees
 
 REUNION_S = 15.0
@@ -219,8 +222,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     cold: bool = False
     """This peer itself has just started: perhaps everybody has."""
     tokens_per_sample: int
-    bulks: tuple[Bulk, ...] = (Bulk(),)
-    """What one contribution is on the wire, for all units in turn."""
+    bulks: Mapping[str, tuple[Bulk, ...]] = {}
+    """What one contribution to each channel is on the wire, for all its units in turn."""
     rungs: tuple[Bulk, ...] = ()
     """Likewise, on each rung of the ladder that the recipe's control has."""
     history: History = History()
@@ -261,8 +264,14 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Who was told farewell."""
 
     @property
-    def channel(self) -> str:
-        return next(iter(self.run.recipe.channel))
+    def knobs(self) -> Knobs | None:
+        """Return how knobs stand in the open round, or in the next where none is open; None: nobody turned them."""
+        return knobs_of(self.history, self.history.version + 1)
+
+    @property
+    def turn(self) -> Turn:
+        """Return which channel that round is of."""
+        return turn_of(self.run.recipe, self.history.version + 1)
 
     @property
     def whom(self) -> Whom:
@@ -270,14 +279,22 @@ class Broker(Struct, frozen=True, kw_only=True):
 
     @property
     def setting(self) -> Channel:
-        """Return the channel as its knobs stand in the open round, or in the next where none is open."""
-        return turned(self.run.recipe, knobs_of(self.history, self.history.version + 1))
+        """Return that channel as its knobs stand."""
+        return channel_of(self.run.recipe, self.history.version + 1, self.knobs)
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps that round has."""
+        return steps_of(self.run.recipe, self.knobs)
 
     @property
     def bulk(self) -> Bulk:
-        """Return what one contribution to the open round is, or to the next where none is open."""
-        knobs = knobs_of(self.history, self.history.version + 1)
-        return self.bulks[self.history.version % len(self.bulks)] if knobs is None else self.rungs[knobs.rung]
+        """Return what one contribution to it is on the wire."""
+        if self.knobs is not None:
+            return self.rungs[self.knobs.rung]
+        turn = self.turn
+        bulks = self.bulks.get(turn.name, (WHOLE,))
+        return bulks[(turn.number - 1) % len(bulks)]
 
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:

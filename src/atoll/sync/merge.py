@@ -8,18 +8,21 @@ other rules in `combine`) is encoded once, and everybody, its maker too, applies
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
 from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd, SignSgd
 
 BASIS = "basis"
 """The name of an anchor's vector that has no element for each weight."""
+START = "start"
+"""What an anchor calls the weights that its outer optimizer steps from, where they are not its own."""
 
 
 class Anchor(Struct, frozen=True):
@@ -43,9 +46,23 @@ class Anchor(Struct, frozen=True):
         basis = None if self.basis is None else self.basis.copy()
         return Anchor(self.version, self.weights.copy(), {name: v.copy() for name, v in self.outer.items()}, basis)
 
+    @property
+    def start(self) -> Vector:
+        """Return the weights that deltas are from: where several channels move the others, those of the rarest."""
+        return self.outer.get(START, self.weights)
+
     def part(self, first: int, end: int) -> Anchor:
         """Return some of its elements, in the same memory; of the basis nothing."""
-        return Anchor(self.version, self.weights[first:end], {name: v[first:end] for name, v in self.outer.items()})
+        return self.at(slice(first, end))
+
+    def at(self, run: slice | NDArray[np.int64]) -> Anchor:
+        """Return some of its elements: of a slice in the same memory, of single ones in memory of their own."""
+        return Anchor(self.version, self.weights[run], {name: v[run] for name, v in self.outer.items()})
+
+    def put(self, run: slice | NDArray[np.int64], part: Anchor) -> None:
+        """Write some of its elements."""
+        for name, vector in part.vectors().items():
+            self.vectors()[name][run] = vector
 
     def vectors(self) -> dict[str, Vector]:
         """Return all its vectors by name, in a fixed order."""
@@ -66,9 +83,10 @@ def outer_names(outer: Outer) -> tuple[str, ...]:
             return ("first_moment", "second_moment")
 
 
-def first_anchor(outer: Outer, weights: Vector) -> Anchor:
-    """Return version 0: the model as the seed made it."""
-    return Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(outer)})
+def first_anchor(outer: Outer, weights: Vector, *, apart: bool = False) -> Anchor:
+    """Return version 0: the model as the seed made it, perhaps with a start that only `depart` moves."""
+    state = {name: np.zeros_like(weights) for name in outer_names(outer)}
+    return Anchor(0, weights, state | ({START: weights.copy()} if apart else {}))
 
 
 def add_up(parts: Sequence[Vector], weights: Sequence[float]) -> Vector:
@@ -130,6 +148,14 @@ def approach(outer: Outer, anchor: Anchor, merged: Vector, rate: float = 1.0, pu
         anchor.weights[:] = merged
         return replace(anchor, version=anchor.version + 1)
     return advance(outer, anchor, anchor.weights - merged, rate, pushes)
+
+
+def depart(anchor: Anchor, step: Callable[[Anchor], object]) -> None:
+    """Take a step from where the last such step came to, whatever others have made of the weights since."""
+    start = anchor.outer[START]
+    anchor.weights[:] = start
+    step(anchor)
+    start[:] = anchor.weights
 
 
 def meet(anchor: Anchor, merged: Vector) -> None:

@@ -1,11 +1,14 @@
 """Units: the parts of a model that travel on their own, each with a chunk grid of its own.
 
-Mostly that is the whole vector. Where a recipe exchanges fragments, a round is about one of them, in turn: version v
-about fragment v - 1 modulo their number. A fragment is whole tensors; where these lie in the vector are its spans,
-which, one after the other, are the unit's own vector.
+Mostly that is the whole vector. Where a recipe exchanges fragments, a round is about one of them, in turn: a channel's
+round n about fragment n - 1 modulo their number. A fragment is whole tensors; where these lie in the vector are its
+spans, which, one after the other, are the unit's own vector.
 
     vector   | embed | layer 0 | layer 1 | layer 2 | layer 3 | norm |
     strided  |   0   |    0    |    1    |    0    |    1    |  1   |
+
+Or a fragment is elements by lot: of a random order of all elements, another one whenever all fragments have had their
+turn, each has its part. The order is that of samples (`data.order`), of which anybody finds any part alone.
 
 Everybody derives the same units from the spec and the names and sizes of the tensors.
 """
@@ -14,12 +17,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
 
+from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
 from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, When
@@ -29,6 +36,10 @@ _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
 Span = tuple[int, int]
 """The first element of a run of the whole vector, and the one after its last."""
+Places = NDArray[np.int64]
+"""Elements of the whole vector, each by itself."""
+LOT = 0
+"""The seed of random orders: the same in all runs, so that it need not be told."""
 
 
 class Unit(Struct, frozen=True):
@@ -38,8 +49,20 @@ class Unit(Struct, frozen=True):
     """In order, none touching the next."""
     grid: Grid
 
-    def runs(self, first: int, end: int) -> Iterator[tuple[int, slice]]:
-        """Yield where elements [first, end) of the unit are: at which of these each run begins, and the run."""
+    @property
+    def reach(self) -> int:
+        """Return how many elements are passed over to get at these."""
+        return self.grid.size
+
+    def in_pass(self, number: int) -> Unit:
+        """Return the same unit when all have had their turn so many times: whole tensors are what they are."""
+        return self
+
+    def runs(self, first: int, end: int) -> Iterator[tuple[int, slice | Places]]:
+        """Yield where elements [first, end) of the unit are: at which of these each run begins, and the run.
+
+        A vector can be read and written with a run as its index.
+        """
         at = 0
         for start, stop in self.spans:
             low, high = max(first, at), min(end, at + stop - start)
@@ -55,7 +78,40 @@ class Unit(Struct, frozen=True):
     def put(self, vector: Vector, values: Vector, first: int = 0) -> None:
         """Write elements of the unit, from `first` on, into the whole vector."""
         for at, run in self.runs(first, first + values.size):
-            vector[run] = values[at : at + run.stop - run.start]
+            vector[run] = values[at : at + length(run)]
+
+
+class Scattered(Unit, frozen=True):
+    """Elements by lot: those from `first` on in a random order of so many."""
+
+    first: int
+    of: int
+    number: int = 0
+    """Which order: of which pass."""
+
+    @property
+    def reach(self) -> int:
+        """Return how many elements there are: a model gives and takes single ones with all the others."""
+        return self.of
+
+    def in_pass(self, number: int) -> Unit:
+        """Return the elements that have the same places in another order."""
+        return replace(self, number=number)
+
+    def runs(self, first: int, end: int) -> Iterator[tuple[int, slice | Places]]:
+        """Yield the elements [first, end) of the unit, which are in the order of the vector."""
+        yield 0, _places(self.number * self.of + self.first, self.grid.size, self.of)[first:end]
+
+
+def length(run: slice | Places) -> int:
+    """Return how many elements a run has."""
+    return int(run.stop - run.start) if isinstance(run, slice) else run.size
+
+
+@lru_cache(maxsize=4)
+def _places(first: int, count: int, of: int) -> Places:
+    """Return which of so many elements stand at some positions of their random orders, the lowest first."""
+    return np.sort(indices_of(np.arange(first, first + count), of, LOT))
 
 
 def whole(size: int, codec: Codec) -> Unit:
@@ -68,6 +124,8 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit,
     match when:
         case Every() | TargetBatch():
             return (whole(sum(layout.values()), codec),)
+        case Fragments(count=count, pattern="drawn"):
+            return _scattered(sum(layout.values()), count, codec)
         case Fragments(count=count):
             homes = _homes(when, layout)
             if empty := sorted(set(range(count)) - set(homes.values())):
@@ -111,6 +169,16 @@ def _unit(layout: Mapping[str, int], homes: Mapping[str, int], number: int, code
         else:
             spans.append((end - size, end))
     return Unit(tuple(spans), grid_of(sum(end - first for first, end in spans), codec))
+
+
+def _scattered(size: int, count: int, codec: Codec) -> tuple[Unit, ...]:
+    """Return fragments by lot, of the same size but for one element; all of a vector is no lot."""
+    if count > size:
+        raise SpecError(f"recipe: when.count: there are no {count} fragments of {size} elements", hint="choose fewer")
+    if count == 1:
+        return (whole(size, codec),)
+    starts = [size * number // count for number in range(count + 1)]
+    return tuple(Scattered((), grid_of(b - a, codec), a, size) for a, b in pairwise(starts))
 
 
 def _homes(when: Fragments, layout: Mapping[str, int]) -> dict[str, int]:

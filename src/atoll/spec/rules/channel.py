@@ -57,7 +57,7 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules
 from atoll.spec.strict import KeyPath
 
-FRAGMENTS_MAX = 1024
+FRAGMENTS_MAX, DRAWN_MAX = 1024, 65536
 LATE_MAX = 64
 """Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
@@ -115,7 +115,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield within((*path, "steps"), when.steps, 1)
     if not isinstance(when, Fragments):
         return
-    yield within((*path, "count"), when.count, 1, FRAGMENTS_MAX)
+    yield within((*path, "count"), when.count, 1, DRAWN_MAX if when.pattern == "drawn" else FRAGMENTS_MAX)
     said = f"{when.steps} is not a multiple of {when.count} fragments"
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
@@ -123,6 +123,22 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
     said = "counts its steps, of which every part has had another number"
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
+    if when.pattern == "drawn":
+        yield from _drawn_rules(path, channel)
+
+
+def _drawn_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Elements by lot are of no tensor, and no part is the same twice."""
+    combine, hint = channel.merge.combine, 'choose pattern = "strided", "sequential" or "packed", or '
+    clips = isinstance(combine, MedianNormClip | CentredClip) and combine.over == "tensor"
+    tensors = clips or isinstance(combine, Rda)
+    said = "elements by lot are no tensors, whose lengths this way to combine needs"
+    yield not tensors, (*path, "pattern"), said, hint + 'merge.combine = { kind = "mean" }'
+    values = channel.what.transform is None
+    yield values, (*path, "pattern"), "elements by lot have no frequencies", hint + "leave what.transform out"
+    forgets = channel.what.owners == Forget()
+    said = "what an owner left out of one part would be added to other elements in the next"
+    yield forgets, (*path, "pattern"), said, hint + 'set what.owners = { kind = "forget" }'
 
 
 def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:

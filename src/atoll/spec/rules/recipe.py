@@ -9,6 +9,7 @@ from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.control import control_rules
 from atoll.spec.rules.optimizer import optimizer_rules
 from atoll.spec.rules.terms import Rule, named, within
+from atoll.spec.rules.turns import turn_rules
 from atoll.spec.strict import KeyPath
 
 
@@ -16,11 +17,12 @@ def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
     """All that must hold of a recipe, whoever wrote it."""
     yield from _work_rules(recipe.work)
     path: KeyPath = ("recipe", "channel")
-    count = len(recipe.channel)
-    yield count == 1, path, f"{count} channels are given", "give exactly one, for example [recipe.channel.outer]"
+    yield bool(recipe.channel), path, "no channel is given", "give one, for example [recipe.channel.outer]"
     for name, channel in recipe.channel.items():
         yield named((*path, name), name)
         yield from channel_rules((*path, name), channel, recipe.work)
+    if len(recipe.channel) > 1:
+        yield from turn_rules(recipe)
     if not isinstance(recipe.control, Nobody):
         yield from control_rules(recipe, recipe.control)
 

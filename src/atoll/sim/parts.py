@@ -1,0 +1,154 @@
+"""What anchors must be where the model is exchanged in parts, or channels take turns: worked out a second time.
+
+Peers then have weights of their own, since what was not exchanged stays as their work left it. The log tells whose work
+counted and on which samples; journals tell whether a peer began from its own weights or, after a loss, from the anchor.
+From both everybody's weights follow round by round, and from these the anchors, to the bit. Who claims to have begun
+from its own must have been in the round before; who did not, though it was, must have something to show for it. Where a
+peer began a round in both ways, in two lives, nobody can tell which one counted: there this ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from atoll import journal
+from atoll.journal import Line
+from atoll.model.compute import Vector
+from atoll.net.identity import short
+from atoll.sim.compute import CountingEngine, delta_of, first_weights
+from atoll.sim.expected import combined
+from atoll.sim.retell import Committed, commits
+from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Fragments, Grad, Mean, Params, Trimmed
+from atoll.spec.run import Run
+from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
+from atoll.swarm.log import Entry
+from atoll.sync.merge import Anchor, Pushes, advance, approach, first_anchor
+from atoll.sync.schedule import rate
+from atoll.sync.units import Unit, units_of
+
+
+def in_parts(run: Run) -> bool:
+    """Return whether peers keep weights of their own from round to round."""
+    channels = run.recipe.channel.values()
+    return len(channels) > 1 or any(isinstance(channel.when, Fragments) for channel in channels)
+
+
+def told(channel: Channel) -> bool:
+    """Return whether what a channel's rounds come to follows from log and journals."""
+    what, merge = channel.what, channel.merge
+    waits = isinstance(channel.overlap, Block) and isinstance(channel.late, Discard) and not isinstance(what, Grad)
+    elementwise = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.residual == Forget() and what.transform is None
+    mean = isinstance(merge.combine, Mean | Trimmed) and merge.combine.weights != "tokens^2/steps"
+    return waits and elementwise and mean and channel.common
+
+
+class Start(Struct, frozen=True):
+    """How a peer began its work on a round."""
+
+    own: bool
+    excused: bool
+    """Something happened since the round before by which weights of one's own are lost."""
+
+
+def starts(lines: Iterable[Line]) -> dict[tuple[str, int], set[Start]]:
+    """Return how everybody began each round, by short name, in all its lives."""
+    found: dict[tuple[str, int], set[Start]] = {}
+    excused: dict[str, bool] = {}
+    for line in lines:
+        match line.event:
+            case journal.LeaseTaken(version=version, own=own):
+                found.setdefault((line.peer, version), set()).add(Start(own, excused.get(line.peer, False)))
+                excused[line.peer] = False
+            case journal.PeerStarted() | journal.StateFetched() | journal.PrivateStateReset():
+                excused[line.peer] = True
+            case _:
+                pass
+    return found
+
+
+class Parts:
+    """Everybody's weights, and the anchors that follow."""
+
+    def __init__(self, run: Run, size: int, entries: list[Entry], lines: list[Line], honest_until: float) -> None:
+        self._run = run
+        layout = CountingEngine(seed=run.seeds.data, size=size).layout
+        channels = run.recipe.channel
+        self._units = {name: units_of(c.when, layout, c.what.codec) for name, c in channels.items()}
+        self._starts = starts(lines)
+        self._local: dict[bytes, Vector] = {}
+        """The weights of those who were in the last round and go on from there."""
+        outer, apart = rarest(run.recipe).merge.outer, starts_apart(run.recipe)
+        anchor = first_anchor(outer, first_weights(run.seeds.data, size), apart=apart)
+        self.anchors = {0: anchor}
+        self.problems: list[str] = []
+        for committed in commits(entries):
+            if committed.version > honest_until or not self._is_known(committed):
+                break
+            anchor = self._after(anchor, committed)
+            self.anchors[anchor.version] = anchor
+
+    def _is_known(self, committed: Committed) -> bool:
+        """Return whether it is known from where each contributor began, and note what cannot have been."""
+        version, known = committed.version, True
+        for peer in committed.contributors:
+            claims = self._starts.get((short(peer), version), set())
+            for claim in sorted(claims, key=lambda claim: claim.own):
+                if claim.own and peer not in self._local:
+                    self.problems.append(f"version {version}: {short(peer)} began from weights it cannot have")
+                elif not claim.own and peer in self._local and not claim.excused:
+                    self.problems.append(f"version {version}: {short(peer)} began anew without a reason")
+            known = known and len({claim.own for claim in claims}) == 1
+            known = known and (peer in self._local or not any(claim.own for claim in claims))
+        return known
+
+    def _after(self, anchor: Anchor, committed: Committed) -> Anchor:
+        """Return the anchor after one more round, and remember everybody's weights."""
+        turn, unit = self._turn(committed.version)
+        trained = {peer: self._trained(anchor, peer, committed) for peer in committed.contributors}
+        given = {peer: unit.take(w) for peer, w in trained.items()}
+        if not isinstance(turn.channel.what, Params):
+            given = {peer: unit.take(anchor.start) - values for peer, values in given.items()}
+        stepped = self._stepped(anchor, turn, unit, combined(turn.channel, committed, given), committed)
+        goes_on = isinstance(turn.channel.when, Fragments)
+        self._local = {}
+        for peer, weights in trained.items():
+            if goes_on:
+                unit.put(weights, unit.take(stepped.weights))
+                self._local[peer] = weights
+        return stepped
+
+    def _turn(self, version: int) -> tuple[Turn, Unit]:
+        turn = turn_of(self._run.recipe, version)
+        units = self._units[turn.name]
+        return turn, units[(turn.number - 1) % len(units)].in_pass((turn.number - 1) // len(units))
+
+    def _trained(self, anchor: Anchor, peer: bytes, committed: Committed) -> Vector:
+        """Return what work on its lease made of a peer's weights."""
+        (own,) = {claim.own for claim in self._starts[short(peer), committed.version]}
+        start = self._local[peer] if own else anchor.weights
+        return start - delta_of(self._run.seeds.data, len(start), committed.announced.leases[peer])
+
+    def _stepped(self, anchor: Anchor, turn: Turn, unit: Unit, merged: Vector, committed: Committed) -> Anchor:
+        """Return the anchor with what a round is about stepped by its result: from where such steps start."""
+        apart = starts_apart(self._run.recipe) and turn.channel == rarest(self._run.recipe)
+        state = {name: unit.take(vector).copy() for name, vector in anchor.outer.items()}
+        part = Anchor(anchor.version, unit.take(anchor.start if apart else anchor.weights).copy(), state)
+        take = approach if isinstance(turn.channel.what, Params) else advance
+        part = take(turn.channel.merge.outer, part, merged, self._factor(turn, committed.version), Pushes())
+        after = Anchor(anchor.version + 1, anchor.weights.copy(), {name: v.copy() for name, v in anchor.outer.items()})
+        unit.put(after.weights, part.weights)
+        for name, vector in part.outer.items():
+            unit.put(after.outer[name], vector)
+        if apart:
+            after.start[:] = after.weights
+        return after
+
+    def _factor(self, turn: Turn, version: int) -> float:
+        if not turn.channel.merge.scheduled:
+            return 1.0
+        run = self._run
+        return rate(
+            run.recipe.work.schedule, (version - 1) * round_steps(run.recipe), (version - 1) / run.budget.rounds
+        )
