@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.peer.rates import ROUNDS, Line, Meter
+from atoll.peer.rates import NEWEST, ROUNDS, ROUNDS_MAX, Line, Link, Meter
 
 
 def carry(meter: Meter, rate_bytes_s: float, for_s: float, *, at_s: float, every_s: float = 0.1) -> None:
@@ -122,3 +122,56 @@ def test_who_owns_nothing_and_shows_more_than_when_it_last_owned_is_unknown_unti
 
 def test_a_line_that_was_never_seen_as_an_owner_is_what_was_seen_of_it() -> None:
     assert played(Line(), 8e6, 5e6, owned=False, at_s=0.0) == (8_000_000, 5_000_000)
+
+
+# links
+
+
+def pass_on(link: Link, chunks: int, *, rate_bytes_s: float, trip_s: float = 0.1, wait_s: float = 5.0) -> None:
+    """Send chunks one by one, each a long while after the one before has arrived, and end the round."""
+    size_bytes, at_s = 100_000, 0.0
+    for _ in range(chunks):
+        link.begin(size_bytes, at_s)
+        at_s += size_bytes / rate_bytes_s + trip_s
+        link.moved(size_bytes, at_s)
+        at_s += wait_s
+    link.turn(trip_s)
+
+
+def test_a_link_is_as_fast_as_what_is_on_its_way_gets_there_however_long_it_waits_for_more() -> None:
+    link = Link()
+    pass_on(link, 10, rate_bytes_s=1e6)
+    assert link.rate_bytes_s() == pytest.approx(1e6, rel=0.05)
+
+
+def test_chunks_that_are_on_their_way_together_count_as_one_transfer() -> None:
+    link = Link()
+    for _ in range(10):
+        link.begin(100_000, 0.0)
+    for number in range(1, 11):
+        link.moved(100_000, 0.1 + 0.1 * number)
+    link.turn(0.1)
+    assert link.rate_bytes_s() == pytest.approx(1e6, rel=0.05)
+
+
+def test_what_a_byte_takes_on_a_link_is_averaged_over_rounds_so_that_what_became_slow_is_known_at_once() -> None:
+    link = Link()
+    pass_on(link, 4, rate_bytes_s=1e6)
+    pass_on(link, 4, rate_bytes_s=1e5)
+    assert link.rate_bytes_s() == pytest.approx(1e6 / (1 - NEWEST + 10 * NEWEST), rel=0.05)
+    for _ in range(5):
+        pass_on(link, 4, rate_bytes_s=1e6)
+    assert link.rate_bytes_s() > 8e5
+
+
+def test_what_never_arrived_does_not_count_and_a_link_without_use_is_forgotten() -> None:
+    link = Link()
+    link.begin(100_000, 0.0)
+    link.turn(0.1)
+    assert link.rate_bytes_s() == 0
+    pass_on(link, 4, rate_bytes_s=1e6)
+    for _ in range(ROUNDS_MAX - 1):
+        link.turn(0.1)
+    assert link.rate_bytes_s() > 0
+    link.turn(0.1)
+    assert link.rate_bytes_s() == 0

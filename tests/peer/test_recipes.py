@@ -68,10 +68,12 @@ KNOBS: dict[str, dict[str, Any]] = {
     "gossip-pga": {"whom": All()},
     "moshpit": {"whom": All()},
     "muloco": {"what": Delta()},
+    "netstorm": {"what": Delta(), "whom": All(), "merge": Merge(outer=NESTEROV)},
     "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
     "sgp": {"whom": All(), "merge": Merge(outer=NESTEROV)},
     "powersgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "ravnest": {"whom": All(), "merge": Merge(outer=NESTEROV), "what": Delta()},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {
         "what": Delta(),

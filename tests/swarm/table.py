@@ -177,7 +177,9 @@ class Table:
         return result_root(self._digest(index) for index in range(BULK.chunks))
 
     def _digests(self, owner: bytes) -> tuple[bytes, ...]:
-        layout = Layout(self.round.shards, self.round.announced.members, gather=self.round.gather, ring=self.round.ring)
+        round_ = self.round
+        how = {"gather": round_.gather, "ring": round_.ring}
+        layout = Layout(round_.shards, round_.announced.members, **how, trees=round_.trees)
         return tuple(self._digest(index) for _, index in layout.roots(owner))
 
     def _digest(self, index: int) -> bytes:

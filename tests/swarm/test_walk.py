@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.sim.retell import commits
-from atoll.spec.recipe import All, Butterfly, Ring, Route
+from atoll.spec.recipe import All, Butterfly, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
 from atoll.swarm.broker import RESUME_S, step, take_office
 from atoll.swarm.layout import Layout
@@ -77,9 +77,9 @@ class Walk:
         if round_ is not None:
             assert covers(round_.shards, BULK.chunks)
             assert set(round_.owners) <= {*round_.announced.members, A}
-            if round_.ring and round_.settled is not None:
+            if round_.carried and round_.settled is not None:
                 assert {c.peer for c in round_.settled} == set(round_.owners), (
-                    "a ring is of exactly whom it is settled on"
+                    "ways are of exactly whom it is settled on"
                 )
 
     def _await(self, actions: list[Action]) -> None:
@@ -99,10 +99,10 @@ class Walk:
         if round_ is None or standing is None or standing.version < version:
             return Said(peer, Standing(version, f"anchor-{version}"))
         plan = (round_.key, broker.epoch, round_.attempt)
-        if peer not in round_.serials and (peer in round_.owners or not round_.ring):
+        if peer not in round_.serials and (peer in round_.owners or not round_.carried):
             return Said(peer, Contributed(*plan, 1))
         if round_.settled is not None and peer in round_.owners and peer not in round_.reduced:
-            layout = Layout(round_.shards, round_.announced.members, ring=round_.ring)
+            layout = Layout(round_.shards, round_.announced.members, ring=round_.ring, trees=round_.trees)
             return Said(peer, Reduced(*plan, tuple(digest(index) for _, index in layout.roots(peer))))
         return Said(peer, Holding(*plan, result_root(map(digest, range(BULK.chunks)))))
 
@@ -163,7 +163,15 @@ def by_route(run: Run, route: Route) -> Run:
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
 
 
-@pytest.mark.parametrize("route", [Butterfly(), Ring()])
+@pytest.mark.parametrize(
+    "route",
+    [
+        Butterfly(),
+        Ring(),
+        pytest.param(Trees(roots=2, gain=0.0), marks=pytest.mark.long),
+        pytest.param(Rings(clusters=2), marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(
     "first", [pytest.param(at, marks=pytest.mark.long if at >= 25 else ()) for at in range(0, 100, 25)]
 )

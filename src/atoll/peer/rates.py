@@ -27,7 +27,7 @@ MORE = 1.3
 """A line that moves so many times more than was known of it is no longer the same."""
 DIGITS = 2
 """Reported with so many digits: the rest is noise."""
-NEWEST = 0.5
+NEWEST = 0.75
 """What the last round counts for in the mean time that a byte takes on a link."""
 ROUNDS_MAX = 32
 """A link that nothing went over in so many rounds is not known any more: it may have become faster."""

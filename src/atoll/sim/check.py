@@ -64,6 +64,7 @@ from atoll.spec.recipe import (
     LowRank,
     Mean,
     Nobody,
+    Params,
     Same,
     Shift,
     Trimmed,
@@ -529,7 +530,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     discards = isinstance(channels[0].late, Discard)
     waits = discards and all(isinstance(channel.overlap, Block) for channel in channels.values())
     gap_max = 0.0 if waits and not mixes else ROUNDING
-    marks_apart_max = gap_max if isinstance(channels[0].whom.route, Carried) else 0.0
+    whole = not isinstance(channels[0].what, Params)  # of weights a mean is of no whole counts
+    marks_apart_max = (gap_max if whole else ROUNDING) if isinstance(channels[0].whom.route, Carried) else 0.0
     honest_until = _honest_until(outcome, entries)
     expected: dict[int, Anchor] = {}
     for host, anchor in _saved(outcome):

@@ -96,9 +96,12 @@ class SlowLink(_Fault, frozen=True, tag="slow-link"):
 
 
 class LossyLink(_Fault, frozen=True, tag="lossy-link"):
+    """Packets of a peer are lost, or only those between it and another."""
+
     peer: int
     for_s: float
     loss: float
+    other: int | None = None
 
 
 class SlowCompute(_Fault, frozen=True, tag="slow-compute"):

@@ -176,6 +176,7 @@ class SimNetwork:
         self._hosts: dict[PeerId, _Host] = {}
         self._addresses: dict[str, _Host] = {}
         self._cuts: dict[tuple[PeerId, PeerId], int] = {}
+        self._lost: dict[tuple[PeerId, PeerId], float] = {}
 
     def transport(self, peer: PeerId, incarnation: Incarnation | None = None) -> SimTransport:
         """Return a door for one life of a peer; a crash or pause of that life shuts it."""
@@ -220,9 +221,17 @@ class SimNetwork:
         self.fluid.resize(host.up, host.link.up_bytes_s / factor)
         self.fluid.resize(host.down, host.link.down_bytes_s / factor)
 
-    def lose(self, peer: PeerId, loss: float) -> None:
-        """Lose this part of a peer's packets, for messages that start from now on."""
-        self._host(peer).loss = loss
+    def lose(self, peer: PeerId, loss: float, other: PeerId | None = None) -> None:
+        """Lose this part of a peer's packets, all or those to and from another, for messages that start from now on."""
+        if other is None:
+            self._host(peer).loss = loss
+        else:
+            self._lost[peer, other] = self._lost[other, peer] = loss
+
+    def lost_between(self, one: PeerId, other: PeerId) -> float:
+        """Return the part of packets that is lost between two, wherever they are and whatever else befalls them."""
+        way, fault = self.links.loss_between(one, other), self._lost.get((one, other), 0.0)
+        return 1 - (1 - way) * (1 - fault) if fault else way
 
     def watch(self, peer: PeerId, points: Points) -> None:
         """Let `points` look at everything a peer sends, in this life and the next."""
@@ -514,7 +523,7 @@ class SimConn:
         return flow
 
     def _loss(self) -> float:
-        way = self.network.links.loss_between(self.door.id, self._remote.id)
+        way = self.network.lost_between(self.door.id, self._remote.id)
         return 1 - (1 - self.door.host.loss) * (1 - self._remote.host.loss) * (1 - way)
 
     def _lossy_link(self) -> int:

@@ -674,8 +674,9 @@ async def _hamper(
             await _fill(world, host, fault.for_s)
         case kinds.SlowLink(factor=factor):
             await _set_for(fault.for_s, lambda value: network.slow(host.peer, value), factor, 1.0)
-        case kinds.LossyLink(loss=loss):
-            await _set_for(fault.for_s, lambda value: network.lose(host.peer, value), loss, 0.0)
+        case kinds.LossyLink(loss=loss, other=place):
+            other = world.hosts[place].peer if place is not None else None
+            await _set_for(fault.for_s, lambda value: network.lose(host.peer, value, other), loss, 0.0)
         case kinds.SlowCompute(factor=factor):
             await _set_for(fault.for_s, lambda value: _slow_down(host, value), factor, 1.0)
 

@@ -261,8 +261,6 @@ class Rings(Axis, tag="rings"):
     """
 
     clusters: int
-    gain: float = 0.1
-    """Other clusters, or another cut, are taken when a round would be shorter by this part of it."""
 
 
 Carried = Ring | Trees | Rings

@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import log2
 
 from atoll.swarm.grow import Forest
-from atoll.swarm.ring import Costs, tour
+from atoll.swarm.ring import GAIN_MIN, Costs, length, tour
 from atoll.swarm.shares import cut, solve
 
+ALIKE = 0.9
+"""Of ways to cut, those that come so near the best are as good: the rest is noise. Rates are told apart by twice."""
 Cluster = list[int]
 """Members by their places."""
 
@@ -39,15 +42,18 @@ def rings_of(trips_s: Costs, rates: Sequence[float], chunks: int, clusters: int)
 
 
 def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
-    """Return clusters as equal as can be along a short tour, begun where it is furthest from each to the next."""
-    order = tour(trips_s)
+    """Return clusters as equal as can be along a short way round, cut where it is furthest from each to the next."""
+    given, order = list(range(len(trips_s))), tour(trips_s)
+    if length(trips_s, given) < GAIN_MIN * length(trips_s, order):
+        order = given
     count, size = min(clusters, len(order)), len(order)
     bounds = [size * number // count for number in range(count + 1)]
 
     def apart_s(turn: int) -> float:
         return sum(trips_s[order[(turn + at) % size]][order[(turn + at - 1) % size]] for at in bounds[:-1])
 
-    turn = max(range(size), key=lambda turn: (apart_s(turn), -turn))
+    furthest_s = max(map(apart_s, range(size)))
+    turn = next(turn for turn in range(size) if apart_s(turn) >= ALIKE * furthest_s)
     order = order[turn:] + order[:turn]
     return [order[first:end] for first, end in pairwise(bounds)]
 
@@ -55,7 +61,7 @@ def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
 def _owners(group: Cluster, rates: Sequence[float], chunks: int, between: float) -> list[int]:
     """Return which member of a cluster owns each chunk."""
     named: Mapping[bytes, int] = {place.to_bytes(4, "big"): place for place in group}
-    shares = solve([rates[place] for place in group], len(group) + between)
+    shares = solve([2.0 ** round(log2(rates[place])) for place in group], len(group) + between)
     return [named[shard.owner] for shard in cut(chunks, list(named), shares) for _ in shard.chunks]
 
 

@@ -84,9 +84,15 @@ def _put(load: list[list[float]], up: Up, size_bytes: float) -> None:
 
 def _star(links: Links, cargo: Cargo) -> Forest:
     """Return the best star: everybody brings everything to one, who returns it."""
-    count = len(links.s_byte)
-    stars: list[Forest] = [[(cargo.chunks, (root,) * count)] for root in range(count)]
-    return min(stars, key=lambda forest: forecast_s(forest, links, cargo))
+    count, size_bytes = len(links.s_byte), cargo.chunks * cargo.chunk_bytes
+
+    def took_s(root: int) -> float:
+        others = [place for place in range(count) if place != root]
+        queue_s = max((size_bytes * links.s_byte[root][place] for place in others), default=0.0)
+        up = (root,) * count
+        return queue_s + 2 * max((_way_s(up, place, links, cargo.chunk_bytes) for place in others), default=0.0)
+
+    return [(cargo.chunks, (min(range(count), key=took_s),) * count)]
 
 
 def _shared_out(links: Links, cargo: Cargo, roots: int, *, by_queue: bool) -> Forest:
@@ -112,7 +118,7 @@ def _shared_out(links: Links, cargo: Cargo, roots: int, *, by_queue: bool) -> Fo
 
 
 def _able(links: Links, cargo: Cargo, roots: int) -> list[int]:
-    """Return who may be a root: anybody among a few; among many, twice as many as there will be, of the best trees."""
+    """Return who may be a root: anybody among a few, among many those of the best trees."""
     count = len(links.s_byte)
     if count <= SLICES:
         return list(range(count))
@@ -121,11 +127,11 @@ def _able(links: Links, cargo: Cargo, roots: int) -> list[int]:
         for each in zip(links.s_byte, links.delay_s, strict=True)
     ]
     ranked = sorted(range(count), key=lambda root: (_nearest(costs, root, by_queue=False)[0], root))
-    return sorted(ranked[: 2 * roots])
+    return sorted(ranked[:roots])
 
 
 def _nearest(costs: Matrix, root: int, *, by_queue: bool) -> tuple[tuple[float, float], Up]:
-    """Return the tree of least ways to a root (Dijkstra), and what the worst way in it costs.
+    """Return the tree of least ways to a root (Dijkstra), and what the worst way in it costs, and all its links.
 
     A way is as long as its longest queue and, of equal ones, as all its links together; or else just as these.
     """
@@ -140,4 +146,5 @@ def _nearest(costs: Matrix, root: int, *, by_queue: bool) -> tuple[tuple[float, 
             way = (max(queue_s, link_s) if by_queue else 0.0, way_s + link_s)
             if way < (cost[other][0] - CLOSE, cost[other][1]) or way < (cost[other][0], cost[other][1] - CLOSE):
                 cost[other], up[other] = way, place
-    return max(cost), tuple(up)
+    links_s = sum(costs[place][above] for place, above in enumerate(up) if above != place)
+    return (max(cost)[0 if by_queue else 1], links_s), tuple(up)

@@ -5,12 +5,14 @@ goes: they are of everybody who may still contribute. Who is late when patience 
 contribution along, since nobody else has that. Two that could not reach each other are never put next to each other.
 Where that cannot be, the broker does everything: whoever is here reaches it.
 
-Trees stay as they are while the same members are in and no others would make a round clearly shorter.
+Trees that follow links stay as they are while the same members are in and no others make a round clearly shorter.
+Clusters are of near members, so before there are any all must have met: until then they are one ring, whose results go
+from everybody to everybody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from statistics import median
 
@@ -22,7 +24,7 @@ from atoll.net.transport import PeerId
 from atoll.spec.recipe import Rings, Trees
 from atoll.swarm.clusters import rings_of
 from atoll.swarm.grow import Cargo, Forest, Links, forecast_s, grown
-from atoll.swarm.messages import trip_name
+from atoll.swarm.messages import Standing, trip_name
 from atoll.swarm.owners import alone, rate_of
 from atoll.swarm.ring import NEVER_S, ring_order
 from atoll.swarm.shares import Shard, Shards, fill_in
@@ -37,7 +39,7 @@ def around(broker: Broker, round_: Round, now_s: float) -> Round:
     """Return a round with ways among everybody who may still be in it; where there are none, with the broker alone."""
     carriers = carriers_of(broker, round_, now_s)
     match broker.whom.route:
-        case Trees() | Rings() as route:
+        case Trees() | Rings() as route if isinstance(route, Trees) or _all_met(broker, round_, carriers):
             return _in_trees(broker, round_, carriers, route)
         case _:
             return _in_a_ring(broker, round_, carriers)
@@ -47,31 +49,25 @@ def _in_a_ring(broker: Broker, round_: Round, carriers: tuple[bytes, ...]) -> Ro
     order = ring_order(_trips_s(broker, round_, carriers))
     if not order:
         return _by_the_broker(broker, round_)
-    return replace(round_, ring=True, shards=_shards(broker, [carriers[place] for place in order]))
+    return replace(round_, ring=True, trees=(), shards=_shards(broker, [carriers[place] for place in order]))
 
 
 def _in_trees(broker: Broker, round_: Round, carriers: tuple[bytes, ...], route: Trees | Rings) -> Round:
-    """Return a round in the trees of the last one, where no others are clearly better."""
+    """Return a round in trees; where these are grown, in those of the last one unless others are clearly better."""
     links, cargo = _links(broker, round_, carriers), _cargo(broker)
-    forest = _drawn(broker, round_, carriers, links, route)
-    best_s = forecast_s(forest, links, cargo)
-    if best_s >= NEVER_S:
+    match route:
+        case Trees(roots=roots, gain=gain):
+            forest, before = grown(links, cargo, roots), _before(broker, round_, carriers)
+            if before and (1 - gain) * forecast_s(before, links, cargo) <= forecast_s(forest, links, cargo):
+                forest = before
+        case Rings(clusters=clusters):
+            rates = fill_in([rate_of(broker, peer) for peer in carriers])
+            forest = rings_of(_trips_s(broker, round_, carriers), rates, cargo.chunks, clusters)
+    if forecast_s(forest, links, cargo) >= NEVER_S:
         return _by_the_broker(broker, round_)
-    before = _before(broker, round_, carriers)
-    if before and (1 - route.gain) * forecast_s(before, links, cargo) <= best_s:
-        forest = before
     members = round_.announced.members
     trees = tuple(Tree(chunks, _over(members, carriers, up)) for chunks, up in forest)
     return replace(round_, ring=False, trees=trees, shards=_shards(broker, carriers))
-
-
-def _drawn(broker: Broker, round_: Round, carriers: tuple[bytes, ...], links: Links, route: Trees | Rings) -> Forest:
-    match route:
-        case Trees(roots=roots):
-            return grown(links, _cargo(broker), roots)
-        case Rings(clusters=clusters):
-            rates = fill_in([rate_of(broker, peer) for peer in carriers])
-            return rings_of(_trips_s(broker, round_, carriers), rates, broker.bulk.chunks, clusters)
 
 
 def _cargo(broker: Broker) -> Cargo:
@@ -121,29 +117,14 @@ def changed(broker: Broker, round_: Round) -> list[Action]:
 def _links(broker: Broker, round_: Round, peers: Sequence[bytes]) -> Links:
     """Return what is known of the links between some members, and never for who is parted."""
     trips_s = _trips_s(broker, round_, peers)
-    rates = _rates_bytes_s(broker, peers)
-    best = [max(each, default=0.0) for each in rates]
+    # What goes up a link comes down it again: its slower direction counts.
+    rates = [[rate or 0 for rate in row] for row in _measured(broker, peers, lambda standing: standing.rates_bytes_s)]
+    best = [max(row, default=0) for row in rates]
     typical = median(filter(None, best)) if any(best) else UNKNOWN_BYTES_S
     count = range(len(peers))
     # A link that nobody measured is taken to be as fast as any of its ends' others: so it comes to be tried.
     fast = [[rates[a][b] or min(best[a] or typical, best[b] or typical) for b in count] for a in count]
     return Links([[1 / each for each in row] for row in fast], [[trip_s / 2 for trip_s in row] for row in trips_s])
-
-
-def _rates_bytes_s(broker: Broker, peers: Sequence[bytes]) -> list[list[float]]:
-    """Return what links carry in their slower direction, as their senders measured it; 0: not known."""
-    told = {
-        (peer, name): float(rate)
-        for peer in peers
-        if (presence := broker.present.get(peer)) is not None and presence.standing is not None
-        for name, rate in presence.standing.rates_bytes_s
-        if rate > 0
-    }
-    rates = [[0.0] * len(peers) for _ in peers]
-    for one, other in combinations(range(len(peers)), 2):
-        pairs = ((peers[one], trip_name(peers[other])), (peers[other], trip_name(peers[one])))
-        rates[one][other] = rates[other][one] = min((told[pair] for pair in pairs if pair in told), default=0.0)
-    return rates
 
 
 def _by_the_broker(broker: Broker, round_: Round) -> Round:
@@ -167,23 +148,40 @@ def carriers_of(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...
 
 def _trips_s(broker: Broker, round_: Round, peers: Sequence[bytes]) -> list[list[float]]:
     """Return the round trip between any two, as the one or the other measured it, and never for who is parted."""
-    trips_s = {
-        (peer, name): trip_ms / 1e3
+    trips_ms = _measured(broker, peers, lambda standing: standing.trips_ms)
+    known_ms = [trip_ms for row in trips_ms for trip_ms in row if trip_ms is not None]
+    unknown_ms = median(known_ms) if known_ms else 0.0
+    costs = [[(unknown_ms if trip_ms is None else trip_ms) / 1e3 for trip_ms in row] for row in trips_ms]
+    for one, other in combinations(range(len(peers)), 2):
+        if _parted(broker, round_, peers[one], peers[other]):
+            costs[one][other] = costs[other][one] = NEVER_S
+    return costs
+
+
+def _all_met(broker: Broker, round_: Round, peers: Sequence[bytes]) -> bool:
+    """Return whether any two know how far they are from each other, or that they do not reach each other."""
+    trips_ms = _measured(broker, peers, lambda standing: standing.trips_ms)
+    return all(
+        trips_ms[one][other] is not None or _parted(broker, round_, peers[one], peers[other])
+        for one, other in combinations(range(len(peers)), 2)
+    )
+
+
+def _measured(
+    broker: Broker, peers: Sequence[bytes], what: Callable[[Standing], tuple[tuple[bytes, int], ...]]
+) -> list[list[int | None]]:
+    """Return the lesser of what two measured of the way between them, or what one of them did; None: neither did."""
+    told = {
+        (peer, name): value
         for peer in peers
         if (presence := broker.present.get(peer)) is not None and presence.standing is not None
-        for name, trip_ms in presence.standing.trips_ms
+        for name, value in what(presence.standing)
     }
-    costs = [[0.0] * len(peers) for _ in peers]
-    unknown_s = median(trips_s.values()) if trips_s else 0.0
+    found: list[list[int | None]] = [[None] * len(peers) for _ in peers]
     for one, other in combinations(range(len(peers)), 2):
-        known = [
-            trips_s[pair]
-            for pair in ((peers[one], trip_name(peers[other])), (peers[other], trip_name(peers[one])))
-            if pair in trips_s
-        ]
-        parted = _parted(broker, round_, peers[one], peers[other])
-        costs[one][other] = costs[other][one] = NEVER_S if parted else min(known, default=unknown_s)
-    return costs
+        pairs = ((peers[one], trip_name(peers[other])), (peers[other], trip_name(peers[one])))
+        found[one][other] = found[other][one] = min((told[pair] for pair in pairs if pair in told), default=None)
+    return found
 
 
 def _parted(broker: Broker, round_: Round, one: bytes, other: bytes) -> bool:

@@ -151,11 +151,11 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
                 yield from _carried_rules(path, channel)
             case Trees(roots=roots, gain=gain):
                 yield within((*path, "route", "roots"), roots, 1, GROUP_MAX)
-                yield from _gain_rules(path, gain)
+                said = f"{gain} is out of range"
+                yield 0 <= gain < 1, (*path, "route", "gain"), said, "it must be at least 0 and below 1"
                 yield from _carried_rules(path, channel)
-            case Rings(clusters=clusters, gain=gain):
+            case Rings(clusters=clusters):
                 yield within((*path, "route", "clusters"), clusters, 2, GROUP_MAX)
-                yield from _gain_rules(path, gain)
                 yield from _carried_rules(path, channel)
             case AllGather():
                 pass
@@ -172,10 +172,6 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         case Exponential():
             pass
     yield from _circle_rules(path, channel)
-
-
-def _gain_rules(path: KeyPath, gain: float) -> Iterator[Rule]:
-    yield 0 <= gain < 1, (*path, "route", "gain"), f"{gain} is out of range", "it must be at least 0 and below 1"
 
 
 def _carried_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
