@@ -126,7 +126,7 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs
     rounds = _rounds(channel)
     part = contributors(channel, len(members)) / len(members)
     for key in rounds:
-        circles = circles_of(channel.whom, key, members)
+        circles = circles_of(channel.whom, key, members, tuple(int(line.up_bytes_s) for line in lines))
         gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
         layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
         for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
@@ -221,13 +221,14 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, Ring):
         return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
-    among = circles or [Circle(group, group) for group in groups]
+    among = circles or [Circle(tuple(group), tuple(group)) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []
     for number, circle in enumerate(among):
         owners = [peer for peer in circle.takers if known[peer].reached] or list(circle.takers)
         shares = solve([_rate(known[peer]) for peer in owners], len(circle.givers) + between)
-        shards += cut(grid.chunks, owners, shares, number)
+        run = circle.chunks(grid.chunks)
+        shards += cut(len(run), owners, shares, number, run.start)
     return tuple(shards)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec import UnsetType
+
 from atoll.spec.recipe import Knobs
 from atoll.swarm.log import Entry, Key, KnobsTurned, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
@@ -30,6 +32,8 @@ class Announced(NamedTuple):
     since: dict[bytes, int]
     """The round for which each member was first handed its lease."""
     key: Key
+    rates: tuple[int, ...] = ()
+    """What the line of each member sends, where that decides who is asked for what."""
 
 
 class Committed(NamedTuple):
@@ -87,7 +91,7 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry):
+            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, rates=rates):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
                 lost = [peer for peer, had in kept.items() if each.get(peer) != len(had.lease)]
@@ -99,7 +103,8 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 more = {peer: had_ahead.get(peer) or pool.take(quota) for peer, quota in each.items()} if ahead else {}
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
-                announced.append(Announced(key.version, members, leases, base, more, carry, since, key))
+                lines = () if isinstance(rates, UnsetType) else rates
+                announced.append(Announced(key.version, members, leases, base, more, carry, since, key, lines))
             case RoundCommitted(who=who, result=result, ring=places):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)

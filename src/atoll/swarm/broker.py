@@ -18,7 +18,7 @@ from atoll.net.identity import short
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import GROUP_MAX, Auto, Block, Carry, Channel, Circles, Ring
 from atoll.spec.run import Run, canonical, identity
-from atoll.swarm.circles import of_all
+from atoll.swarm.circles import of_all, weighs_lines
 from atoll.swarm.control import observe, turn
 from atoll.swarm.log import (
     CIRCLES,
@@ -431,8 +431,16 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
     ahead, carry = overlaps(broker.setting) and not last, isinstance(broker.setting.late, Carry)
-    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry))
+    rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
+    announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, rates=rates)
+    broker, actions = _write(broker, announced)
     return broker, [*notes, *actions]
+
+
+def _sends(broker: Broker, peer: bytes) -> int:
+    """Return what a member's line sends in a second, as far as it has measured it; 0: not known."""
+    standing = broker.present[peer].standing if peer in broker.present else None
+    return standing.up_bytes_s if standing is not None else 0
 
 
 def overlaps(channel: Channel) -> bool:

@@ -114,6 +114,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """Whether its members get as many samples more, to go on with while it is exchanged: theirs in the next round."""
     carry: bool = False
     """Whether members whose contributions are not in keep their leases for the next round."""
+    rates: tuple[int, ...] | UnsetType = UNSET
+    """Bytes a second that the line of each who takes part sends, where it matters who is asked; 0: not known."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -197,6 +199,8 @@ class OpenRound(Struct, frozen=True):
     """Samples of each, with this lease, since what the round is about was last committed."""
     masses: dict[bytes, float] = {}
     """Of those whose mass is not 1."""
+    rates: tuple[int, ...] = ()
+    """What the line of each sends, where that matters."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -382,12 +386,21 @@ def knobs_of(history: History, version: int) -> Knobs | None:
 
 
 def announcement(
-    history: History, key: Key, quotas: Mapping[bytes, int], base: str, *, ahead: bool = False, carry: bool = False
+    history: History,
+    key: Key,
+    quotas: Mapping[bytes, int],
+    base: str,
+    *,
+    ahead: bool = False,
+    carry: bool = False,
+    rates: Mapping[bytes, int] | None = None,
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
-    return RoundAnnounced(key, _marked(quotas, sorted(history.members)), same, base, history.roster, ahead, carry)
+    lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
+    who = _marked(quotas, sorted(history.members))
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, lines)
 
 
 def commitment(
@@ -412,6 +425,8 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     members = _named(announced.who, sorted(history.members))
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
+    rates = () if isinstance(announced.rates, UnsetType) else announced.rates
+    _must(not rates or (len(rates) == len(members) and min(rates) >= 0), "members and rates do not match")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -438,6 +453,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         {peer: each.since for peer, each in kept.items() if each.since},
         tuple(quota + history.tally.since(key.unit, peer) for peer, quota in zip(members, quotas, strict=True)),
         history.masses,
+        rates,
     )
     history = replace(history, announced=key.version)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
