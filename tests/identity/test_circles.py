@@ -23,6 +23,7 @@ from atoll.spec.recipe import (
     Outer,
     Params,
     Pattern,
+    Segments,
     Sgd,
     What,
     Whom,
@@ -30,6 +31,7 @@ from atoll.spec.recipe import (
 from atoll.spec.run import Run
 from atoll.swarm.circles import circles_of
 from atoll.swarm.log import CIRCLES, Key
+from atoll.sync.grid import grid_of
 from tests.identity.small import BATCH, SAME, apart, diloco, engine_of, steps_over, trained, weights_of
 
 STEPS, ROUNDS, PEERS = 2, 4, 4
@@ -58,14 +60,17 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
     engines = [engine_of(run) for _ in hosts]
     anchors = [engine.weights() for engine in engines]
     momenta = [np.zeros_like(anchors[0]) for _ in hosts]
+    grid = grid_of(anchors[0].size, channel.what.codec)
     for round_ in range(run.budget.rounds - 1):
         for place, engine in enumerate(engines):
             engine.assign(anchors[place])
             engine.train(steps_over((round_ * len(hosts) + place) * STEPS * BATCH, STEPS))
         local = [engine.weights() for engine in engines]
-        stepped = list(anchors)
+        stepped = [anchor.copy() for anchor in anchors]
         for circle in circles_of(Circles(pattern=pattern), Key("outer", round_ + 1, scope=CIRCLES), members):
             givers = [members.index(peer) for peer in circle.givers]
+            chunks = circle.chunks(grid.chunks)
+            part = slice(chunks.start * grid.chunk, chunks.stop * grid.chunk)
             for place in (members.index(peer) for peer in circle.takers):
                 if isinstance(channel.what, Params):
                     gradient = anchors[place] - np.mean([local[giver] for giver in givers], axis=0)
@@ -74,7 +79,7 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
                 if isinstance(outer, Sgd):
                     momenta[place] = outer.momentum * momenta[place] + gradient
                     gradient = outer.lr * momenta[place]
-                stepped[place] = (anchors[place] - gradient).astype(np.float32)
+                stepped[place][part] = (anchors[place] - gradient).astype(np.float32)[part]
         anchors = stepped
     by_peer = dict(zip(members, anchors, strict=True))
     return [by_peer[bytes(host.peer)] for host in outcome.hosts]
@@ -88,6 +93,7 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
         (Lattice(side=2), Assign(), Params()),
         (Neighbours(), Assign(), Params()),
         (Exponential(), Assign(), Params()),
+        (Segments(count=3, sources=1, explore=1.0), Assign(), Params()),
         pytest.param(Neighbours(), HEAVY, Params(), marks=pytest.mark.long),
     ],
 )
@@ -115,10 +121,18 @@ def test_the_last_round_is_of_all_and_makes_the_model_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern", [Drawn(size=PEERS), pytest.param(Lattice(side=PEERS, dimensions=1), marks=pytest.mark.long)]
+    "pattern",
+    [
+        Drawn(size=PEERS),
+        pytest.param(Lattice(side=PEERS, dimensions=1), marks=pytest.mark.long),
+        pytest.param(Segments(count=1, sources=PEERS - 1), marks=pytest.mark.long),
+    ],
 )
 def test_one_circle_of_everybody_is_an_exchange_of_all(pattern: Pattern) -> None:
-    """NoLoCo in one group is DiLoCo with heavy-ball momentum, Moshpit on a line of all is an all-reduce."""
+    """NoLoCo in one group is DiLoCo with heavy-ball momentum, Moshpit on a line of all is an all-reduce.
+
+    BACombo that takes its one segment of everybody is FedAvg.
+    """
     for outer in (HEAVY, Assign()):
         circles = trained(run_of(Circles(pattern=pattern), outer=outer), PEERS)
         everybody = trained(run_of(All(), outer=outer, what=Delta()), PEERS)

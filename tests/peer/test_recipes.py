@@ -50,6 +50,7 @@ NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 KNOBS: dict[str, dict[str, Any]] = {
     "auto": {"merge": Merge(outer=NESTEROV)},
     "sparse-butterfly": {"what": Delta()},
+    "bacombo": {"whom": All(), "merge": Merge(outer=NESTEROV)},
     "async-local-sgd": {"barrier": Full(), "late": Discard(), "merge": Merge(outer=NESTEROV)},
     "co-learning": {"merge": Merge(outer=NESTEROV)},
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},

@@ -108,7 +108,7 @@ def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares(
     assert found.step_bytes == 2 * 10 * 4 * 2 * 1024 * 4
 
 
-@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5)])
+@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5), ("bacombo", 5)])
 def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_of_all(name: str, peers: int) -> None:
     parameters, rounds = 300_000, 5
     run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)

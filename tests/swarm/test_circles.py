@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
-from atoll.swarm.circles import Circle, came, circle_of, circles_of, of_all, passed_on, reach_of
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments
+from atoll.swarm.circles import Circle, came, circles_of, of_all, passed_on, reach_of, result_for, results_of
 from atoll.swarm.log import ALL, CIRCLES, Key
 
 PATTERNS: list[Pattern] = [
@@ -21,6 +21,8 @@ PATTERNS: list[Pattern] = [
     Neighbours(),
     Neighbours(reach=2),
     Exponential(),
+    Segments(count=3),
+    Segments(count=4, sources=3, explore=0.5),
 ]
 
 
@@ -34,17 +36,20 @@ def circles(pattern: Pattern, version: int, members: tuple[bytes, ...]) -> tuple
 
 @settings(deadline=None, max_examples=200)
 @given(some.sampled_from(PATTERNS), some.integers(1, 20), some.integers(1, 40))
-def test_everybody_takes_from_one_circle_and_gives_to_that_one(pattern: Pattern, version: int, count: int) -> None:
+def test_everybody_takes_one_result_and_gives_to_that_one(pattern: Pattern, version: int, count: int) -> None:
     members = names(count)
     found = circles(pattern, version, members)
-    takers = [peer for circle in found for peer in circle.takers]
+    results = results_of(found)
+    takers = [peer for made in results for peer in made.takers]
     assert sorted(takers) == list(members)
     for peer in members:
-        number = circle_of(found, peer)
+        number = result_for(results, peer)
         assert number is not None
-        assert peer in found[number].givers
+        own = [found[each] for each in results[number].circles]
+        assert all(peer in circle.givers for circle in own)
+        assert [index for circle in own for index in circle.chunks(7)] == list(range(7)), "all parts, in order"
     assert all(list(circle.givers) == sorted(set(circle.givers)) for circle in found)
-    assert circle_of(found, b"a stranger") is None
+    assert result_for(results, b"a stranger") is None
 
 
 def test_a_round_of_all_has_no_circles() -> None:

@@ -17,6 +17,7 @@ from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import BySpeed, Nobody, TargetBatch
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
+from atoll.swarm.circles import weighs_lines
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5
@@ -62,7 +63,9 @@ def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Sh
         one_history(peers)
     quota, when = run.recipe.work.quota, run.recipe.channel["outer"].when
     by_speed = isinstance(when, TargetBatch) or isinstance(quota, BySpeed)
-    measured = by_speed or not isinstance(run.recipe.control, Nobody)  # in which this machine and that one differ
+    by_lines = weighs_lines(run.recipe.channel["outer"].whom)
+    turned = not isinstance(run.recipe.control, Nobody)
+    measured = by_speed or by_lines or turned  # in which this machine and that one differ
     if not measured:
         assert anchors(imagined(run).lines) == real
 

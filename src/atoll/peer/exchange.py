@@ -625,7 +625,7 @@ async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
         if present is None or present.settled is None or len(down) < bulk.chunks or member.fresh:
             return False
         of = member.layout(plan).set_for(present.settled, member.me)
-        return all(each.of == of for each in down.values())
+        return all(each.of == of[index] for index, each in down.items())
 
     def due() -> bool:
         return len(member.fresh) >= few or (len(member.incoming) == bulk.chunks and bool(member.fresh))

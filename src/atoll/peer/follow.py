@@ -173,8 +173,10 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
 
 def _check_plan(member: Member, plan: Plan) -> None:
     """Refuse a plan that nobody could carry out."""
-    announced = member.history.open
-    if announced is None or announced.key != plan.key or not covers(plan.shards, member.grid_of(plan.key).chunks):
+    announced, chunks = member.history.open, member.grid_of(plan.key).chunks
+    circles = member.circles_of(announced) if announced is not None else ()
+    runs = [circle.chunks(chunks) for circle in circles]
+    if announced is None or announced.key != plan.key or not covers(plan.shards, chunks, runs):
         raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
     if plan.settled is not None and (
         len(plan.settled) != len(announced.members) or all(serial is None for serial in plan.settled)

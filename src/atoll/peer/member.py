@@ -43,7 +43,7 @@ from atoll.spec.recipe import (
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, rarest, turn_of
 from atoll.swarm import ledger, log
-from atoll.swarm.circles import Circle, came, circle_of, circles_of, reach_of
+from atoll.swarm.circles import Circle, came, circles_of, reach_of, result_for, results_of
 from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
@@ -488,26 +488,31 @@ class Member:
         if event is not None:
             self.box.journal.write(event)
 
+    def circles_of(self, announced: OpenRound) -> tuple[Circle, ...]:
+        """Return the circles of a round; none: it is one of all."""
+        return circles_of(self.channel.whom, announced.key, announced.members, announced.rates)
+
     def _concerning_us(self, announced: OpenRound, closed: ClosedRound) -> ClosedRound:
         """Return what there is for us in a round that was committed."""
-        circles = circles_of(self.channel.whom, announced.key, announced.members)
+        circles = self.circles_of(announced)
         if not circles:
             return closed
-        number = circle_of(circles, self.me)
-        result = closed.circles[number] if number is not None and number < len(closed.circles) else ""
-        givers = circles[number].givers if number is not None else ()
+        results = results_of(circles)
+        number = result_for(results, self.me)
+        if number is None or not (number < len(closed.circles) and closed.circles[number]):
+            return replace(closed, result="", contributors=())
+        own = [circles[each] for each in results[number].circles]
+        givers = {giver for circle in own for giver in circle.givers}
         contributors = tuple(peer for peer in closed.contributors if peer in givers)
-        own = self._part_of_own(circles, number, announced, closed) if result else 0.0
-        return replace(closed, result=result, contributors=contributors, own=own)
+        part = self._part_of_own(circles, own[0], announced, closed)
+        return replace(closed, result=closed.circles[number], contributors=contributors, own=part)
 
-    def _part_of_own(
-        self, circles: Sequence[Circle], number: int | None, announced: OpenRound, closed: ClosedRound
-    ) -> float:
+    def _part_of_own(self, circles: Sequence[Circle], ours: Circle, announced: OpenRound, closed: ClosedRound) -> float:
         """Return how much of our own weights stays when we take a result that we are not in; 0: we are, or nothing."""
-        if number is None or self.me in closed.contributors or self.channel.merge.combine.weights != "mass":
+        if self.me in closed.contributors or self.channel.merge.combine.weights != "mass":
             return 0.0
         mass = announced.masses.get(self.me, 1.0)
-        more = came(circles[number], reach_of(circles), announced.masses, closed.contributors)
+        more = came(ours, reach_of(circles), announced.masses, closed.contributors)
         return mass / (mass + more)
 
     def summon(self, broker: PeerId) -> None:
@@ -634,8 +639,7 @@ class Member:
         """Return who sends what to whom under a plan of the open round."""
         if self._layout is None or self._layout[0] != plan_id(plan):
             assert self.history.open is not None, "a plan ends with its round"
-            members = self.history.open.members
-            circles = circles_of(self.channel.whom, plan.key, members)
+            members, circles = self.history.open.members, self.circles_of(self.history.open)
             self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles, plan.ring, plan.trees))
         return self._layout[1]
 

@@ -184,7 +184,8 @@ def _mean_round(
     part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
     found: list[tuple[bytes, bytes, float]] = []
     for key, grid in product(rounds, grids):
-        layout = _layout(channel, grid, known, circles_of(channel.whom, key, members))
+        circles = circles_of(channel.whom, key, members, tuple(int(line.up_bytes_s) for line in known.values()))
+        layout = _layout(channel, grid, known, circles)
         moved = _transfers(layout, _lengths(channel, grid), members, part)
         found += [(sender, receiver, size_bytes / count) for sender, receiver, size_bytes in moved]
     return found
@@ -291,13 +292,14 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, Carried):
         return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
-    among = circles or [Circle(group, group) for group in groups]
+    among = circles or [Circle(tuple(group), tuple(group)) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []
     for number, circle in enumerate(among):
         owners = [peer for peer in circle.takers if known[peer].reached] or list(circle.takers)
         shares = solve([_rate(known[peer]) for peer in owners], len(circle.givers) + between)
-        shards += cut(grid.chunks, owners, shares, number)
+        run = circle.chunks(grid.chunks)
+        shards += cut(len(run), owners, shares, number, run.start)
     return tuple(shards)
 
 

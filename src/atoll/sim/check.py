@@ -71,7 +71,7 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest
-from atoll.swarm.circles import Circle, circles_of
+from atoll.swarm.circles import Circle, circles_of, results_of
 from atoll.swarm.log import (
     CouncilChanged,
     CouncilReformed,
@@ -216,7 +216,8 @@ def held_by_two(outcome: Outcome, circles: Mapping[int, Sequence[Circle]] | None
         if not isinstance(commit, journal.RoundCommitted) or not honest.issuperset(_members(lines)):
             continue
         files = outcome.held.get(version, {}).items()
-        takers = [{short(peer) for peer in circle.takers} & there for circle in (circles or {}).get(version, ())]
+        made = results_of(tuple((circles or {}).get(version, ())))
+        takers = [{short(peer) for peer in each.takers} & there for each in made]
         wanted = [len(those) for those in takers] or [max(1, len(there))]
         for root, those in zip(commit.circles or [commit.result], wanted, strict=True):
             holders = sum(len(places) for data, places in files if _root(data) == root)
@@ -227,7 +228,8 @@ def held_by_two(outcome: Outcome, circles: Mapping[int, Sequence[Circle]] | None
 def _circles(run: Run, entries: list[Entry]) -> dict[int, tuple[Circle, ...]]:
     """Return the circles of every version that was made in some."""
     whom = rarest(run.recipe).whom
-    found = {each.version: circles_of(whom, each.announced.key, each.announced.members) for each in commits(entries)}
+    rounds = {each.version: each.announced for each in commits(entries)}
+    found = {version: circles_of(whom, each.key, each.members, each.rates) for version, each in rounds.items()}
     return {version: circles for version, circles in found.items() if circles}
 
 

@@ -63,7 +63,7 @@ def wrongly_named(whom: Whom, entries: list[Entry]) -> Iterator[str]:
 def _after(whom: Whom, committed: Committed, masses: Masses) -> Masses:
     """Return what each member of a round weighs after it; a round of all puts everybody in the same place."""
     announced = committed.announced
-    circles = circles_of(whom, announced.key, announced.members)
+    circles = circles_of(whom, announced.key, announced.members, announced.rates)
     if not circles:
         return dict.fromkeys(announced.members, 1.0)
     takers: dict[bytes, list[bytes]] = {}

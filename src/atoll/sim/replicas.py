@@ -22,8 +22,9 @@ from atoll.sim.masses import masses_of
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Params
 from atoll.spec.run import Run
-from atoll.swarm.circles import Circle, circles_of
+from atoll.swarm.circles import Circle, circles_of, results_of
 from atoll.swarm.log import ALL, Entry
+from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, advance, approach, first_anchor, meet
 
 
@@ -72,12 +73,27 @@ class Replicas:
     def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
         """Work out what each circle made, when the first journal says that it did."""
         announced = committed.announced
-        circles = circles_of(self._channel.whom, announced.key, announced.members)
-        all_ = Circle(announced.members, announced.members)
-        roots: Sequence[str] = event.circles if circles else [""]
-        for root, circle in zip(roots, circles or (all_,), strict=True):
+        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
+        circles = circles or (Circle(announced.members, announced.members),)
+        roots: Sequence[str] = event.circles or [""]
+        for root, made in zip(roots, results_of(circles), strict=True):
             if (committed.version, root) not in self._made:
-                self._made[committed.version, root] = self._mean(committed, circle)
+                self._made[committed.version, root] = self._result(committed, [circles[each] for each in made.circles])
+
+    def _result(self, committed: Committed, circles: Sequence[Circle]) -> Vector | None:
+        """Return what circles make together, each its part of the model."""
+        merged = np.zeros_like(self._first.weights)
+        grid = grid_of(len(merged), self._channel.what.codec)
+        for circle in circles:
+            run = circle.chunks(grid.chunks)
+            if not run:
+                continue
+            mean = self._mean(committed, circle)
+            if mean is None:
+                return None
+            part = slice(grid.bounds(run[0])[0], grid.bounds(run[-1])[1])
+            merged[part] = mean[part]
+        return merged
 
     def _mean(self, committed: Committed, circle: Circle) -> Vector | None:
         channel, leases, version = self._channel, committed.announced.leases, committed.version

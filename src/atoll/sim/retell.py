@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from msgspec import UnsetType
+
 from atoll.spec.recipe import Knobs
 from atoll.swarm.log import Entry, Key, KnobsTurned, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
@@ -32,6 +34,8 @@ class Announced(NamedTuple):
     since: dict[bytes, int]
     """The round for which each member was first handed its lease."""
     key: Key
+    rates: tuple[int, ...] = ()
+    """What the line of each member sends, where that decides who is asked for what."""
 
 
 class Committed(NamedTuple):
@@ -93,7 +97,9 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds):
+            case RoundAnnounced(
+                key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds, rates=rates
+            ):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
                 lost = [peer for peer, had in kept.items() if each.get(peer) != len(had.lease)]
@@ -106,7 +112,8 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                     more |= {peer: [*more[peer], *pool.take(each[peer])] for peer in lacking}
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
-                announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key))
+                lines = () if isinstance(rates, UnsetType) else rates
+                announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key, lines))
             case RoundCommitted(who=who, result=result, ring=places, trees=trees):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)

@@ -91,6 +91,7 @@ from atoll.spec.recipe import (
     Ring,
     Rung,
     Seconds,
+    Segments,
     Sgd,
     Shift,
     Slack,
@@ -145,6 +146,12 @@ PUSHED: tuple[Circles, ...] = (
     Circles(pattern=Exponential(), all_every=4),
     Circles(pattern=Exponential()),
     Circles(pattern=Drawn(size=3)),
+)
+IN_SEGMENTS = 0.3
+"""Part of those runs that take their models in parts, like this:"""
+SEGMENTED: tuple[Circles, ...] = (
+    Circles(pattern=Segments(count=3, sources=1, explore=0.5), all_every=4),
+    Circles(pattern=Segments(count=5, sources=2)),
 )
 IN_RINGS = 0.2
 """Part of the runs whose sums go round."""
@@ -261,12 +268,14 @@ def run_of(
     ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
     mass = circles is not None and hasty.random() < BY_MASS
     factors = hasty.choice(IN_FACTORS) if not recipe and quorum is None else None
+    parts = circles is not None and hasty.random() < IN_SEGMENTS
+    circles = hasty.choice(PUSHED) if mass else hasty.choice(SEGMENTED) if parts else circles
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
         overlap=overlap,
         fragments=fragments,
-        circles=hasty.choice(PUSHED) if mass else circles,
+        circles=circles,
         mass=mass,
         quorum=quorum,
         late=late,

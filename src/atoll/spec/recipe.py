@@ -299,7 +299,17 @@ class Exponential(Axis, tag="exponential"):
     """In a ring, one way: everybody gives to one other, 1, 2, 4, ... places on in turn, and takes from as far back."""
 
 
-Pattern = Lattice | Drawn | Neighbours | Exponential
+class Segments(Axis, tag="segments"):
+    """The model in parts: of each everybody takes its own and that of a few others, from whom it comes soonest."""
+
+    count: int = 10
+    sources: int = 2
+    """From so many others each part is taken."""
+    explore: float = 0.1
+    """So often a source is drawn by lot, however slow its line is; 1: always, whatever lines are like."""
+
+
+Pattern = Lattice | Drawn | Neighbours | Exponential | Segments
 
 
 class Circles(Axis, tag="circles"):

@@ -19,7 +19,7 @@ from atoll.net.identity import short
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import GROUP_MAX, Carried, Carry, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
-from atoll.swarm.circles import of_all
+from atoll.swarm.circles import of_all, weighs_lines
 from atoll.swarm.control import observe, turn
 from atoll.swarm.log import (
     CIRCLES,
@@ -433,7 +433,9 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         key = replace(key, scope=CIRCLES)
     ahead, carry = _ahead(broker, sum(quotas.values())), isinstance(broker.setting.late, Carry)
     holds = broker.setting.holds(version)
-    broker, actions = _write(broker, announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds))
+    rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
+    announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates)
+    broker, actions = _write(broker, announced)
     return broker, [*notes, *actions]
 
 
@@ -441,6 +443,12 @@ def _ahead(broker: Broker, samples: int) -> int:
     """Return for how many rounds after the next one, of so many samples, members get leases too."""
     rounds = range(1, broker.setting.ahead + 1)
     return sum(not _budget_spent(broker, rounds=each, samples=each * samples) for each in rounds)
+
+
+def _sends(broker: Broker, peer: bytes) -> int:
+    """Return what a member's line sends in a second, as far as it has measured it; 0: not known."""
+    standing = broker.present[peer].standing if peer in broker.present else None
+    return standing.up_bytes_s if standing is not None else 0
 
 
 def _ready(broker: Broker) -> tuple[bytes, ...]:

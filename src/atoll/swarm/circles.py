@@ -8,6 +8,7 @@ and gives to those next to it too. Everybody works the circles out from the log 
     drawn, size 2        round 1: | a f | b d | c e |            round 2: | a b | c f | d e |
     neighbours, reach 1  a from (f a b), b from (a b c), c from (b c d), ...
     exponential          round 1: a from (f a), b from (a b), ...   round 2: a from (e a), b from (f b), ...
+    segments, sources 1  the first part: a from (a c), b from (b c), ...   the second: a from (a d), ...  (`sources`)
 
 Beside its model a member may have a mass, at first 1, and weigh by it (push-sum). It gives equal parts of both to all
 who take from it, itself among them; who misses a round gives nothing, and adds what comes to what it has. So masses
@@ -23,8 +24,9 @@ from functools import lru_cache
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Whom
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments, Whom
 from atoll.swarm.log import CIRCLES, Key
+from atoll.swarm.sources import sources_of
 
 
 class Circle(Struct, frozen=True):
@@ -32,14 +34,43 @@ class Circle(Struct, frozen=True):
 
     givers: tuple[bytes, ...]
     takers: tuple[bytes, ...]
+    part: int = 0
+    parts: int = 1
+    """What it is about: one of so many parts of the model."""
+
+    def chunks(self, count: int) -> range:
+        """Return which of so many chunks it is about."""
+        return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
 @lru_cache(64)
-def circles_of(whom: Whom, key: Key, members: tuple[bytes, ...]) -> tuple[Circle, ...]:
+def circles_of(whom: Whom, key: Key, members: tuple[bytes, ...], rates: tuple[int, ...] = ()) -> tuple[Circle, ...]:
     """Return the circles of a round, whose members are given in canonical order; none: it is one of all."""
     if isinstance(whom, All) or key.scope != CIRCLES:
         return ()
-    return tuple(_circles(whom.pattern, key.version - 1, members))
+    return tuple(_circles(whom.pattern, key.version - 1, members, rates))
+
+
+class Made(Struct, frozen=True):
+    """One result: what some apply, and the circles that make it, each a part."""
+
+    takers: tuple[bytes, ...]
+    circles: tuple[int, ...]
+    """By their numbers."""
+
+
+@lru_cache(64)
+def results_of(circles: tuple[Circle, ...]) -> tuple[Made, ...]:
+    """Return the results of a round in circles: those with the same takers make one together."""
+    made: dict[tuple[bytes, ...], list[int]] = {}
+    for number, circle in enumerate(circles):
+        made.setdefault(circle.takers, []).append(number)
+    return tuple(Made(takers, tuple(numbers)) for takers, numbers in made.items())
+
+
+def weighs_lines(whom: Whom) -> bool:
+    """Return whether circles depend on how fast lines are."""
+    return isinstance(whom, Circles) and isinstance(whom.pattern, Segments)
 
 
 def of_all(circles: Circles, version: int) -> bool:
@@ -47,12 +78,12 @@ def of_all(circles: Circles, version: int) -> bool:
     return circles.all_every > 0 and version % circles.all_every == 0
 
 
-def circle_of(circles: Sequence[Circle], taker: bytes) -> int | None:
-    """Return from which circle a peer takes; None: from none."""
-    return next((number for number, circle in enumerate(circles) if taker in circle.takers), None)
+def result_for(results: Sequence[Made], taker: bytes) -> int | None:
+    """Return which result a peer applies; None: none."""
+    return next((number for number, made in enumerate(results) if taker in made.takers), None)
 
 
-def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...]) -> Iterable[Circle]:
+def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...], rates: Sequence[int]) -> Iterable[Circle]:
     match pattern:
         case Lattice(side=side, dimensions=dimensions):
             side, dimensions = _fitting(len(members), side, dimensions)
@@ -63,6 +94,11 @@ def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...]) -> Iterabl
             return _around(members, reach)
         case Exponential():
             return _onward(members, turn)
+        case Segments(count=count):
+            return [
+                Circle(tuple(members[p] for p in sorted((taker, *sources))), (members[taker],), part, count)
+                for taker, part, sources in sources_of(pattern, turn, members, rates)
+            ]
 
 
 def _alike(groups: Iterable[Sequence[bytes]]) -> list[Circle]:

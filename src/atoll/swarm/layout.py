@@ -34,7 +34,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from atoll.swarm.circles import Circle, circle_of
+from atoll.swarm.circles import Circle, result_for, results_of
 from atoll.swarm.messages import SET_BYTES, Contribution, set_id, sum_id, whole_id
 from atoll.swarm.shares import Shard, group_slices
 from atoll.swarm.tree import Trees, Way, chains, ways_of
@@ -68,6 +68,7 @@ class Layout:
     ) -> None:
         self.gather = gather
         self.circles = circles
+        self._made = results_of(tuple(circles))
         self.chunks = max(shard.first + shard.count for shard in shards)
         self.owners = tuple(dict.fromkeys(shard.owner for shard in shards))
         self.carriers = self.owners if ring or trees else ()
@@ -247,11 +248,17 @@ class Layout:
         sets = self.sets(settled)
         return sets.names[unit[0]] if self.circles else sets.name
 
-    def set_for(self, settled: Settled, taker: bytes) -> bytes:
-        """Return the name of the set of contributions in the result that a peer applies."""
+    def set_for(self, settled: Settled, taker: bytes) -> list[bytes]:
+        """Return the name of the set of contributions in each chunk of the result that a peer applies."""
         sets = self.sets(settled)
-        number = circle_of(self.circles, taker)
-        return sets.name if number is None else sets.names[number]
+        number = result_for(self._made, taker)
+        if number is None:
+            return [sets.name] * self.chunks
+        names = [b""] * self.chunks
+        for group in self._made[number].circles:
+            for index in self.circles[group].chunks(self.chunks):
+                names[index] = sets.names[group]
+        return names
 
     def sets(self, settled: Settled) -> Sets:
         """Return a set of contributions group by group; the last one asked for is remembered."""

@@ -119,6 +119,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """Whether members whose contributions are not in keep their leases for the next round."""
     holds: bool = False
     """Whether all its members do: nothing is counted yet, and the next round is of the same work."""
+    rates: tuple[int, ...] | UnsetType = UNSET
+    """Bytes a second that the line of each who takes part sends, where it matters who is asked; 0: not known."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -206,6 +208,8 @@ class OpenRound(Struct, frozen=True):
     """Of those whose mass is not 1."""
     holds: bool = False
     """Whether everybody keeps what it has."""
+    rates: tuple[int, ...] = ()
+    """What the line of each sends, where that matters."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -416,12 +420,14 @@ def announcement(
     ahead: int = 0,
     carry: bool = False,
     holds: bool = False,
+    rates: Mapping[bytes, int] | None = None,
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
+    lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
     who = _marked(quotas, sorted(history.members))
-    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds)
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines)
 
 
 def commitment(
@@ -449,6 +455,8 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     quotas = announced.quotas * len(members) if len(announced.quotas) == 1 else announced.quotas
     _must(len(quotas) == len(members) and min(quotas) > 0, "members and quotas do not match")
     _must(0 <= announced.ahead <= AHEAD_MAX, "a round hands out samples for an impossible number of others")
+    rates = () if isinstance(announced.rates, UnsetType) else announced.rates
+    _must(not rates or (len(rates) == len(members) and min(rates) >= 0), "members and rates do not match")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -472,6 +480,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         tuple(quota + history.tally.since(key.unit, peer) for peer, quota in zip(members, quotas, strict=True)),
         history.masses,
         announced.holds,
+        rates,
     )
     history = replace(history, announced=key.version)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))

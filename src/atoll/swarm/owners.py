@@ -45,7 +45,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
-    if circles := circles_of(broker.whom, announced.key, announced.members):
+    if circles := circles_of(broker.whom, announced.key, announced.members, announced.rates):
         return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
@@ -75,7 +75,8 @@ def _by_circle(broker: Broker, circles: Sequence[Circle], able: Sequence[bytes])
         owners = [p for p in able if p in circle.takers] or [broker.me]
         rates, _ = _rates(broker, owners)
         caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(circle.givers)) for p in owners]
-        shards += cut(broker.bulk.chunks, owners, solve(rates, len(circle.givers), caps), number)
+        run = circle.chunks(broker.bulk.chunks)
+        shards += cut(len(run), owners, solve(rates, len(circle.givers), caps), number, run.start)
     return tuple(shards)
 
 
@@ -153,8 +154,12 @@ def _everything(broker: Broker, owners: Sequence[bytes]) -> Shards:
 
 def alone(broker: Broker, round_: Round) -> Shards:
     """Return shards with which the broker does everything: whoever is here reaches it."""
+    chunks = broker.bulk.chunks
+    if round_.circles:
+        runs = [circle.chunks(chunks) for circle in round_.circles]
+        return tuple(Shard(broker.me, run.start, len(run), number) for number, run in enumerate(runs) if run)
     groups = 1 if round_.gather or round_.carried else 1 + max(shard.group for shard in round_.shards)
-    return tuple(Shard(broker.me, 0, broker.bulk.chunks, group) for group in range(groups))
+    return tuple(Shard(broker.me, 0, chunks, group) for group in range(groups))
 
 
 def _able(broker: Broker, announced: OpenRound) -> tuple[bytes, ...]:

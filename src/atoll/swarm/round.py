@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import Carried
-from atoll.swarm.circles import circles_of, passed_on
+from atoll.swarm.circles import circles_of, passed_on, results_of
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
@@ -64,7 +64,7 @@ def _round(broker: Broker, announced: OpenRound, shards: Shards, now_s: float, *
         first_attempt=broker.attempts,
         shards=shards,
         gather=gather,
-        circles=circles_of(broker.whom, announced.key, announced.members),
+        circles=circles_of(broker.whom, announced.key, announced.members, announced.rates),
     )
 
 
@@ -280,9 +280,9 @@ def _layout(round_: Round) -> Layout:
 
 
 def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
-    """Return the digest root of the result, or of each circle's, once everybody who makes some of it has reported.
+    """Return the digest root of the result, or of each that circles make, once everybody who makes some has reported.
 
-    A circle that nobody gave anything to has none: an empty word.
+    One that nobody gave anything to, or not to all of its parts, has none: an empty word.
     """
     if round_.gather:
         gathered = _gathered(broker, round_)
@@ -295,11 +295,21 @@ def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
             return None
         for (group, index), digest in zip(made, round_.reduced.get(owner, ()), strict=False):
             digests[group][index] = digest
-    return tuple(result_root(each[index] for index in sorted(each)) if each else "" for each in digests)
+    if not round_.circles:
+        return (_root(digests[:1], layout.chunks),)
+    return tuple(
+        _root([digests[number] for number in made.circles], layout.chunks) for made in results_of(round_.circles)
+    )
+
+
+def _root(parts: Iterable[dict[int, bytes]], chunks: int) -> str:
+    """Return the root over all chunks of a result, whoever made them; an empty word where some are missing."""
+    whole = {index: digest for part in parts for index, digest in part.items()}
+    return result_root(whole[index] for index in sorted(whole)) if len(whole) == chunks else ""
 
 
 def _given(round_: Round) -> list[bool]:
-    """Return of each result, the one or each circle's, whether there is anything in it."""
+    """Return of each circle, or of the one result, whether there is anything in it."""
     contributors = {c.peer for c in round_.settled or ()}
     return [not contributors.isdisjoint(circle.givers) for circle in round_.circles] or [True]
 
@@ -322,7 +332,7 @@ def _differing(round_: Round, root: str) -> list[Action]:
 
 def _all_held(broker: Broker, round_: Round, roots: tuple[str, ...]) -> bool:
     """Return whether enough of those who are to apply it hold the result, or each circle's."""
-    takers = [circle.takers for circle in round_.circles] or [round_.announced.members]
+    takers = [made.takers for made in results_of(round_.circles)] or [round_.announced.members]
     return all(_held(broker, round_, root, those) for root, those in zip(roots, takers, strict=True) if root)
 
 

@@ -79,34 +79,38 @@ def chunks_of(shards: Iterable[Shard], owner: bytes) -> list[int]:
     return [index for shard in shards if shard.owner == owner for index in shard.chunks]
 
 
-def covers(shards: Sequence[Shard], chunks: int) -> bool:
-    """Return whether every chunk has exactly one owner in every group, and groups are numbered from 0."""
+def covers(shards: Sequence[Shard], chunks: int, runs: Sequence[range] = ()) -> bool:
+    """Return whether every chunk has exactly one owner in every group, and groups are numbered from 0.
+
+    Where each group is about a run of chunks of its own, these are given.
+    """
     groups = {shard.group for shard in shards}
-    if not shards or groups != set(range(len(groups))) or any(shard.count < 1 for shard in shards):
+    wanted = {number: run for number, run in enumerate(runs or [range(chunks)] * len(groups)) if run}
+    if not shards or groups != wanted.keys() or any(shard.count < 1 for shard in shards):
         return False
-    return all(_tiles([s for s in shards if s.group == group], chunks) for group in range(len(groups)))
+    return all(_tiles([s for s in shards if s.group == group], run) for group, run in wanted.items())
 
 
-def _tiles(shards: list[Shard], chunks: int) -> bool:
-    at = 0
+def _tiles(shards: list[Shard], run: range) -> bool:
+    at = run.start
     for shard in sorted(shards, key=lambda shard: shard.first):
         if shard.first != at:
             return False
         at += shard.count
-    return at == chunks
+    return at == run.stop
 
 
 # cutting
 
 
-def cut(chunks: int, owners: Sequence[bytes], shares: Sequence[float], group: int = 0) -> Shards:
+def cut(chunks: int, owners: Sequence[bytes], shares: Sequence[float], group: int = 0, first: int = 0) -> Shards:
     """Return a run of whole chunks for each owner, by largest remainder; whose share rounds to nothing has none."""
-    shards, first = [], 0
+    shards, end = [], first + chunks
     for owner, count in zip(owners, _whole(chunks, shares), strict=True):
         if count:
             shards.append(Shard(owner, first, count, group))
             first += count
-    assert first == chunks
+    assert first == end
     return tuple(shards)
 
 

@@ -44,6 +44,7 @@ from atoll.spec.recipe import (
     Rings,
     RoundsLate,
     Seconds,
+    Segments,
     Sgd,
     SignSgd,
     Sparse,
@@ -171,6 +172,10 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
         case Exponential():
             pass
+        case Segments(count=count, sources=sources, explore=explore):
+            yield within((*path, "pattern", "count"), count, 1, FRAGMENTS_MAX)
+            yield within((*path, "pattern", "sources"), sources, 1, GROUP_MAX - 1)
+            yield within((*path, "pattern", "explore"), explore, 0, 1)
     yield from _circle_rules(path, channel)
 
 
@@ -227,6 +232,9 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         said = "a mass goes with weights that each peer has of its own"
         hint = 'choose whom { kind = "circles", ... } and what { kind = "params" }, or weights = "uniform"'
         yield own and isinstance(channel.merge.outer, Assign), (*path, "weights"), said, hint + ', with outer "assign"'
+        whole = not (isinstance(channel.whom, Circles) and isinstance(channel.whom.pattern, Segments))
+        said = "parts of a model go to different peers, so there is no one mass beside it"
+        yield whole, (*path, "weights"), said, 'choose another whom.pattern, or weights = "samples"'
     gathers = isinstance(channel.whom.route, AllGather)
     match combine:
         case Mean():
