@@ -68,6 +68,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "muloco": {"what": Delta()},
     "noloco": {"whom": All()},
     "opendiloco": {"what": Delta()},
+    "sagq": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {
         "what": Delta(),

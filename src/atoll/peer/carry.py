@@ -148,7 +148,7 @@ class Carrier(OnPlan):
     def _parts(self, hop: Hop, values: memoryview, before: Sum | None) -> list[Vector]:
         """Return what is to be added up: the sum that came, if one was to come, and our own values."""
         first, end = self._grid.bounds(hop.index)
-        own = decoded(self._member.channel.kept, values, end - first)
+        own = decoded(self._member.channel.kept_by(self._member.me), values, end - first)
         return [own] if before is None else [decoded(self._codec, before.data, end - first), own]
 
     def _form(self, hop: Hop, total: Vector, weight: float) -> Sum | Reduction:

@@ -32,6 +32,7 @@ from atoll.spec.recipe import (
     All,
     AllGather,
     Channel,
+    Codec,
     Fp32,
     Fragments,
     Knobs,
@@ -129,7 +130,7 @@ def traffic(recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs
         circles = circles_of(channel.whom, key, members)
         gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
         layout = Layout(_shards(channel, grid, known, circles), members, gather=gather, circles=circles, ring=ring)
-        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid), members, part):
+        for sender, receiver, size_bytes in _transfers(layout, _lengths(channel, grid, members), members, part):
             sent[sender] += size_bytes
             received[receiver] += size_bytes
     return Traffic(
@@ -175,19 +176,22 @@ def every_step_fp32(parameters: int, members: int) -> float:
 
 
 class _Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a contribution, as a sum, in a result."""
+    """What each chunk is on the wire: in a member's contribution, as a sum, in a result."""
 
-    part: list[int]
+    part: dict[bytes, list[int]]
     sum: list[int]
     result: list[int]
 
 
-def _lengths(channel: Channel, grid: Grid) -> _Lengths:
+def _lengths(channel: Channel, grid: Grid, members: Sequence[bytes]) -> _Lengths:
     counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
     what = channel.what
     summed = what.codec if isinstance(channel.whom.route, Ring) else Fp32()
-    forms = (what.codec, summed, what.merged())
-    return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
+    known: dict[Codec, list[int]] = {}
+    for form in (what.codec, summed, what.merged(), *channel.forms.values()):
+        known[form] = [wire_bytes(form, count) for count in counts]
+    parts = {member: known[channel.codec_of(member)] for member in members}
+    return _Lengths(parts, known[summed], known[what.merged()])
 
 
 def _transfers(
@@ -199,7 +203,7 @@ def _transfers(
     """
     groups = min(1.0, part * len(members) / len(layout.groups))
     found = [
-        (member, owner, round(part * sum(lengths.part[index] for index in layout.parts(owner, member))))
+        (member, owner, round(part * sum(lengths.part[member][index] for index in layout.parts(owner, member))))
         for owner in layout.owners
         for member in members
         if member != owner

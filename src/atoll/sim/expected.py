@@ -75,11 +75,10 @@ def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed
     channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
     if committed.ring:
         return _gone_round(run, channel, before, anchor, committed)
-    codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
         there = [peer for peer in members if peer in committed.contributors]
-        came = [sent(codec, contribution(run, before, anchor, leases[peer])) for peer in there]
+        came = [sent(channel.codec_of(peer), contribution(run, before, anchor, leases[peer])) for peer in there]
         weighs = np.array([weight_of(channel, leases[peer]) for peer in there], np.float32)
         return sent(channel.what.merged(), _middle(channel.merge.combine, came, weighs))
     groups = -(-len(members) // channel.group_max(len(members)))
@@ -89,7 +88,8 @@ def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed
         part = np.zeros_like(anchor.weights)
         for peer in (p for p in members[first:end] if p in committed.contributors):
             counts = weight_of(channel, leases[peer])
-            part = part + sent(codec, contribution(run, before, anchor, leases[peer])) * np.float32(counts)
+            own = contribution(run, before, anchor, leases[peer])
+            part = part + sent(channel.codec_of(peer), own) * np.float32(counts)
             weight += counts
         total = total + part
     return sent(channel.what.merged(), total / np.float32(weight))

@@ -14,6 +14,7 @@ from atoll.spec.recipe import Channel, Knobs, Whom
 from atoll.spec.run import AllowList, Run
 from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
+from atoll.swarm.match import Line
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import Bulk, Shard, owners_of
 
@@ -166,6 +167,8 @@ class Round(Struct, frozen=True, kw_only=True):
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
     """How long each contributor took, over all attempts."""
+    sent_s: dict[bytes, float] = {}
+    """How long each took to bring in its contribution, where members say so."""
     heard_s: dict[bytes, float] = {}
     """When each contributor first said so, over all attempts, in that order."""
     spoiled: tuple[bytes, ...] = ()
@@ -244,6 +247,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     measured: tuple[Measure, ...] = ()
     """What the last rounds took since knobs were turned."""
     before: Before | None = None
+    lines: dict[bytes, Line] = {}
+    """What members' lines are taken to carry, where the policy goes by that."""
     plan: Plan | None = None
     """What the broker before us planned for the open round, as our own member heard it."""
     calm: Calm | None = None
