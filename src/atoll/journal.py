@@ -181,6 +181,8 @@ class KnobsTurned(_Event):
     lr: float
     """Of the outer optimizer; 0: as the recipe has it."""
     why: str
+    each: dict[str, int] = {}
+    """Peers whose contributions have a form of their own, and which."""
 
 
 class PeerUnreachable(_Event):

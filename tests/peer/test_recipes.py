@@ -75,6 +75,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "sgp": {"whom": All(), "merge": Merge(outer=NESTEROV)},
     "powersgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "ravnest": {"whom": All(), "merge": Merge(outer=NESTEROV), "what": Delta()},
+    "sagq": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "slowmo": {"merge": Merge(outer=NESTEROV)},
     "sparseloco": {
         "what": Delta(),

@@ -140,7 +140,7 @@ def explain(name: str, recipe: Recipe) -> list[str]:
 
 def _control_lines(recipe: Recipe) -> list[str]:
     """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
-    from atoll.spec.recipe import Auto, Hide, Nobody
+    from atoll.spec.recipe import Auto, Hide, Match, Nobody
 
     match recipe.control:
         case Nobody():
@@ -151,6 +151,9 @@ def _control_lines(recipe: Recipe) -> list[str]:
             more = [f"  {'outer lr':<18}by number of members: {rates}"] if rates else []
         case Hide() as hide:
             limit = f"after {hide.every} rounds, so that exchanges hide behind work: perhaps with results a round late"
+            more = []
+        case Match() as match_:
+            limit = f"after {match_.every} rounds, so that all exchanges take as long: each peer on a rung of its own"
             more = []
     rungs = [f"  rung {number:<13}{_form(form)}" for number, form in enumerate(recipe.control.ladder)]
     return ["", f"knobs are turned while it runs, {limit}", *rungs, *more]

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import All, Auto, Block, Channel, Control, Every, Fp32, Grad, Hide, Nobody, Recipe
+from atoll.spec.recipe import All, Auto, Block, Channel, Control, Every, Fp32, Grad, Hide, Match, Nobody, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.turns import in_order
@@ -271,6 +271,9 @@ def _control(control: Control) -> str:
         case Hide():
             forms = ", ".join(say(form.codec) for form in control.ladder)
             return f"the broker, so that exchanges hide behind work, results up to a round late: {forms}"
+        case Match():
+            forms = ", ".join(say(form.codec) for form in control.ladder)
+            return f"the broker, so that all exchanges take as long, each peer in a form of its own: {forms}"
 
 
 def say_loss(loss: float | None) -> str:

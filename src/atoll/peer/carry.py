@@ -141,7 +141,7 @@ class Carrier(OnPlan):
     def _parts(self, hop: Hop, values: memoryview, before: list[Sum]) -> list[Vector]:
         """Return what is to be added up: the sums that came, and our own values."""
         first, end = self._grid.bounds(hop.index)
-        own = decoded(self._channel.kept, values, end - first)
+        own = decoded(self._channel.kept_by(self._member.me), values, end - first)
         return [*(decoded(self._codec, each.data, end - first) for each in before), own]
 
     def _form(self, hop: Hop, total: Vector, weight: float) -> Sum | Reduction:

@@ -53,7 +53,7 @@ from atoll.peer.messages import (
 from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
-from atoll.spec.recipe import Fp32
+from atoll.spec.recipe import Fp32, Match
 from atoll.swarm.layout import Cell
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Spoiled, Stuck
@@ -153,8 +153,9 @@ async def deliver(member: Member) -> None:
             owners = member.layout(plan).owners_for(member.me)
             sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
         if all(size is not None for size in sizes):
-            member.report(Contributed(*plan_id(plan), own.serial))
             took_s = asyncio.get_running_loop().time() - began_s
+            asked = isinstance(member.run.recipe.control, Match)
+            member.report(Contributed(*plan_id(plan), own.serial, took_s if asked else 0.0))
             member.box.journal.write(
                 events.ContributionSent(
                     channel=plan.key.channel,
@@ -295,7 +296,7 @@ async def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
 async def _sent_form(member: Member, own: Own, index: int) -> memoryview:
     """Return a chunk of our contribution as it is sent, which is how we keep it, but where it was to go round."""
     data, channel = await own.chunk(index), member.channel_of(own.key.version)
-    kept, codec = channel.kept, channel.what.codec
+    kept, codec = channel.kept_by(member.me), channel.codec_of(member.me)
     if kept == codec:
         return data
     grid = member.grid_of(own.key)
@@ -333,7 +334,7 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     receipts.expect()
     for index in missing:
         chunk = await hear(stream, PartTalk)
-        if not isinstance(chunk, Chunk) or chunk.index != index or not _is_whole(member, plan, chunk):
+        if not isinstance(chunk, Chunk) or chunk.index != index or not _is_whole(member, peer, plan, chunk):
             raise PeerError(f"chunk {index} was announced, something else came")
         if contribution not in owned.parts:
             raise PeerError("a contribution was forgotten for newer ones of the same peer")
@@ -367,10 +368,10 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
     return owned.parts.setdefault(contribution, {})
 
 
-def _is_whole(member: Member, plan: Plan, chunk: Chunk) -> bool:
-    """Return whether a chunk of a contribution is as long as it must be; what is in it is looked at later."""
+def _is_whole(member: Member, peer: PeerId, plan: Plan, chunk: Chunk) -> bool:
+    """Return whether a chunk of a peer's contribution is as long as it must be; what is in it is looked at later."""
     first, end = member.grid_of(plan.key).bounds(chunk.index)
-    return len(chunk.data) == length_of(member.channel_of(plan.key.version).what.codec, chunk.data, end - first)
+    return len(chunk.data) == length_of(member.channel_of(plan.key.version).codec_of(peer), chunk.data, end - first)
 
 
 # as owner: results and sums go out

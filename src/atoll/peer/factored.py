@@ -32,7 +32,7 @@ def factored(member: Member, announced: OpenRound, contribution: Contribution) -
     made = factors.directions(wanted, basis) if channel.holds(version) else factors.along(wanted, basis)
 
     def encoded(index: int) -> memoryview:
-        return encode(channel.kept, made[slice(*grid.bounds(index))], seed_of(version, index, member.me))
+        return encode(channel.kept_by(member.me), made[slice(*grid.bounds(index))], seed_of(version, index, member.me))
 
     chunks = {index: encoded(index) for index in range(grid.chunks)}
     if residual is not None and not channel.holds(version):
@@ -43,4 +43,4 @@ def factored(member: Member, announced: OpenRound, contribution: Contribution) -
 
 def _arrives(member: Member, announced: OpenRound, index: int, chunk: memoryview) -> Vector:
     first, end = member.grid_of(announced.key).bounds(index)
-    return decoded(member.channel_of(announced.key.version).kept, chunk, end - first)
+    return decoded(member.channel_of(announced.key.version).kept_by(member.me), chunk, end - first)

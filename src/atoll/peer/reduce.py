@@ -24,7 +24,7 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Codec, Feedback, Fp32, MeanPresent
+from atoll.spec.recipe import Channel, Feedback, Fp32, MeanPresent
 from atoll.swarm.layout import Cell
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
@@ -211,14 +211,14 @@ class Bench(OnPlan):
 
     async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
         """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, codec, grid = self._member, self._owned, self._channel.what.codec, self._grid
+        member, owned, channel, grid = self._member, self._owned, self._channel, self._grid
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
 
         def job() -> _Unusable | None:
             for ((_, index), target), held in zip(batch, parts, strict=True):
                 first, end = grid.bounds(index)
                 try:
-                    lengths.measure(index, set_id(target), _decoded(codec, held, target, end - first))
+                    lengths.measure(index, set_id(target), _decoded(channel, held, target, end - first))
                 except _Unusable as error:
                     return error
             return None
@@ -229,7 +229,7 @@ class Bench(OnPlan):
 
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, what, grid = self._member, self._owned, self._channel.what, self._grid
+        member, owned, channel, grid = self._member, self._owned, self._channel, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [weights_of(member, self._announced, target) for _, target in batch]
@@ -239,7 +239,7 @@ class Bench(OnPlan):
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
                 first, end = grid.bounds(unit[1])
                 try:
-                    values = _decoded(what.codec, held, target, end - first)
+                    values = _decoded(channel, held, target, end - first)
                     if self._alone:
                         merged = _usable(self._combined(unit[1], target, held, values, weighed), target, values, 1)
                         made.append((unit, self._reduction(set_id(target), unit[1], merged)))
@@ -270,7 +270,7 @@ class Bench(OnPlan):
         if self._lengths is not None:
             return self._lengths.combined(index, set_id(target), values, weights)
         combine, codec = self._channel.merge.combine, self._channel.what.codec
-        counts = isinstance(combine, MeanPresent)
+        counts = isinstance(combine, MeanPresent)  # of what is sparse, which has one form
         return combined(
             combine, values, weights, [sent(codec, data, values[0].size) for data in held] if counts else ()
         )
@@ -371,12 +371,12 @@ class _Unusable(Exception):
         self.contribution = contribution
 
 
-def _decoded(codec: Codec, held: list[memoryview], target: Target, count: int) -> list[Vector]:
-    """Return one chunk of some contributions; raises `_Unusable`."""
+def _decoded(channel: Channel, held: list[memoryview], target: Target, count: int) -> list[Vector]:
+    """Return one chunk of some contributions, each in the form its maker has; raises `_Unusable`."""
     values = []
     for contribution, data in zip(target, held, strict=True):
         try:
-            values.append(decode(codec, data, count))
+            values.append(decode(channel.codec_of(contribution.peer), data, count))
         except BadChunk as error:
             raise _Unusable(contribution, str(error)) from error
     return values

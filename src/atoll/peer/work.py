@@ -186,7 +186,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     """
     version = announced.key.version
     channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
-    what, kept = channel.what, channel.kept
+    what, kept = channel.what, channel.kept_by(member.me)
     grid, frequencies = unit.grid, member.frequencies(version)
     whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
     large = _large(member, version)
@@ -202,7 +202,7 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
             case Feedback(decay=decay):
                 assert residual is not None, "who feeds back keeps what is left out"
                 left_out = unit.take(residual, first, end)
-                data = encode_fed_back(what.codec, values, left_out, decay, seed, least)
+                data = encode_fed_back(kept, values, left_out, decay, seed, least)
                 unit.put(residual, left_out, first)
                 return data
 
@@ -239,7 +239,7 @@ async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, mem
             return local
         for index, chunk in chunks.items():
             first, end = grid.bounds(index)
-            fresh = decoded(channel.kept, chunk, end - first)
+            fresh = decoded(channel.kept_by(member.me), chunk, end - first)
             local[first:end] += lead.step(first, end, fresh, share, share_before)
         return local
 

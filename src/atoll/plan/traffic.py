@@ -39,6 +39,7 @@ from atoll.spec.recipe import (
     AllGather,
     Carried,
     Channel,
+    Codec,
     Fp32,
     Fragments,
     Knobs,
@@ -186,7 +187,7 @@ def _mean_round(
     for key, grid in product(rounds, grids):
         circles = circles_of(channel.whom, key, members, tuple(int(line.up_bytes_s) for line in known.values()))
         layout = _layout(channel, grid, known, circles)
-        moved = _transfers(layout, _lengths(channel, grid), members, part)
+        moved = _transfers(layout, _lengths(channel, grid, members), members, part)
         found += [(sender, receiver, size_bytes / count) for sender, receiver, size_bytes in moved]
     return found
 
@@ -224,19 +225,22 @@ def every_step_fp32(parameters: int, members: int) -> float:
 
 
 class _Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a contribution, as a sum, in a result."""
+    """What each chunk is on the wire: in a member's contribution, as a sum, in a result."""
 
-    part: list[int]
+    part: dict[bytes, list[int]]
     sum: list[int]
     result: list[int]
 
 
-def _lengths(channel: Channel, grid: Grid) -> _Lengths:
+def _lengths(channel: Channel, grid: Grid, members: Sequence[bytes]) -> _Lengths:
     counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
     what = channel.what
     summed = what.codec if isinstance(channel.whom.route, Carried) else Fp32()
-    forms = (what.codec, summed, what.merged())
-    return _Lengths(*([wire_bytes(form, count) for count in counts] for form in forms))
+    known: dict[Codec, list[int]] = {}
+    for form in (what.codec, summed, what.merged(), *channel.forms.values()):
+        known[form] = [wire_bytes(form, count) for count in counts]
+    parts = {member: known[channel.codec_of(member)] for member in members}
+    return _Lengths(parts, known[summed], known[what.merged()])
 
 
 def _transfers(
@@ -248,7 +252,7 @@ def _transfers(
     """
     groups = min(1.0, part * len(members) / len(layout.groups))
     found = [
-        (member, owner, round(part * sum(lengths.part[index] for index in layout.parts(owner, member))))
+        (member, owner, round(part * sum(lengths.part[member][index] for index in layout.parts(owner, member))))
         for owner in layout.owners
         for member in members
         if member != owner

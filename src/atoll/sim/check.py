@@ -27,6 +27,7 @@ import msgspec
 import numpy as np
 from blake3 import blake3
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.errors import LocalError
@@ -51,6 +52,7 @@ from atoll.spec.recipe import (
     Block,
     Carried,
     Channel,
+    Codec,
     Delay,
     Discard,
     Forget,
@@ -528,7 +530,8 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
     mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
-    marked = not any(isinstance(channel.what.codec, Int8) for channel in channels.values()) and not mixes
+    steps = any(isinstance(codec, Int8) for channel in channels.values() for codec in _forms(channel))
+    marked = not steps and not mixes
     discards = isinstance(channels[0].late, Discard)
     waits = discards and all(isinstance(channel.overlap, Block) for channel in channels.values())
     gap_max = 0.0 if waits and not mixes else ROUNDING
@@ -598,8 +601,10 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
     for line in lines:
         match line.event:
             case journal.KnobsTurned(version=version) as told:
+                logged = found.get(version)
+                each = {short(peer): rung for peer, rung in logged.each} if logged is not None else {}
                 knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr)
-                if found.get(version) != knobs:
+                if logged is None or replace(logged, each=()) != knobs or each != told.each:
                     yield f"version {version}: {line.peer} turned knobs to what the log does not have"
             case _:
                 pass
@@ -614,14 +619,19 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
             yield f"version {announced.version} lets members go on, where its knobs say to wait"
 
 
+def _forms(channel: Channel) -> list[Codec]:
+    """Return in which forms contributions and results travel."""
+    return [channel.what.codec, *channel.forms.values()]
+
+
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
     if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
         return False  # what a life's marks do to lengths and frequencies no log tells
-    if what.residual != Forget() or not isinstance(what.codec, Fp32 | Fp16 | Int8):
+    if what.residual != Forget() or not all(isinstance(codec, Fp32 | Fp16 | Int8) for codec in _forms(channel)):
         return False  # what a block or a residual makes of a life's marks no log tells
-    if isinstance(what.codec, Int8):  # rounding moves whole steps
+    if any(isinstance(codec, Int8) for codec in _forms(channel)):  # rounding moves whole steps
         return isinstance(overlap, Block) and isinstance(channel.late, Discard)
     return not isinstance(overlap, Delay) or overlap.reconcile in (Blend(), Shift())
 

@@ -84,11 +84,10 @@ def combined(channel: Channel, committed: Committed, given: Mapping[bytes, Vecto
     """Return what some contributions come to: group by group, each in the order of the announcement."""
     if committed.ring or committed.trees:
         return _carried(channel, committed, given)
-    codec = channel.what.codec
     leases, members = committed.announced.leases, committed.announced.members
     if isinstance(channel.merge.combine, Trimmed):
         there = [peer for peer in members if peer in given]
-        came = [sent(codec, given[peer]) for peer in there]
+        came = [sent(channel.codec_of(peer), given[peer]) for peer in there]
         weighs = np.array([weight_of(channel, leases[peer]) for peer in there], np.float32)
         return sent(channel.what.merged(), _middle(channel.merge.combine, came, weighs))
     groups = -(-len(members) // channel.group_max(len(members)))
@@ -98,7 +97,7 @@ def combined(channel: Channel, committed: Committed, given: Mapping[bytes, Vecto
         part = np.zeros_like(total)
         for peer in (p for p in members[first:end] if p in given):
             counts = weight_of(channel, leases[peer])
-            part = part + sent(codec, given[peer]) * np.float32(counts)
+            part = part + sent(channel.codec_of(peer), given[peer]) * np.float32(counts)
             weight += counts
         total = total + part
     return sent(channel.what.merged(), total / np.float32(weight))

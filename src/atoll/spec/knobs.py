@@ -19,6 +19,7 @@ from atoll.spec.recipe import (
     Form,
     Hide,
     Knobs,
+    Match,
     Merge,
     Nobody,
     OneRound,
@@ -30,12 +31,19 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.turns import round_steps, turn_of
 
+PEER_BYTES = 32
+"""What names a peer."""
+
 
 def turned(recipe: Recipe, knobs: Knobs) -> Channel:
     """Return the recipe's channel at a position of its knobs."""
     (channel,) = recipe.channel.values()
     assert not isinstance(recipe.control, Nobody), "only a policy turns knobs"
-    form = recipe.control.ladder[knobs.rung]
+    ladder = recipe.control.ladder
+    form = ladder[knobs.rung]
+    if isinstance(recipe.control, Match):
+        forms: dict[str, Codec] = {peer.hex(): ladder[rung].codec for peer, rung in knobs.each}
+        return replace(channel, what=replace(channel.what, codec=form.codec), forms=forms)
     return replace(
         channel,
         when=Every(steps=knobs.steps),
@@ -94,6 +102,8 @@ def objection(recipe: Recipe, knobs: Knobs) -> str:
             return _climbing_objection(control, knobs)
         case Hide():
             return _hiding_objection(recipe, knobs)
+        case Match():
+            return _matching_objection(recipe, control, knobs)
 
 
 def _climbing_objection(control: Auto, knobs: Knobs) -> str:
@@ -102,6 +112,8 @@ def _climbing_objection(control: Auto, knobs: Knobs) -> str:
         return f"{knobs.steps} steps are not between {control.least} and the {rung.steps} of rung {knobs.rung}"
     if not 0 <= knobs.delay <= delay_max(rung, knobs.steps):
         return f"a delay of {knobs.delay} steps is more than rung {knobs.rung} and {knobs.steps} steps allow"
+    if knobs.each:
+        return "peers on rungs of their own, where all contribute alike"
     if knobs.lr not in ([lr for _, lr in control.outer_lr] or [0.0]):
         return f"an outer rate of {knobs.lr} is not in the recipe's table"
     return ""
@@ -111,6 +123,20 @@ def _hiding_objection(recipe: Recipe, knobs: Knobs) -> str:
     (channel,) = recipe.channel.values()
     if knobs.steps != channel.when.round_steps or knobs.lr:
         return f"{knobs.steps} steps at an outer rate of {knobs.lr} are not what the recipe has, and no knobs"
+    if knobs.each:
+        return "peers on rungs of their own, where all contribute alike"
     if knobs.delay not in (0, 1):
         return f"results {knobs.delay} rounds late, where one round is exchanged at a time"
+    return ""
+
+
+def _matching_objection(recipe: Recipe, control: Match, knobs: Knobs) -> str:
+    (channel,) = recipe.channel.values()
+    if knobs.steps != channel.when.round_steps or knobs.lr or knobs.delay:
+        return f"{knobs.steps} steps, a delay of {knobs.delay}, an outer rate of {knobs.lr}: these are no knobs"
+    peers = [peer for peer, _ in knobs.each]
+    if peers != sorted(set(peers)) or any(len(peer) != PEER_BYTES for peer in peers):
+        return "peers are named out of order, twice or wrongly"
+    if not all(0 <= rung < len(control.ladder) for _, rung in knobs.each):
+        return f"a peer is on no rung of a ladder of {len(control.ladder)}"
     return ""

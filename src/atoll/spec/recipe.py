@@ -537,6 +537,8 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     barrier: Barrier = Full()
     late: Late = Discard()
     home: Replicated = Replicated()
+    forms: dict[str, Codec] = {}
+    """The form of a peer's contributions, by its id, where it is not `what.codec`; results are all in that."""
 
     @property
     def common(self) -> bool:
@@ -572,10 +574,13 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return what a round is about."""
         return "directions" if self.holds(version) else self.when.unit(version)
 
-    @property
-    def kept(self) -> Codec:
+    def codec_of(self, peer: bytes) -> Codec:
+        """Return the form in which a peer contributes."""
+        return self.forms.get(peer.hex(), self.what.codec) if self.forms else self.what.codec
+
+    def kept_by(self, peer: bytes) -> Codec:
         """Return the form in which a peer keeps its contribution: what goes into carried sums is not rounded."""
-        return Fp32() if isinstance(self.whom.route, Carried) else self.what.codec
+        return Fp32() if isinstance(self.whom.route, Carried) else self.codec_of(peer)
 
 
 # work: what happens between exchanges
@@ -722,7 +727,19 @@ class Hide(Axis, tag="hide"):
     """Rounds that are measured before anything is decided."""
 
 
-Policy = Auto | Hide
+class Match(Axis, tag="match"):
+    """The broker does: each peer contributes in the finest form that its line carries in the time that all have for it.
+
+    That is the time of the fastest line in the finest form, or that of the work, if that is longer.
+    """
+
+    ladder: tuple[Form, ...]
+    """The finest first, in which everybody begins; they differ in nothing but their codecs."""
+    every: int = 10
+    """Rounds that are measured before anything is decided."""
+
+
+Policy = Auto | Hide | Match
 """Who writes knobs, for a ladder of forms."""
 Control = Nobody | Policy
 
@@ -736,6 +753,8 @@ class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """Steps that results come late by, or rounds where a policy counts in those; 0: they are waited for."""
     lr: float = 0.0
     """Of the outer optimizer; 0: as the recipe has it."""
+    each: tuple[tuple[bytes, int], ...] = ()
+    """Peers whose contributions are on a rung of their own, and on which; sorted."""
 
 
 class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -12,7 +12,7 @@ could, so no rate that somebody measured tells. Two forms of the exchange then t
 The policy `auto` takes the first rung of the recipe's ladder on which some number of steps keeps the share below its
 limit, and of those the fewest. It decides after a few rounds, and then again only when the limit is broken or when
 something clearly gentler would do. What members say of themselves counts only within what the broker sees: nobody has
-worked for longer than until it contributed, and nothing takes longer than the round did. Another policy is `hide`.
+worked for longer than until it contributed, and nothing takes longer than the round did. Others: `hide`, `match`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from statistics import median
 from msgspec.structs import replace
 
 from atoll.spec.knobs import delay_max
-from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Nobody, Policy
+from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Match, Nobody, Policy
 from atoll.spec.say import kind
 from atoll.swarm import hide
+from atoll.swarm import match as matching
 from atoll.swarm.forecast import Line, View, wire_s
 from atoll.swarm.log import KnobsTurned, knobs_of
 from atoll.swarm.owners import rate_of
@@ -60,6 +61,8 @@ def observe(broker: Broker, now_s: float) -> Broker:
     if broker.closed is None:
         return broker
     measure = _measure(broker, broker.closed, now_s)
+    if measure is not None and isinstance(broker.run.recipe.control, Match):
+        broker = replace(broker, lines=_look(broker, broker.closed, measure.work_s))
     measured = broker.measured if measure is None else (*broker.measured, measure)[-_rounds(broker) :]
     return replace(broker, closed=None, measured=measured)
 
@@ -67,7 +70,7 @@ def observe(broker: Broker, now_s: float) -> Broker:
 def _rounds(broker: Broker) -> int:
     """Return how many rounds are measured before anything is decided: the middle one counts."""
     control = broker.run.recipe.control
-    return control.every if isinstance(control, Hide) else ROUNDS
+    return control.every if isinstance(control, Hide | Match) else ROUNDS
 
 
 def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
@@ -115,23 +118,47 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     if broker.history.announced > broker.history.version:
         return broker, None  # the next round was announced before, and given up: it stays what it was
     now = knobs_of(broker.history, broker.history.version)
-    view = _view(broker, policy, last.contributors)
-    wanted, why = _decided(broker, policy, view, now)
+    wanted, why = _decided(broker, policy, last.contributors, now)
     if wanted is None or wanted == now:
         return broker, None
     broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
     return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
 
 
-def _decided(broker: Broker, policy: Policy, view: View, now: Knobs | None) -> tuple[Knobs | None, str]:
+def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knobs | None) -> tuple[Knobs | None, str]:
     """Return how a policy wants the knobs to stand, and why."""
     match policy:
         case Auto():
+            view = _view(broker, policy, members)
             work_s, lost_s = _middle(broker, "work_s"), _middle(broker, "lost_s")
             wanted = decide(policy, view, now, lost_s / max(work_s + lost_s, TINY))
             return wanted, _why(policy, view, wanted, work_s, lost_s)
         case Hide():
-            return hide.decide(policy, view, now, broker.round_steps)
+            return hide.decide(policy, _view(broker, policy, members), now, broker.round_steps)
+        case Match():
+            setting = _setting(broker, members)
+            steps, work_s = broker.round_steps, _middle(broker, "work_s")
+            return matching.decide(policy, setting, broker.lines, now, work_s, steps)
+
+
+def _setting(broker: Broker, members: Sequence[bytes]) -> matching.Setting:
+    """Return who contributes in which form now."""
+    sizes = [rung.size_bytes for rung in broker.rungs]
+    return matching.setting_of(sizes, members, knobs_of(broker.history, broker.history.version))
+
+
+def _look(broker: Broker, round_: Round, work_s: float) -> dict[bytes, matching.Line]:
+    """Return what lines are taken to carry, given how long each took to bring in its contribution to a round."""
+    setting, lines = _setting(broker, round_.announced.members), dict(broker.lines)
+    time_s = matching.time_of(setting.sizes, lines, work_s)
+    for peer, took_s in round_.sent_s.items():
+        standing = broker.present[peer].standing if peer in broker.present else None
+        if standing is not None and took_s > 0:
+            share = broker.shares.get(peer, 0.0)
+            up_bytes_s = (1 - share) * setting.sizes[setting.rungs[peer]] / took_s
+            seen = matching.Line(up_bytes_s, 0.0, standing.up_bytes_s, standing.down_bytes_s, share)
+            lines[peer] = matching.believe(lines.get(peer, matching.Line()), seen, took_s, time_s)
+    return lines
 
 
 def _middle(broker: Broker, what: str) -> float:

@@ -61,6 +61,7 @@ def _turned(turn: KnobsTurned) -> journal.KnobsTurned:
         delay=knobs.delay,
         lr=knobs.lr,
         why=turn.why,
+        each={short(peer): rung for peer, rung in knobs.each},
     )
 
 

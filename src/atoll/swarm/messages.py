@@ -146,13 +146,15 @@ def trip_name(peer: bytes) -> bytes:
     return peer[:TRIP_BYTES]
 
 
-class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True):
+class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=True, omit_defaults=True):
     """All owners of this plan have acknowledged my contribution; where sums go round, it is ready to go into them."""
 
     key: Key
     epoch: int
     attempt: int
     serial: int
+    took_s: float = 0.0
+    """How long it took to bring it in, where somebody goes by that."""
 
 
 class Reduced(Struct, frozen=True, tag="reduced", forbid_unknown_fields=True):

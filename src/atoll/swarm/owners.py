@@ -178,7 +178,9 @@ def _rates(broker: Broker, peers: Sequence[bytes]) -> tuple[list[float], bool]:
 
 
 def rate_of(broker: Broker, peer: bytes) -> float:
-    """Return the rate of a member's line as far as it has measured it; 0: not known."""
+    """Return the rate of a member's line as far as it has measured it, or as it is taken to be; 0: not known."""
+    if peer in broker.lines:
+        return broker.lines[peer].owner_bytes_s
     presence = broker.present.get(peer)
     standing = presence.standing if presence is not None else None
     known = [rate for rate in (standing.up_bytes_s, standing.down_bytes_s) if rate > 0] if standing is not None else []

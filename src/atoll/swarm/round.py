@@ -135,13 +135,15 @@ def advance(
 ) -> tuple[Broker, list[Action]]:
     """Note a member's part in the present attempt."""
     match message:
-        case Contributed(serial=serial):
+        case Contributed(serial=serial, took_s=sent_s):
             if round_.settled is not None:  # too late, or made anew after a crash: what is settled is with the owners
                 return broker, []
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             heard_s = round_.heard_s | {peer: round_.heard_s.get(peer, now_s)}
             serials = round_.serials | {peer: serial}
             round_ = replace(round_, serials=serials, took_s=took_s, heard_s=heard_s, moved_s=now_s)
+            if sent_s > 0:
+                round_ = replace(round_, sent_s=round_.sent_s | {peer: min(sent_s, now_s - round_.began_s)})
         case Reduced(digests=digests):
             given = _given(round_)
             count = sum(given[group] for group, _ in _layout(round_).roots(peer))

@@ -17,6 +17,7 @@ from atoll.spec.run import AllowList, Run
 from atoll.spec.turns import Turn, turn_of
 from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
+from atoll.swarm.match import Line
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.shares import WHOLE, Bulk, Shard, owners_of
 from atoll.swarm.tree import Trees
@@ -172,6 +173,8 @@ class Round(Struct, frozen=True, kw_only=True):
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
     """How long each contributor took, over all attempts."""
+    sent_s: dict[bytes, float] = {}
+    """How long each took to bring in its contribution, where members say so."""
     heard_s: dict[bytes, float] = {}
     """When each contributor first said so, over all attempts, in that order."""
     spoiled: tuple[bytes, ...] = ()
@@ -257,6 +260,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     measured: tuple[Measure, ...] = ()
     """What the last rounds took since knobs were turned."""
     before: Before | None = None
+    lines: dict[bytes, Line] = {}
+    """What members' lines are taken to carry, where the policy goes by that."""
     plan: Plan | None = None
     """What the broker before us planned for the open round, as our own member heard it."""
     calm: Calm | None = None

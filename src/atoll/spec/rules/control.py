@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.knobs import delay_max, turned
+from atoll.spec.knobs import PEER_BYTES, delay_max, turned
 from atoll.spec.recipe import (
     Auto,
     Block,
@@ -22,6 +22,7 @@ from atoll.spec.recipe import (
     Growing,
     Hide,
     Knobs,
+    Match,
     OneRound,
     Policy,
     Recipe,
@@ -69,6 +70,8 @@ def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
             yield from _auto_rules(recipe, at, policy)
         case Hide():
             yield from _hide_rules(recipe, at, policy)
+        case Match():
+            yield from _match_rules(recipe, at, policy)
 
 
 def _auto_rules(recipe: Recipe, at: KeyPath, auto: Auto) -> Iterator[Rule]:
@@ -109,6 +112,22 @@ def _hide_rules(recipe: Recipe, at: KeyPath, hide: Hide) -> Iterator[Rule]:
         yield known, (*path, "ladder", number, "codec"), said, 'choose { kind = "top-k", ... }'
         for delay in (0, 1):
             yield from _runs(recipe, Knobs(rung=number, steps=channel.when.round_steps, delay=delay))
+
+
+def _match_rules(recipe: Recipe, at: KeyPath, match: Match) -> Iterator[Rule]:
+    (channel,) = recipe.channel.values()
+    path: KeyPath = ("recipe", "control")
+    yield not channel.forms, (*at, "forms"), "two would say who contributes in which form", "leave it out"
+    yield within((*path, "every"), match.every, 1, MEASURED_MAX)
+    first = Form(codec=channel.what.codec, result=channel.what.result, route=channel.whom.route)
+    said = "it begins with the form that the recipe's channel has"
+    yield match.ladder[:1] in ((), (first,)), (*path, "ladder", 0), said, "let the first rung be that"
+    for number, form in enumerate(match.ladder):
+        same = (form.result, form.route) == (first.result, first.route)
+        said = "forms of one round differ in nothing but their codecs"
+        yield same, (*path, "ladder", number), said, "let route and result be those of the recipe's channel"
+        peer = bytes(PEER_BYTES)
+        yield from _runs(recipe, Knobs(rung=number, steps=channel.when.round_steps, each=((peer, number),)))
 
 
 def _runs(recipe: Recipe, knobs: Knobs) -> Iterator[Rule]:

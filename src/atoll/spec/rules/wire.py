@@ -32,6 +32,7 @@ from atoll.spec.recipe import (
     MedianNormClip,
     OneRound,
     Rda,
+    Ring,
     Sign,
     Significance,
     Sparse,
@@ -44,6 +45,8 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
 RANK_MAX = 1024
+_EVEN = Fp32 | Fp16 | Bf16 | Int8 | E3m0 | Stochastic
+"""Forms of which a chunk of one is not too long in any other."""
 
 
 def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -74,9 +77,25 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     same = what.result in (None, what.codec) or isinstance(route, AllGather)
     hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
     yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
+    for name, form in channel.forms.items():
+        yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _form_rules(channel: Channel, path: KeyPath, name: str, form: Codec) -> Iterator[Rule]:
+    """What goes with contributions of one round in forms of their own."""
+    is_id = len(name) == 64 and set(name) <= set("0123456789abcdef")
+    yield is_id, path, f"'{name}' names no peer", "give its id: 64 hexadecimal digits"
+    said = "contributions in forms of their own have chunks in common, which are those of values that are all sent"
+    fits = all(isinstance(each, _EVEN) for each in (form, channel.what.codec))
+    hint = 'choose "fp32", "fp16", "bf16", "int8", "e3m0" or "stochastic", here and as what.codec'
+    yield fits, path, said, hint
+    alike = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Ring)
+    said = "sums that go round, or models that differ, have one form"
+    yield alike, path, said, 'leave it out, or choose whom { kind = "all" } by "butterfly" or "all-gather"'
+    yield from _codec_rules(path, form)
 
 
 def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
