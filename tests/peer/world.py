@@ -22,7 +22,7 @@ from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import All, Butterfly, Circles, Codec, Delay, Every, Fragments, LowRank, TargetBatch
+from atoll.spec.recipe import All, Butterfly, Circles, Codec, Delay, Every, LowRank, Parts, TargetBatch
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.log import Entry, from_bytes
 from atoll.sync.merge import Anchor
@@ -54,7 +54,7 @@ def counting_run(
     what = channel.what if codec is None else replace(channel.what, codec=codec)
     if isinstance(what.transform, LowRank):
         what = replace(what, transform=replace(what.transform, rank=1))
-    if isinstance(channel.when, Fragments):
+    if isinstance(channel.when, Parts):
         channel = replace(channel, when=replace(channel.when, steps=steps * channel.when.count))
     elif isinstance(channel.when, TargetBatch):
         channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))

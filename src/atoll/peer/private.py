@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Control, Delay, Feedback, Fragments, Grad, Nobody, OneRound
+from atoll.spec.recipe import Auto, Block, Channel, Control, Delay, Feedback, Grad, Nobody, OneRound, Parts
 from atoll.sync.overlap import Lead
 
 NOBODY = Nobody()
@@ -27,7 +27,7 @@ NOBODY = Nobody()
 
 def goes_on(channel: Channel) -> bool:
     """Return whether a peer that has contributed goes on from weights of its own, instead of from the next anchor."""
-    return not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    return not isinstance(channel.overlap, Block) or isinstance(channel.when, Parts)
 
 
 class Private:

@@ -18,7 +18,7 @@ from atoll.errors import LocalError
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
-from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Grad, OneRound, Params, Quorum, Shift
+from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Grad, OneRound, Params, Parts, Quorum, Shift
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
@@ -219,7 +219,7 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
         case Delay(reconcile=reconcile):
             return reconcile
         case Block():
-            return Blend() if isinstance(channel.when, Fragments) else None
+            return Blend() if isinstance(channel.when, Parts) else None
         case OneRound():
             return None
 

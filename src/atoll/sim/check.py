@@ -53,13 +53,13 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
-    Fragments,
     Grad,
     Int8,
     Knobs,
     Lamb,
     LowRank,
     Mean,
+    Parts,
     Ring,
     Same,
     Shift,
@@ -406,7 +406,7 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
     channel, control = next(iter(run.recipe.channel.values())), run.recipe.control
-    own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    own = not isinstance(channel.overlap, Block) or isinstance(channel.when, Parts)
     own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and not isinstance(channel.what, Grad)
     return opened(private)[0] if goes_on or channel.what.residual != Forget() else private
@@ -588,7 +588,7 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
-    if isinstance(channel.when, Fragments):
+    if isinstance(channel.when, Parts):
         return False  # a part has moved with the samples of several rounds
     if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
         return False  # what a life's marks do to lengths and frequencies no log tells

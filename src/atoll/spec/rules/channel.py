@@ -26,7 +26,6 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
-    Fragments,
     Full,
     Grad,
     Lattice,
@@ -36,6 +35,7 @@ from atoll.spec.recipe import (
     Neighbours,
     OneRound,
     Params,
+    Parts,
     Quorum,
     Rda,
     Ring,
@@ -45,6 +45,7 @@ from atoll.spec.recipe import (
     Sparse,
     TargetBatch,
     Trimmed,
+    Turns,
     Work,
 )
 from atoll.spec.rules.optimizer import optimizer_rules
@@ -53,6 +54,8 @@ from atoll.spec.rules.wire import is_exact, wire_rules
 from atoll.spec.strict import KeyPath
 
 FRAGMENTS_MAX = 1024
+TURNS_MAX = 64
+PASSES_MAX = 1e9
 DIMENSIONS_MAX = 8
 
 
@@ -106,10 +109,13 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
         return
     yield within((*path, "steps"), when.steps, 1)
-    if not isinstance(when, Fragments):
+    if not isinstance(when, Parts):
         return
-    yield within((*path, "count"), when.count, 1, FRAGMENTS_MAX)
-    said = f"{when.steps} is not a multiple of {when.count} fragments"
+    most = TURNS_MAX if isinstance(when, Turns) else FRAGMENTS_MAX
+    yield within((*path, "count"), when.count, 1, most)
+    if isinstance(when, Turns):
+        yield within((*path, "passes"), when.passes, 0, PASSES_MAX)
+    said = f"{when.steps} is not a multiple of {when.count}, the exchanges in it"
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
     yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
@@ -229,7 +235,7 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
                 yield within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
         case OneRound(eager=eager):
             said = "what one part is ahead by would be late for the others"
-            parts = isinstance(channel.when, Fragments)
+            parts = isinstance(channel.when, Parts)
             yield not parts, path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
@@ -262,7 +268,7 @@ def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
 def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """What goes with work that outlasts a round."""
     hint = 'set late = { kind = "discard" }, or '
-    overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
+    overlap, parts = channel.overlap, isinstance(channel.when, Parts)
     said = "it is of the anchor that its round starts from, and cannot enter a later one: only the way from there can"
     yield isinstance(channel.what, Delta), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
     if parts:
