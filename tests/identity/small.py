@@ -15,6 +15,7 @@ from atoll.spec.recipe import (
     AdamW,
     All,
     AllGather,
+    Assign,
     Block,
     Butterfly,
     Channel,
@@ -30,12 +31,14 @@ from atoll.spec.recipe import (
     Merge,
     Outer,
     Overlap,
+    Params,
     Recipe,
     Residual,
     Route,
     Schedule,
     Sgd,
     SignSgd,
+    Turns,
     Work,
 )
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
@@ -92,6 +95,12 @@ def low_rank(low: LowRank, residual: Residual, *, outer: Sgd | AdamW, rounds: in
     merge = Merge(outer=outer, combine=Mean(weights="samples"), scheduled=True)
     channel = Channel(when=Every(steps=1), what=Grad(transform=low, residual=residual), merge=merge)
     return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
+
+
+def in_turns(when: Turns, what: Params | Delta, *, inner: Inner, rounds: int, start_with: int) -> Run:
+    """Return a run that averages weights, some tensors at a time."""
+    channel = Channel(when=when, what=what, merge=Merge(outer=Assign()))
+    return _run(Work(inner=inner, batch=BATCH), channel, rounds, start_with)
 
 
 def demo(*, what: Grad, outer: SignSgd, rounds: int, start_with: int) -> Run:

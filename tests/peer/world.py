@@ -22,7 +22,19 @@ from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import All, Butterfly, Channel, Circles, Codec, Delay, Every, Fragments, LowRank, TargetBatch
+from atoll.spec.recipe import (
+    All,
+    Butterfly,
+    Channel,
+    Circles,
+    Codec,
+    Delay,
+    Every,
+    Fragments,
+    LowRank,
+    TargetBatch,
+    Turns,
+)
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.spec.turns import in_order
 from atoll.swarm.log import Entry, from_bytes
@@ -72,7 +84,7 @@ def _cut(channel: Channel, steps: int, start_with: int, codec: Codec | None) -> 
     match channel.when:
         case Fragments(pattern="drawn"):
             channel = replace(channel, when=Fragments(steps=steps * DRAWN, count=DRAWN, pattern="drawn"))
-        case Fragments(count=count):
+        case Fragments(count=count) | Turns(count=count):
             channel = replace(channel, when=replace(channel.when, steps=steps * count))
         case TargetBatch():
             channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))

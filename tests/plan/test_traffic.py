@@ -103,9 +103,22 @@ def test_factors_are_the_rank_times_both_sides_of_each_matrix_and_the_rest_is_wh
     assert sum(counted) / peers / steps == pytest.approx(formula, rel=OVERHEAD)
 
 
+@pytest.mark.long
+def test_a_period_of_tensors_in_turn_moves_what_its_turns_add_up_to() -> None:
+    parameters, peers, periods = 800_000, 3, 2
+    run = counting_run("dreamddp", rounds=5 * periods, start_with=peers, checkpoint_every=100)
+    predicted = traffic(run.recipe, parameters, [Line()] * peers, shapes=sized(parameters)(run).shapes)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    sent = sum(each.sent_bytes for each in predicted.moved)
+    assert sent * 5 * periods == pytest.approx(sum(counted), rel=OVERHEAD)
+    whole = 2 * (peers - 1) * parameters * 4
+    assert 5 * sent >= whole, "each tensor has a turn in every period"
+
+
 def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares() -> None:
-    found = traffic(load_recipe("powersgd"), 10 * 1024**2, [Line()] * 2)
-    assert found.step_bytes == 2 * 10 * 4 * 2 * 1024 * 4
+    found = traffic(load_recipe("powersgd"), 100 * 1024**2, [Line()] * 2)
+    assert found.step_bytes == 2 * 100 * 4 * 2 * 1024 * 4
 
 
 @pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5), ("bacombo", 5)])

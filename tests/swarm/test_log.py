@@ -443,8 +443,7 @@ def test_the_round_after_one_that_holds_is_of_the_same_leases_and_counts_them() 
 
 def test_nothing_is_set_apart_after_work_that_is_not_counted_yet() -> None:
     both = RoundAnnounced(Key("outer", 1), b"\x07", (4,), "base-0", 1, ahead=True, holds=True)
-    history = History()
-    for index, record in enumerate([EpochStarted(1, A), RosterChanged(1, MEMBERS)]):
-        history = apply(history, Entry(index, record))
+    history = apply(History(), Entry(0, EpochStarted(1, A)))
+    history = apply(history, Entry(1, RosterChanged(1, MEMBERS)))
     with pytest.raises(BadLog, match="not counted yet"):
         apply(history, Entry(2, both))

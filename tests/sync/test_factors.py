@@ -86,7 +86,7 @@ def test_vectors_and_what_would_hardly_be_smaller_travel_as_they_are() -> None:
 def test_the_mean_of_factors_is_the_factors_of_the_mean() -> None:
     low, all_ = factors(), [drawn(seed) for seed in range(3)]
     basis = low.first_basis()
-    mean: Vector = np.mean(all_, axis=0, dtype=np.float64).astype(np.float32)
+    mean: Vector = np.array(all_).mean(axis=0, dtype=np.float64).astype(np.float32)
     sent = np.mean([low.directions(values, basis) for values in all_], axis=0)
     assert np.abs(sent - low.directions(mean, basis)).max() < 1e-5
     left = low.orthonormal(low.directions(mean, basis))

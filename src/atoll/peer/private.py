@@ -19,14 +19,14 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Delay, Feedback, Fragments, Grad, OneRound, Recipe
+from atoll.spec.recipe import Auto, Block, Channel, Delay, Feedback, Grad, OneRound, Parts, Recipe
 from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
 
 
 def goes_on(channel: Channel) -> bool:
     """Return whether a peer that has contributed goes on from weights of its own, instead of from the next anchor."""
-    return not isinstance(channel.overlap, Block) or isinstance(channel.when, Fragments)
+    return not isinstance(channel.overlap, Block) or isinstance(channel.when, Parts)
 
 
 class Private:

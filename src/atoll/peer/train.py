@@ -24,10 +24,10 @@ from atoll.spec.recipe import (
     Channel,
     Delay,
     Delta,
-    Fragments,
     Grad,
     OneRound,
     Params,
+    Parts,
     Quorum,
     RoundsLate,
     Shift,
@@ -233,7 +233,7 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
         case Delay(reconcile=reconcile):
             return reconcile
         case Block():
-            return Blend() if isinstance(channel.when, Fragments) else None
+            return Blend() if isinstance(channel.when, Parts) else None
         case OneRound() | RoundsLate():
             return None
 

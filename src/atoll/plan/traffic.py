@@ -18,10 +18,10 @@ a member receives N / K of them, where a server would send it one. With a grace 
 
 Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
 a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
-Fragments are taken to be of the same size. Of factors a round is the mean of the two that a step takes; of a model
-whose tensors are not known they are those of square matrices. Where a codec sends whatever is large enough, bytes are
-those of a round in which everything is. Time is a bound: every line full all the while, nobody waiting for anybody,
-no latency.
+Fragments are taken to be of the same size. Of factors a round is the mean of the two that a step takes, of tensors in
+turn that of a period; a model whose tensors are not known is taken to be made of square matrices. Where a codec sends
+whatever is large enough, bytes are those of a round in which everything is. Time is a bound: every line full all the
+while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ from atoll.spec.recipe import (
     Seconds,
     TargetBatch,
     Trees,
+    Turns,
 )
 from atoll.spec.turns import shares
 from atoll.swarm.circles import Circle, circles_of, of_all
@@ -63,11 +64,12 @@ from atoll.swarm.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
+from atoll.sync.units import units_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The tensors of a model."""
-SIDE_MAX = 1024
-"""Of the matrices that a model is taken to be made of where its own are not known."""
+SIDE_MAX, MATRICES_MIN = 1024, 64
+"""Of the matrices that a model is taken to be made of where its own are not known, and how many there are."""
 ROUNDS_FEW, ROUNDS_MAX = 4, 64
 """Rounds of circles that are looked at: each is another draw, or another dimension."""
 
@@ -162,19 +164,22 @@ def traffic(
 
 
 def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
-    """Return the grids of rounds whose mean is a round of the channel: one, or of factors one for either side."""
+    """Return the grids of rounds whose mean is a round of the channel: one, of factors one for either side, ..."""
     transform, codec = channel.what.transform, channel.what.codec
     if isinstance(transform, LowRank):
         return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
+    if isinstance(channel.when, Turns):
+        sizes = {name: math.prod(shape) for name, shape in (shapes or _squares(parameters)).items()}
+        return [unit.grid for unit in units_of(channel.when, sizes, codec)]
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     return [grid_of(-(-parameters // parts), codec)]
 
 
 def _squares(parameters: int) -> Shapes:
-    """Return a model of which only the size is known: as many large square matrices as fit in, and a rest."""
-    side = min(SIDE_MAX, math.isqrt(parameters))
+    """Return a model of which only the size is known: so many square matrices at least, none too large, and a rest."""
+    side = max(1, min(SIDE_MAX, math.isqrt(parameters // MATRICES_MIN)))
     count, rest = divmod(parameters, side * side)
-    return {f"{number}": (side, side) for number in range(count)} | {"rest": (rest,)}
+    return {f"layers.{number}.": (side, side) for number in range(count)} | ({"rest": (rest,)} if rest else {})
 
 
 def _mean_round(

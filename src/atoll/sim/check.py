@@ -41,7 +41,7 @@ from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
 from atoll.sim.masses import wrongly_named
-from atoll.sim.parts import Parts, in_parts, told
+from atoll.sim.parts import PartByPart, in_parts, told
 from atoll.sim.replicas import Replicas
 from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Host, Outcome
@@ -58,7 +58,6 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
-    Fragments,
     Grad,
     Int8,
     Knobs,
@@ -67,6 +66,7 @@ from atoll.spec.recipe import (
     Mean,
     Nobody,
     Params,
+    Parts,
     Same,
     Shift,
     Trimmed,
@@ -415,7 +415,7 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
 def _inner(run: Run, private: bytes) -> bytes:
     """Return the inner state in saved private state: beside other things or alone."""
     channel, control = rarest(run.recipe), run.recipe.control
-    parts = (isinstance(each.when, Fragments) for each in run.recipe.channel.values())
+    parts = (isinstance(each.when, Parts) for each in run.recipe.channel.values())
     own = not isinstance(channel.overlap, Block) or any(parts)
     own = own or (isinstance(control, Auto) and any(rung.overlap != Block() for rung in control.ladder))
     goes_on = own and not isinstance(channel.what, Grad)
@@ -580,12 +580,12 @@ def _as_lives_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[
 
 def _part_by_part(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
     """Check every checkpoint against what parts come to in turn, to the bit."""
-    parts: Parts | None = None
+    parts: PartByPart | None = None
     if not all(told(channel) for channel in run.recipe.channel.values()):
         return  # from which weights each of them went on no log tells; that all agree is checked elsewhere
     for host, anchor in _saved(outcome):
         if parts is None:
-            parts = Parts(run, len(anchor.weights), entries, outcome.lines, _honest_until(outcome, entries))
+            parts = PartByPart(run, len(anchor.weights), entries, outcome.lines, _honest_until(outcome, entries))
             yield from parts.problems
         if anchor.version in parts.anchors:
             whose = f"peer {host.place}, version {anchor.version}"

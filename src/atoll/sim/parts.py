@@ -20,7 +20,7 @@ from atoll.net.identity import short
 from atoll.sim.compute import CountingEngine, delta_of, first_weights
 from atoll.sim.expected import combined
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Fragments, Grad, Mean, Params, Trimmed
+from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Grad, Mean, Params, Parts, Trimmed
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
 from atoll.swarm.log import Entry
@@ -32,7 +32,7 @@ from atoll.sync.units import Unit, units_of
 def in_parts(run: Run) -> bool:
     """Return whether peers keep weights of their own from round to round."""
     channels = run.recipe.channel.values()
-    return len(channels) > 1 or any(isinstance(channel.when, Fragments) for channel in channels)
+    return len(channels) > 1 or any(isinstance(channel.when, Parts) for channel in channels)
 
 
 def told(channel: Channel) -> bool:
@@ -68,7 +68,7 @@ def starts(lines: Iterable[Line]) -> dict[tuple[str, int], set[Start]]:
     return found
 
 
-class Parts:
+class PartByPart:
     """Everybody's weights, and the anchors that follow."""
 
     def __init__(self, run: Run, size: int, entries: list[Entry], lines: list[Line], honest_until: float) -> None:
@@ -111,7 +111,7 @@ class Parts:
         if not isinstance(turn.channel.what, Params):
             given = {peer: unit.take(anchor.start) - values for peer, values in given.items()}
         stepped = self._stepped(anchor, turn, unit, combined(turn.channel, committed, given), committed)
-        goes_on = isinstance(turn.channel.when, Fragments)
+        goes_on = isinstance(turn.channel.when, Parts)
         self._local = {}
         for peer, weights in trained.items():
             if goes_on:

@@ -85,6 +85,7 @@ from atoll.spec.recipe import (
     OneRound,
     Overlap,
     Params,
+    Parts,
     Quorum,
     Recipe,
     Residual,
@@ -97,6 +98,7 @@ from atoll.spec.recipe import (
     Slack,
     Stochastic,
     TopK,
+    Turns,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
@@ -159,6 +161,8 @@ RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
 """In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+IN_TURNS = 0.5
+"""Part of these whose parts are tensors that have their turns, some of them several."""
 IN_FACTORS: tuple[Residual | None, ...] = (None, Forget(), Feedback())
 """Gradients travel whole, or as factors in two rounds, of which what is left out is lost or fed back."""
 HASTY = 0.3
@@ -201,6 +205,7 @@ def _recipe(
     late: Late | None = None,
     ring: Codec | None = None,
     factors: Residual | None = None,
+    turns: bool = False,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -214,7 +219,8 @@ def _recipe(
     if channel.overlap == OneRound():  # which must know its share of a mean before it comes
         channel = replace(channel, merge=replace(channel.merge, combine=Mean()))
     if fragments and isinstance(channel.what, Delta):
-        channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
+        when = Turns(steps=fragments * STEPS, count=fragments, passes=fragments / 2)
+        channel = replace(channel, when=when if turns else Fragments(steps=when.steps, count=fragments))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     if ring is not None and not isinstance(channel.what.codec, TopK):
         whom = replace(channel.whom, route=Ring())
@@ -241,7 +247,7 @@ def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
         overlap = OneRound(eager=False) if isinstance(channel.overlap, OneRound) else channel.overlap
         return replace(channel, barrier=quorum, overlap=overlap)
     merge, what, overlap = channel.merge, channel.what, channel.overlap
-    if isinstance(channel.when, Fragments):
+    if isinstance(channel.when, Parts):
         merge = replace(merge, combine=Mean(weights="tokens^2/steps"))
         what = replace(what, residual=Forget())
         overlap = overlap if isinstance(overlap, Block) else Delay(steps=min(2, channel.when.round_steps))
@@ -281,6 +287,7 @@ def run_of(
         late=late,
         ring=ring,
         factors=factors,
+        turns=hasty.random() < IN_TURNS,
     )
     return Run(
         name="search",

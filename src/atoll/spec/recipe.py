@@ -54,6 +54,26 @@ class Fragments(Axis, tag="fragments"):
         return f"fragment {(number - 1) % self.count}"
 
 
+class Turns(Axis, tag="turns"):
+    """Exchange tensors in turn, from the last to the first: as many at a time as travel during a backward pass."""
+
+    steps: int
+    """Of a period, in which each tensor has one turn at least; a multiple of `count`."""
+    count: int
+    """Exchanges in a period, all as many steps apart."""
+    passes: float
+    """Backward passes that an exchange of the whole model takes: for such lines the turns are made."""
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps a round has: after them some tensors are exchanged."""
+        return self.steps // self.count
+
+    def unit(self, version: int) -> str:
+        """Return what a round is about."""
+        return f"turn {(version - 1) % self.count}"
+
+
 class TargetBatch(Axis, tag="target-batch"):
     """Exchange when all together have worked through so many samples, each at its own speed."""
 
@@ -69,7 +89,9 @@ class TargetBatch(Axis, tag="target-batch"):
         return "model"
 
 
-When = Every | Fragments | TargetBatch
+Parts = Fragments | Turns
+"""Rounds that are about a part of the model each."""
+When = Every | Parts | TargetBatch
 
 
 # what: which quantity, in which form on the wire

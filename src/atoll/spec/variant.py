@@ -47,6 +47,7 @@ from atoll.spec.recipe import (
     Quorum,
     Recipe,
     TargetBatch,
+    Turns,
 )
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
@@ -204,7 +205,9 @@ def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
     if not isinstance(steps, int) or isinstance(other.control, Auto):
         return  # it begins with few, to measure, and finds the rest
     match channel.when:
-        case Fragments(count=count) if channel.when.round_steps > 1:
+        case Fragments(pattern="drawn") if channel.when.round_steps == 1:
+            return
+        case Fragments(count=count) | Turns(count=count):
             steps = -(-steps // count) * count  # all rounds have as many
             each = steps // count
         case Every(steps=theirs) if theirs > 1:

@@ -16,7 +16,7 @@ Everybody derives the same units from the spec and the names and sizes of the te
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, When
+from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, Turns, When
 from atoll.sync.grid import Grid, grid_of
+from atoll.sync.turns import Profile, turns
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
@@ -133,7 +134,15 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit,
                     f"recipe: when.count: of {count} fragments {len(empty)} would be empty in this model",
                     hint='choose fewer, or pattern = "packed", which takes tensors instead of layers',
                 )
-            return tuple(_unit(layout, homes, number, codec) for number in range(count))
+            parts = ({name for name, home in homes.items() if home == number} for number in range(count))
+            return tuple(_unit(layout, part, codec) for part in parts)
+        case Turns(count=count):
+            if count > len(layout):
+                raise SpecError(
+                    f"recipe: when.count: {count} exchanges in a period, but this model has {len(layout)} tensors",
+                    hint="choose fewer: each exchange is of one tensor at least",
+                )
+            return tuple(_unit(layout, part, codec) for part in _turns(when, layout))
 
 
 class Tensor(NamedTuple):
@@ -158,11 +167,11 @@ def tensors_in(unit: Unit, layout: Mapping[str, int]) -> list[Tensor]:
     return found
 
 
-def _unit(layout: Mapping[str, int], homes: Mapping[str, int], number: int, codec: Codec) -> Unit:
-    """Return one fragment: its tensors' places in the vector, joined where they touch."""
+def _unit(layout: Mapping[str, int], names: Container[str], codec: Codec) -> Unit:
+    """Return one part: its tensors' places in the vector, joined where they touch."""
     spans: list[Span] = []
     for (name, size), end in zip(layout.items(), accumulate(layout.values()), strict=True):
-        if homes[name] != number:
+        if name not in names:
             continue
         if spans and spans[-1][1] == end - size:
             spans[-1] = (spans[-1][0], end)
@@ -195,6 +204,26 @@ def _homes(when: Fragments, layout: Mapping[str, int]) -> dict[str, int]:
         return layer % when.count if when.pattern == "strided" else layer * when.count // layers
 
     return {name: home(name) for name in layout}
+
+
+def _turns(when: Turns, layout: Mapping[str, int]) -> list[set[str]]:
+    """Return the tensors of each turn, by a profile in which a tensor's work and its travel are as long as it is.
+
+    Within a layer tensors go by their names, the last one first: what is between them matters little.
+    """
+    names = sorted(layout, key=_depth, reverse=True)
+    total = sum(layout.values())
+    shares = [layout[name] / total for name in names]
+    found = turns(Profile(shares, [when.passes * share for share in shares]), when.count)
+    return [{names[tensor] for tensor in turn} for turn in found]
+
+
+def _depth(name: str) -> tuple[int, int, str]:
+    """Return where a tensor is between what comes first in a forward pass and what comes last."""
+    found = _LAYER.search(name)
+    if found is None:
+        return (0 if "embed" in name else 2), 0, name
+    return 1, int(found[1]), name
 
 
 def _packed(layout: Mapping[str, int], count: int) -> dict[str, int]:

@@ -28,7 +28,6 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
-    Fragments,
     Full,
     Grad,
     Lattice,
@@ -38,6 +37,7 @@ from atoll.spec.recipe import (
     Neighbours,
     OneRound,
     Params,
+    Parts,
     Quorum,
     Rda,
     Ring,
@@ -51,6 +51,7 @@ from atoll.spec.recipe import (
     TargetBatch,
     Trees,
     Trimmed,
+    Turns,
     Work,
 )
 from atoll.spec.rules.optimizer import optimizer_rules
@@ -58,7 +59,8 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules
 from atoll.spec.strict import KeyPath
 
-FRAGMENTS_MAX, DRAWN_MAX = 1024, 65536
+FRAGMENTS_MAX, DRAWN_MAX, TURNS_MAX = 1024, 65536, 64
+PASSES_MAX = 1e9
 LATE_MAX = 64
 """Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
@@ -114,17 +116,19 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
         return
     yield within((*path, "steps"), when.steps, 1)
-    if not isinstance(when, Fragments):
+    if not isinstance(when, Parts):
         return
-    yield within((*path, "count"), when.count, 1, DRAWN_MAX if when.pattern == "drawn" else FRAGMENTS_MAX)
-    said = f"{when.steps} is not a multiple of {when.count} fragments"
+    yield within((*path, "count"), when.count, 1, _parts_max(when))
+    if isinstance(when, Turns):
+        yield within((*path, "passes"), when.passes, 0, PASSES_MAX)
+    said = f"{when.steps} is not a multiple of {when.count}, the exchanges in it"
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
     whole = isinstance(channel.what, Grad)
     yield not whole, path, "gradients are taken at one anchor, of all parts", 'choose { kind = "every", steps = ... }'
     linear = isinstance(channel.merge.outer, Assign | Sgd | SignSgd)
     said = "counts its steps, of which every part has had another number"
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
-    if when.pattern == "drawn":
+    if isinstance(when, Fragments) and when.pattern == "drawn":
         yield from _drawn_rules(path, channel)
 
 
@@ -258,6 +262,13 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "iterations"), combine.iterations, 1, 1000)
 
 
+def _parts_max(when: Parts) -> int:
+    """Return in how many parts a model may be exchanged."""
+    if isinstance(when, Turns):
+        return TURNS_MAX
+    return DRAWN_MAX if when.pattern == "drawn" else FRAGMENTS_MAX
+
+
 def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     overlap, steps, merge = channel.overlap, channel.when.round_steps, channel.merge
     gradients = isinstance(channel.what, Grad)
@@ -280,7 +291,7 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "rounds"), rounds, 1, LATE_MAX)
         case OneRound(eager=eager):
             said = "what one part is ahead by would be late for the others"
-            parts = isinstance(channel.when, Fragments)
+            parts = isinstance(channel.when, Parts)
             yield not parts, path, said, 'choose { kind = "delay", ... } with fragments'
             said = "a gradient of our own would be applied twice"
             yield not (eager and gradients), (*path, "eager"), said, "set it to false, or exchange deltas"
@@ -313,7 +324,7 @@ def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
 def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """What goes with work that outlasts a round."""
     hint = 'set late = { kind = "discard" }, or '
-    overlap, parts = channel.overlap, isinstance(channel.when, Fragments)
+    overlap, parts = channel.overlap, isinstance(channel.when, Parts)
     said = "it is of the anchor that its round starts from, and cannot enter a later one: only the way from there can"
     yield isinstance(channel.what, Delta), (*path, "late"), said, hint + 'exchange { kind = "delta" }'
     if parts:
