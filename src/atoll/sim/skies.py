@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from random import Random
-from typing import TypeGuard, cast
+from typing import Literal, TypeGuard, cast
 
 from msgspec.structs import replace
 
@@ -49,6 +49,7 @@ from atoll.sim.scenario import Entrance, key_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import (
+    All,
     AllGather,
     Assign,
     Auto,
@@ -72,6 +73,7 @@ from atoll.spec.recipe import (
     Fp16,
     Fp32,
     Fragments,
+    Full,
     Grad,
     Int8,
     Late,
@@ -141,6 +143,11 @@ RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
 """In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
+BY_LOT = 0.4
+"""Part of those in which the parts are elements by lot, if they can be."""
+IN_TURNS = 0.4
+"""Part of the runs in which parts by lot are averaged between the rounds of a channel, if that can be."""
+SPARSE = Channel(when=Fragments(steps=4 * STEPS, count=4, pattern="drawn"), what=Params(), merge=Merge(outer=Assign()))
 HASTY = 0.3
 """Part of the runs in which a round does not wait for everybody."""
 QUORUMS: tuple[Quorum, ...] = (
@@ -179,6 +186,8 @@ def _recipe(
     quorum: Quorum | None = None,
     late: Late | None = None,
     ring: Codec | None = None,
+    turns: int = 0,
+    drawn: bool = False,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -192,7 +201,9 @@ def _recipe(
     if channel.overlap == OneRound():  # which must know its share of a mean before it comes
         channel = replace(channel, merge=replace(channel.merge, combine=Mean()))
     if fragments and isinstance(channel.what, Delta):
-        channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments))
+        drawn = drawn and isinstance(channel.merge.combine, Mean)
+        pattern: Literal["drawn", "strided"] = "drawn" if drawn else "strided"
+        channel = replace(channel, when=Fragments(steps=fragments * STEPS, count=fragments, pattern=pattern))
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     if ring is not None and not isinstance(channel.what.codec, TopK):
         whom = replace(channel.whom, route=Ring())
@@ -205,7 +216,17 @@ def _recipe(
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
         channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
-    return replace(shipped, work=work, channel={channel_name: channel})
+    channels = {channel_name: channel}
+    if turns and _goes_alone(channel):
+        channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}
+    return replace(shipped, work=work, channel=channels)
+
+
+def _goes_alone(channel: Channel) -> bool:
+    """Return whether another channel's rounds may come between those of this one."""
+    plain = isinstance(channel.overlap, Block) and isinstance(channel.barrier, Full) and isinstance(channel.whom, All)
+    whole = isinstance(channel.when, Every) and isinstance(channel.what, Delta)
+    return plain and whole and not isinstance(channel.whom.route, Ring)
 
 
 def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
@@ -239,6 +260,7 @@ def run_of(
     quorum = hasty.choice(QUORUMS) if not recipe and circles is None and hasty.random() < HASTY else None
     late = hasty.choice(LATES)
     ring = hasty.choice(RINGS) if not recipe and not gathers and quorum is None and hasty.random() < IN_RINGS else None
+    turns = hasty.choice((2, 3, 5)) if not recipe and hasty.random() < IN_TURNS else 0
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
@@ -248,6 +270,8 @@ def run_of(
         quorum=quorum,
         late=late,
         ring=ring,
+        turns=turns,
+        drawn=hasty.random() < BY_LOT,
     )
     return Run(
         name="search",
