@@ -10,8 +10,22 @@ from atoll import journal
 from atoll.data.order import indices_of
 from atoll.model.compute import Engine, Vector
 from atoll.sim.faults import Crash, Pause
-from atoll.spec.recipe import AdamW, Assign, Channel, Delta, Every, Fragments, Merge, Params, Recipe, Sgd, Work
-from atoll.spec.run import Run
+from atoll.spec.recipe import (
+    AdamW,
+    Assign,
+    Channel,
+    Delay,
+    Delta,
+    Every,
+    Fragments,
+    Merge,
+    Params,
+    Recipe,
+    Sgd,
+    Shift,
+    Work,
+)
+from atoll.spec.run import Membership, Run
 from tests.identity.small import BATCH, SAME, apart, digest_of, diloco, engine_of, steps_over, trained, weights_of
 from tests.peer.world import anchor_of, events
 
@@ -78,7 +92,34 @@ def test_parts_by_lot_are_averaged_and_all_else_stays_everybodys_own() -> None:
     assert apart(weights_of(trained(run, PEERS)), anchor) < SAME
 
 
-@pytest.mark.parametrize("first_the_part", [False, True])
+@pytest.mark.long
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_part_that_is_averaged_while_steps_go_on_takes_the_place_of_what_was_sent(late: int) -> None:
+    """LOSCAR-SGD by hand: in its coordinates the mean, plus what was done since; elsewhere everybody's own."""
+    steps, rounds = 3, 2 * PARTS + 1
+    when = Fragments(steps=PARTS * steps, count=PARTS, pattern="drawn")
+    overlap = Delay(steps=late, reconcile=Shift())
+    run = run_of(rounds, outer=Channel(when=when, what=Delta(), merge=AVERAGE, overlap=overlap))
+    engines = [engine_of(run) for _ in range(PEERS)]
+    anchor = engines[0].weights()
+    sent: list[Vector] = []
+    for round_ in range(rounds):
+        which = part_of(max(0, round_ - 1), anchor.size)
+        for place, engine in enumerate(engines):
+            samples = steps_over((round_ * PEERS + place) * steps * BATCH, steps)
+            engine.train(samples[:late])
+            if round_:
+                weights = engine.weights()
+                weights[which] += anchor[which] - sent[place][which]
+                engine.assign(weights)
+            engine.train(samples[late:])
+        sent = [engine.weights() for engine in engines]
+        which = part_of(round_, anchor.size)
+        anchor[which] = np.mean([weights[which] for weights in sent], axis=0)
+    assert apart(weights_of(trained(run, PEERS)), anchor) < SAME
+
+
+@pytest.mark.parametrize("first_the_part", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_rare_outer_step_above_sparse_averaging(first_the_part: bool) -> None:
     """Where both are due the outer step goes alone: to average a part just before it would change nothing."""
     h, rounds = 4, 11
@@ -116,6 +157,7 @@ def distance(weights: Vector, mean: Vector) -> float:
     return float(np.linalg.norm(weights - mean) / np.linalg.norm(mean))
 
 
+@pytest.mark.long
 def test_rounds_of_several_steps_and_an_outer_average_of_weights() -> None:
     """The rarest channel may average too: then the run's model is the mean of all weights, and nothing else is kept."""
     rounds, every = 4, 2
@@ -132,6 +174,7 @@ def test_rounds_of_several_steps_and_an_outer_average_of_weights() -> None:
     assert not held.outer
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", [0.45, 0.6])
 def test_a_peer_that_crashes_between_sparse_rounds_comes_back_with_its_own_weights(at: float) -> None:
     run = run_of(9, **below(4))
@@ -140,3 +183,20 @@ def test_a_peer_that_crashes_between_sparse_rounds_comes_back_with_its_own_weigh
     paused = trained(run, PEERS, faults=[Pause(at_s=calm.took_s * at, peer=1, for_s=1.5)])
     assert digest_of(paused) == digest_of(calm)
     assert digest_of(crashed) == digest_of(calm)
+
+
+@pytest.mark.long
+def test_half_a_percent_at_every_step_keeps_peers_near_each_other() -> None:
+    """Mean square distance from the mean before an outer step: a half at most of what it is without sparse rounds."""
+    peers, h = 4, 200
+    run = run_of(h, **below(h, parts=200))
+    run = replace(run, upkeep=replace(run.upkeep, checkpoint_every=h), membership=Membership(start_with=peers))
+    told = [event.apart for event in events(trained(run, peers), journal.RoundApplied) if event.channel == "outer"]
+    engines = [engine_of(run) for _ in range(peers)]
+    for step in range(h):
+        for place, engine in enumerate(engines):
+            engine.train(steps_over((step * peers + place) * BATCH, 1))
+    mean = np.mean([engine.weights() for engine in engines], axis=0)
+    alone = [distance(engine.weights(), mean) for engine in engines]
+    assert len(told) == peers
+    assert np.mean(np.square(told)) < 0.5 * np.mean(np.square(alone))

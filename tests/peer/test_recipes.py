@@ -65,6 +65,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "hierarchical": {"whom": All()},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
+    "loscar": {"when": Every(steps=2), "overlap": Block(), "merge": Merge(outer=NESTEROV)},
     "intellect-1": {"what": Delta(), "whom": All()},
     "gossip": {"whom": All()},
     "gossip-pga": {"whom": All()},

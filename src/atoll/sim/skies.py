@@ -20,7 +20,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from random import Random
-from typing import TypeGuard, cast
+from typing import Literal, TypeGuard, cast
 
 from msgspec.structs import replace
 
@@ -74,6 +74,7 @@ from atoll.spec.recipe import (
     Fp16,
     Fp32,
     Fragments,
+    Full,
     Grad,
     Int8,
     Late,
@@ -161,8 +162,13 @@ RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
 """In these forms."""
 IN_FRAGMENTS = 0.2
 """Part of the runs that exchange their model in parts."""
-IN_TURNS = 0.5
-"""Part of these whose parts are tensors that have their turns, some of them several."""
+BY_LOT = 0.4
+"""Part of those in which the parts are elements by lot, if they can be."""
+BY_TENSORS = 0.4
+"""Part of those in which the parts are tensors, some of them several times in a period."""
+IN_TURNS = 0.4
+"""Part of the runs in which parts by lot are averaged between the rounds of a channel, if that can be."""
+SPARSE = Channel(when=Fragments(steps=4 * STEPS, count=4, pattern="drawn"), what=Params(), merge=Merge(outer=Assign()))
 IN_FACTORS: tuple[Residual | None, ...] = (None, Forget(), Feedback())
 """Gradients travel whole, or as factors in two rounds, of which what is left out is lost or fed back."""
 HASTY = 0.3
@@ -205,7 +211,9 @@ def _recipe(
     late: Late | None = None,
     ring: Codec | None = None,
     factors: Residual | None = None,
-    turns: bool = False,
+    turns: int = 0,
+    drawn: bool = False,
+    tensors: bool = False,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -219,8 +227,12 @@ def _recipe(
     if channel.overlap == OneRound():  # which must know its share of a mean before it comes
         channel = replace(channel, merge=replace(channel.merge, combine=Mean()))
     if fragments and isinstance(channel.what, Delta):
-        when = Turns(steps=fragments * STEPS, count=fragments, passes=fragments / 2)
-        channel = replace(channel, when=when if turns else Fragments(steps=when.steps, count=fragments))
+        drawn = drawn and isinstance(channel.merge.combine, Mean)
+        pattern: Literal["drawn", "strided"] = "drawn" if drawn else "strided"
+        when: Parts = Fragments(steps=fragments * STEPS, count=fragments, pattern=pattern)
+        if tensors and not drawn:
+            when = Turns(steps=when.steps, count=fragments, passes=fragments / 2)
+        channel = replace(channel, when=when)
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     if ring is not None and not isinstance(channel.what.codec, TopK):
         whom = replace(channel.whom, route=Ring())
@@ -238,7 +250,17 @@ def _recipe(
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
         channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
-    return replace(shipped, work=work, channel={channel_name: channel})
+    channels = {channel_name: channel}
+    if turns and _goes_alone(channel):
+        channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}
+    return replace(shipped, work=work, channel=channels)
+
+
+def _goes_alone(channel: Channel) -> bool:
+    """Return whether another channel's rounds may come between those of this one."""
+    plain = isinstance(channel.overlap, Block) and isinstance(channel.barrier, Full) and isinstance(channel.whom, All)
+    whole = isinstance(channel.when, Every) and isinstance(channel.what, Delta)
+    return plain and whole and not isinstance(channel.whom.route, Ring)
 
 
 def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
@@ -276,6 +298,7 @@ def run_of(
     factors = hasty.choice(IN_FACTORS) if not recipe and quorum is None else None
     parts = circles is not None and hasty.random() < IN_SEGMENTS
     circles = hasty.choice(PUSHED) if mass else hasty.choice(SEGMENTED) if parts else circles
+    turns = hasty.choice((2, 3, 5)) if not recipe and hasty.random() < IN_TURNS else 0
     how = _recipe(
         recipe or drawn,
         gathers=gathers,
@@ -287,7 +310,9 @@ def run_of(
         late=late,
         ring=ring,
         factors=factors,
-        turns=hasty.random() < IN_TURNS,
+        turns=turns,
+        drawn=hasty.random() < BY_LOT,
+        tensors=hasty.random() < BY_TENSORS,
     )
     return Run(
         name="search",

@@ -510,6 +510,32 @@ BUGS = (
         ),
         skies=("drag",),
     ),
+    # parts of a model, and channels that take turns
+    _bug(
+        "missed-weights-kept",
+        "One history",
+        "who was not in a round of parts goes on from its own weights, which are not what the others go on from",
+        (
+            "peer/settle.py",
+            "        member.private.start_anew()  # the anchor has moved on from where our weights were then\n",
+            "        pass\n",
+        ),
+        (
+            "peer/settle.py",
+            "        member.private.start_anew()  # what our weights came from is not where the others are now\n",
+            "",
+        ),
+    ),
+    _bug(
+        "start-moved-by-others",
+        "One history",
+        "an outer step starts from weights that rounds of another channel have moved",
+        (
+            "sync/merge.py",
+            "    anchor.weights[:] = start\n    step(anchor)\n",
+            "    step(anchor)\n",
+        ),
+    ),
     # knobs that are turned
     _bug(
         "quotas-outlive-knobs",

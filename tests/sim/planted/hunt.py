@@ -33,6 +33,8 @@ CHECKS = (
     ("as_the_log_says", "different contributions of one peer"),
     ("as_the_log_says", "away from what the log adds up to"),
     ("as_the_log_says", "which the log does not have"),
+    ("as_the_log_says", "began from weights it cannot have"),
+    ("as_the_log_says", "began anew without a reason"),
     ("as_the_knobs_say", "as its knobs say"),
     ("as_the_knobs_say", "where its knobs say"),
     ("as_the_knobs_say", "turned knobs to what"),

@@ -28,6 +28,7 @@ from atoll.spec.recipe import (
     Forget,
     Fp16,
     Fp32,
+    Fragments,
     Full,
     Grad,
     Lattice,
