@@ -76,12 +76,13 @@ def test_lateness_makes_what_is_left_out_worse_exponentially() -> None:
 def test_a_setting_stays_while_nothing_is_clearly_cheaper() -> None:
     now = choose(HIDE, view(4.0), 1)
     for wander in (0.9, 1.0, 1.1):
-        assert decide(HIDE, view(4.0 * wander), now, 1)[0] == now
-    harder, why = decide(HIDE, view(40.0), now, 1)
+        assert decide(HIDE, view(4.0 * wander), now)[0] == now
+    harder, why = decide(HIDE, view(40.0), now)
     assert harder == Knobs(rung=3, steps=1, delay=1)
     assert "top-k of 0.01 of all values, results a round late" in why
-    assert decide(HIDE, view(0.0), now, 1)[0] == Knobs(rung=0, steps=1)
-    assert decide(HIDE, view(0.0), None, 1)[0] is None, "as the recipe has it is best"
+    assert decide(HIDE, view(0.0), now)[0] == Knobs(rung=0, steps=1)
+    first = Knobs(rung=0, steps=1)
+    assert decide(HIDE, view(0.0), first) == (first, ""), "as the recipe has it is best"
 
 
 @pytest.mark.parametrize(

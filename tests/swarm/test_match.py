@@ -8,12 +8,13 @@ from hypothesis import strategies as some
 
 from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Form, Fp16, Fp32, Knobs, Match, Stochastic
+from atoll.spec.recipe import Codec, Form, Fp16, Fp32, Knobs, Match, Stochastic
 from atoll.swarm.match import FINER, SLOWER, Line, believe, decide, finest, setting_of, time_of
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))
 SIZES = (3200, 1600, 800, 400, 200)
-FORMS = tuple(Form(codec=codec) for codec in (Fp32(), Fp16(), *(Stochastic(bits=bits) for bits in (8, 4, 2))))
+CODECS: tuple[Codec, ...] = (Fp32(), Fp16(), Stochastic(bits=8), Stochastic(bits=4), Stochastic(bits=2))
+FORMS = tuple(Form(codec=codec) for codec in CODECS)
 MATCH = Match(ladder=FORMS)
 
 

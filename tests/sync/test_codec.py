@@ -13,6 +13,7 @@ from atoll.model.compute import Vector
 from atoll.spec.recipe import (
     Bf16,
     Buckets,
+    CacheLines,
     Codec,
     E3m0,
     Fp16,
@@ -44,6 +45,8 @@ SPARSE: list[Codec] = [
     TopK(keep=1, block=16, values=Int8(block=16)),
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=16, block=16, values=Sign(block=16)),
+    CacheLines(keep=0.1),
+    CacheLines(keep=0.3, line=4, values=Int8(block=16)),
 ]
 ABOVE: list[Codec] = [
     Threshold(least=1.0),
@@ -392,3 +395,45 @@ def test_places_that_nobody_would_name_are_refused(places: list[int]) -> None:
     data[-1] = places[0] | places[1] << 4
     with pytest.raises(BadChunk, match="places out of order or outside"):
         decode(codec, bytes(data), 24)
+
+
+# whole lines, by a threshold that is remembered
+
+
+def drifting(size: int, rounds: int) -> list[Vector]:
+    """Return vectors with heavy tails of which each is much like the one before."""
+    rng = np.random.default_rng(5)
+    vectors = [rng.standard_t(3, size).astype(np.float32)]
+    for _ in range(rounds):
+        vectors.append((0.98 * vectors[-1] + 0.2 * rng.standard_t(3, size)).astype(np.float32))
+    return vectors
+
+
+def test_a_remembered_threshold_keeps_as_many_lines_every_time_and_nearly_as_much_as_an_exact_choice() -> None:
+    size, codec = 2**18, CacheLines(keep=0.01)
+    known, kept = np.zeros(2, np.float32), []
+    for values in drifting(size, 60):
+        there = decode(codec, encode(codec, values, least=known), size)
+        rows = values.reshape(-1, 16)
+        best = np.sort(np.abs(rows).sum(axis=1))[-164:]
+        lines = np.flatnonzero(np.abs(there.reshape(-1, 16)).sum(axis=1))
+        assert lines.size == 164, "a hundredth, to the line"
+        assert (there.reshape(-1, 16)[lines] == rows[lines]).all()
+        kept.append(float(np.abs(there).sum() / best.sum()))
+    assert kept[0] == pytest.approx(1.0), "the first choice is exact"
+    assert min(kept) > 0.9
+    assert float(np.mean(kept)) > 0.97
+
+
+def test_the_threshold_rises_by_steps_and_falls_by_parts() -> None:
+    codec, known = CacheLines(keep=0.5, line=2), np.zeros(2, np.float32)
+    values = np.array([1, 1, 5, 5, 3, 3, 2, 2], np.float32)
+    encode(codec, values, least=known)
+    assert known.tolist() == [6.0, 6.0], "of the second largest line of four"
+    encode(codec, values, least=known)
+    assert known[0] == pytest.approx(6.06)
+    there = decode(codec, encode(codec, values, least=known), 8)
+    assert known[0] == pytest.approx(0.99 * 6.06)
+    assert there.tolist() == [0, 0, 5, 5, 3, 3, 0, 0], "too few reach it: the largest of the others fill up"
+    early = decode(codec, encode(codec, np.array([4, 4, 4, 4, 9, 9, 0, 0], np.float32), least=known), 8)
+    assert early.tolist() == [4, 4, 4, 4, 0, 0, 0, 0], "the first that reach it, until there are enough"

@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Delay, Feedback, Grad, OneRound, Parts, Recipe
+from atoll.spec.recipe import Auto, Block, Channel, Codec, Delay, Feedback, Grad, OneRound, Parts, Recipe
 from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
 
@@ -40,6 +40,9 @@ class Private:
         """What the codec left out of contributions that count; none: it is forgotten."""
         self.local: Vector | None = None
         """Where the next steps start from; none: from the anchor."""
+        self._thresholds: dict[tuple[str, int], Vector] = {}
+        self._remembers: Codec | None = None
+        """Whose thresholds they are."""
         eager = isinstance(channel.overlap, OneRound) and channel.overlap.eager
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
         late = isinstance(control, Auto) and any(isinstance(rung.overlap, Delay) for rung in control.ladder)
@@ -55,6 +58,15 @@ class Private:
     def moves(self) -> bool:
         """Return whether work leaves something here besides the inner optimizer's state."""
         return self.residual is not None or self._saves_local
+
+    def threshold(self, codec: Codec, unit: str, first: int) -> Vector:
+        """Return what a codec remembers of the chunk from an element of a unit on, to be moved: in memory only.
+
+        After a restart, or in another form, choices begin exactly; what they leave out is kept all the same.
+        """
+        if codec != self._remembers:
+            self._remembers, self._thresholds = codec, {}
+        return self._thresholds.setdefault((unit, first), np.zeros(2, np.float32))
 
     def save(self) -> bytes:
         """Return all of it as safetensors bytes."""

@@ -33,6 +33,7 @@ from atoll.peer.train import (
 )
 from atoll.spec.recipe import (
     Block,
+    CacheLines,
     Delay,
     Feedback,
     Forget,
@@ -223,6 +224,9 @@ def _large(member: Member, version: int) -> Callable[[int, int], float | Vector 
         case Significance(least=least):
             part = np.float32(least / math.sqrt(version))
             return lambda first, end: np.abs(unit.take(weights, first, end)) * part
+        case CacheLines():
+            name = member.channel.when.unit(version)
+            return lambda first, end: member.private.threshold(codec, name, first)
         case _:
             return lambda first, end: None
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from atoll.spec.recipe import (
     Auto,
     Block,
+    CacheLines,
     Channel,
     Codec,
     Delay,
@@ -46,12 +47,20 @@ def turned(recipe: Recipe, knobs: Knobs) -> Channel:
         return replace(channel, what=replace(channel.what, codec=form.codec), forms=forms)
     return replace(
         channel,
-        when=Every(steps=knobs.steps),
+        when=channel.when if isinstance(recipe.control, Hide) else Every(steps=knobs.steps),
         what=replace(channel.what, codec=form.codec, result=form.result),
         whom=replace(channel.whom, route=form.route),
         merge=_at_rate(channel.merge, knobs.lr),
         overlap=_late(form, knobs.delay),
     )
+
+
+def beginning(recipe: Recipe) -> Knobs:
+    """Return the position of the knobs that a recipe begins with, if that is on its ladder: else before the first."""
+    (channel,) = recipe.channel.values()
+    form = Form(codec=channel.what.codec, result=channel.what.result, route=channel.whom.route)
+    ladder = () if isinstance(recipe.control, Nobody) else recipe.control.ladder
+    return Knobs(rung=ladder.index(form) if form in ladder else -1, steps=channel.when.round_steps)
 
 
 def _at_rate(merge: Merge, lr: float) -> Merge:
@@ -87,7 +96,13 @@ def delay_max(rung: Rung, steps: int) -> int:
 
 def part_sent(codec: Codec) -> float:
     """Return which part of the values a form of the exchange sends."""
-    return codec.keep / codec.block if isinstance(codec, TopK) else 1.0
+    match codec:
+        case TopK(keep=keep, block=block):
+            return keep / block
+        case CacheLines(keep=part):
+            return part
+        case _:
+            return 1.0
 
 
 def objection(recipe: Recipe, knobs: Knobs) -> str:

@@ -178,7 +178,16 @@ class Significance(Axis, tag="significance"):
     values: Quantiser = Fp32()
 
 
-Sparse = TopK | Threshold | Significance
+class CacheLines(Axis, tag="cache-lines"):
+    """Only whole lines of neighbouring values: those of the largest sums, by a threshold that is kept and follows."""
+
+    keep: float = 0.01
+    """Part of the lines; at least one of each chunk."""
+    line: int = 16
+    values: Quantiser = Fp32()
+
+
+Sparse = TopK | Threshold | Significance | CacheLines
 """What sends some values only."""
 Codec = Quantiser | Sparse
 

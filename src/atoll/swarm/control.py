@@ -23,7 +23,7 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from atoll.spec.knobs import delay_max
+from atoll.spec.knobs import beginning, delay_max
 from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Match, Nobody, Policy
 from atoll.spec.say import kind
 from atoll.swarm import hide
@@ -119,7 +119,7 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
         return broker, None  # the next round was announced before, and given up: it stays what it was
     now = knobs_of(broker.history, broker.history.version)
     wanted, why = _decided(broker, policy, last.contributors, now)
-    if wanted is None or wanted == now:
+    if wanted is None or wanted == now or (now is None and wanted == beginning(broker.run.recipe)):
         return broker, None
     broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
     return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
@@ -134,7 +134,8 @@ def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knob
             wanted = decide(policy, view, now, lost_s / max(work_s + lost_s, TINY))
             return wanted, _why(policy, view, wanted, work_s, lost_s)
         case Hide():
-            return hide.decide(policy, _view(broker, policy, members), now, broker.round_steps)
+            first = beginning(broker.run.recipe)
+            return hide.decide(policy, _view(broker, policy, members), first if now is None else now)
         case Match():
             setting = _setting(broker, members)
             steps, work_s = broker.round_steps, _middle(broker, "work_s")

@@ -23,13 +23,12 @@ CHEAPER = 0.95
 """What is to take the place of the present setting costs at most so much of it."""
 
 
-def decide(hide: Hide, view: View, now: Knobs | None, steps: int) -> tuple[Knobs | None, str]:
-    """Return how the knobs should stand, in rounds of so many steps, and why."""
-    best = choose(hide, view, steps)
-    present = Knobs(rung=0, steps=steps) if now is None else now
-    if cost_s(hide, view, best) > CHEAPER * cost_s(hide, view, present):
+def decide(hide: Hide, view: View, now: Knobs) -> tuple[Knobs, str]:
+    """Return how the knobs should stand, and why."""
+    best = choose(hide, view, now.steps)
+    if cost_s(hide, view, best) > CHEAPER * cost_s(hide, view, now):
         return now, ""
-    return best, _why(hide, view, present, best)
+    return best, _why(hide, view, now, best)
 
 
 def choose(hide: Hide, view: View, steps: int) -> Knobs:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from atoll.spec.recipe import Codec, Fp32, TopK
+from atoll.spec.recipe import CacheLines, Codec, Fp32, TopK
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.codec.above import ELEMENTS_MAX as PLACES_MAX
 
@@ -47,7 +47,7 @@ def grid_of(size: int, codec: Codec = FP32) -> Grid:
     A chunk of what is chosen by the block has whole blocks, since of a short one more is sent.
     """
     fair = max(CHUNK_ELEMENTS_MIN, -(-size // GROUP_MAX))
-    block = codec.block if isinstance(codec, TopK) else 1
+    block = codec.block if isinstance(codec, TopK) else codec.line if isinstance(codec, CacheLines) else 1
     return Grid(size, min(chunk_elements_max(codec), -(-fair // block) * block))
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.knobs import PEER_BYTES, delay_max, turned
+from atoll.spec.knobs import PEER_BYTES, beginning, delay_max, turned
 from atoll.spec.recipe import (
     Auto,
     Block,
+    CacheLines,
     Carried,
     Channel,
     Delay,
@@ -28,6 +29,7 @@ from atoll.spec.recipe import (
     Recipe,
     Sgd,
     Sparse,
+    TargetBatch,
     TopK,
 )
 from atoll.spec.rules.channel import channel_rules
@@ -43,8 +45,8 @@ def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
     ((name, channel),) = recipe.channel.items()
     path: KeyPath = ("recipe", "control")
     at: KeyPath = ("recipe", "channel", name)
-    whole = isinstance(channel.when, Every)
-    said = "a policy turns knobs of exchanges of the whole model, after a number of steps"
+    whole = isinstance(channel.when, Every) or (isinstance(channel.when, TargetBatch) and isinstance(policy, Hide))
+    said = "a policy turns knobs of exchanges of the whole model, most of them after a number of steps"
     yield whole, (*at, "when"), said, 'choose { kind = "every", steps = ... }, or control = { kind = "none" }'
     yield channel.common, (*at, "whom"), "a policy turns knobs for all alike", 'choose { kind = "all" }'
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
@@ -100,14 +102,13 @@ def _hide_rules(recipe: Recipe, at: KeyPath, hide: Hide) -> Iterator[Rule]:
     yield isinstance(channel.what, Grad), (*at, "what"), said, 'exchange { kind = "grad" }, or choose { kind = "auto" }'
     said = "this policy says how late results are, and begins with waiting for them"
     yield isinstance(channel.overlap, Block), (*at, "overlap"), said, "leave it out"
-    first = Form(codec=channel.what.codec, result=channel.what.result, route=channel.whom.route)
-    said = "it begins with the form that the recipe's channel has"
-    yield hide.ladder[:1] in ((), (first,)), (*path, "ladder", 0), said, "let the first rung be that"
+    said = "it begins with the form that the recipe's channel has, which is not among these"
+    yield beginning(recipe).rung >= 0, (*path, "ladder"), said, "let one of the rungs be that"
     yield within((*path, "penalty"), hide.penalty, 0, 1)
     yield within((*path, "amplify"), hide.amplify, 1, 1e6)
     yield within((*path, "every"), hide.every, 1, MEASURED_MAX)
     for number, form in enumerate(hide.ladder):
-        known = isinstance(form.codec, TopK) or not isinstance(form.codec, Sparse)
+        known = isinstance(form.codec, TopK | CacheLines) or not isinstance(form.codec, Sparse)
         said = "which part of the values it sends depends on them, and this policy must know"
         yield known, (*path, "ladder", number, "codec"), said, 'choose { kind = "top-k", ... }'
         for delay in (0, 1):

@@ -13,6 +13,7 @@ from atoll.spec.recipe import (
     Block,
     Buckets,
     Butterfly,
+    CacheLines,
     CentredClip,
     Channel,
     Codec,
@@ -45,6 +46,7 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
 RANK_MAX = 1024
+LINE_MAX = 256
 _EVEN = Fp32 | Fp16 | Bf16 | Int8 | E3m0 | Stochastic
 """Forms of which a chunk of one is not too long in any other."""
 
@@ -102,7 +104,7 @@ def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
     """What is sent if it is large enough, and what that can be compared with."""
     said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
     hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
-    yield not isinstance(what.merged(), Threshold | Significance), (*path, "result"), said, hint
+    yield not isinstance(what.merged(), Threshold | Significance | CacheLines), (*path, "result"), said, hint
     gradients = isinstance(what, Grad)
     scaled = isinstance(what.codec, Threshold) and what.codec.scaled
     said = "true, but a gradient does not shrink with the rate"
@@ -161,6 +163,11 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             power = codec.block & (codec.block - 1) == 0
             yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
             yield within((*path, "keep"), codec.keep, 1, codec.block)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case CacheLines():
+            part = 0 < codec.keep <= 1
+            yield part, (*path, "keep"), f"{codec.keep} is out of range", "it must be more than 0 and at most 1"
+            yield within((*path, "line"), codec.line, 2, LINE_MAX)
             yield from _codec_rules((*path, "values"), codec.values)
         case Threshold() | Significance():
             yield within((*path, "least"), codec.least, 0)

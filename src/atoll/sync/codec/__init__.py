@@ -10,6 +10,7 @@ be finite, or the sender is to blame.
     buckets     a table of the chunk's own, and each element's place in it
     sparse      the largest of each block, in any of the forms above, and where they are
     above       whatever is large enough, likewise
+    lines       whole cache lines, by a threshold that is remembered, likewise
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from atoll.model.compute import Vector
 from atoll.spec.recipe import (
     Bf16,
     Buckets,
+    CacheLines,
     Codec,
     E3m0,
     Fp16,
@@ -34,7 +36,7 @@ from atoll.spec.recipe import (
     Threshold,
     TopK,
 )
-from atoll.sync.codec import above, buckets, scales, sparse
+from atoll.sync.codec import above, buckets, lines, scales, sparse
 
 _HALF_MAX = 65504.0
 _BF16_MAX = np.float32(3.3895314e38)
@@ -59,6 +61,8 @@ def wire_bytes(codec: Codec, count: int) -> int:
             return buckets.bucket_bytes(codec, count)
         case TopK():
             return wire_bytes(codec.values, sparse.kept(codec, count)) + sparse.places_bytes(codec, count)
+        case CacheLines():
+            return wire_bytes(codec.values, lines.kept(codec, count) * codec.line) + lines.places_bytes(codec, count)
         case Threshold() | Significance():
             return _above_bytes(codec, count, count)
 
@@ -82,7 +86,7 @@ def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | 
     """Return the wire bytes of some elements, little-endian: where they are those in memory, without a copy.
 
     `seed` is what chance depends on, in codecs that round by chance; `least` how large an element must be, in those
-    that look at that, if not as large as the codec says.
+    that look at that, if not as large as the codec says, or what one remembers from round to round, which then moves.
     """
     match codec:
         case Fp32():
@@ -97,6 +101,10 @@ def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | 
             return buckets.to_buckets(codec, values)
         case TopK():
             chosen, places = sparse.largest(codec, values)
+            return np.concatenate([np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
+        case CacheLines():
+            known = least if isinstance(least, np.ndarray) else None
+            chosen, places = lines.largest(codec, values, known)
             return np.concatenate([np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
         case Threshold() | Significance():
             number, chosen, places = above.large(values, codec.least if least is None else least)
@@ -140,6 +148,10 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
         case TopK():
             values, places = _halves(codec, data, count)
             return sparse.spread(codec, decoded(codec.values, values, sparse.kept(codec, count)), places, count)
+        case CacheLines():
+            values, places = _halves(codec, data, count)
+            chosen = decoded(codec.values, values, lines.kept(codec, count) * codec.line)
+            return lines.spread(codec, chosen, places, count)
         case Threshold() | Significance():
             keep, values, places = _parts(codec, data, count)
             spread: Vector = np.zeros(count, np.float32)
@@ -152,6 +164,8 @@ def sent(codec: Codec, data: bytes | memoryview, count: int) -> NDArray[np.bool_
     match codec:
         case TopK():
             return sparse.named(codec, _halves(codec, data, count)[1], count)
+        case CacheLines():
+            return lines.named(codec, _halves(codec, data, count)[1], count)
         case Threshold() | Significance():
             keep, _, places = _parts(codec, data, count)
             return above.named(places, keep, count)
@@ -175,14 +189,19 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
         case TopK():
             values, places = _halves(codec, data, count)
             return _why_not(codec.values, values, sparse.kept(codec, count)) or sparse.why_not(codec, places, count)
+        case CacheLines():
+            values, places = _halves(codec, data, count)
+            wrong = _why_not(codec.values, values, lines.kept(codec, count) * codec.line)
+            return wrong or lines.why_not(codec, places, count)
         case Threshold() | Significance():
             keep, values, places = _parts(codec, data, count)
             return _why_not(codec.values, values, keep) or above.why_not(places, keep, count)
 
 
-def _halves(codec: TopK, data: bytes | memoryview, count: int) -> tuple[memoryview, NDArray[np.uint8]]:
+def _halves(codec: TopK | CacheLines, data: bytes | memoryview, count: int) -> tuple[memoryview, NDArray[np.uint8]]:
     """Return the values that were kept, in their own codec, and their packed places."""
-    values_bytes = wire_bytes(codec.values, sparse.kept(codec, count))
+    keep = sparse.kept(codec, count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+    values_bytes = wire_bytes(codec.values, keep)
     return memoryview(data)[:values_bytes], np.frombuffer(data, np.uint8, offset=values_bytes)
 
 
