@@ -50,6 +50,6 @@ def test_a_storm_breaks_no_promise(seed: int) -> None:
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
-    for seed in SEEDS:
+    for seed in SEEDS[:4]:
         run = case(seed).run
         assert decode_run(canonical(run)) == run

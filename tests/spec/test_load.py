@@ -478,14 +478,33 @@ def test_knobs_that_cannot_be_turned_are_refused_where_the_ladder_says_so(
         ({"barrier": "{kind='quorum'}"}, "whom.route", "when everybody is in"),
     ],
 )
+@pytest.mark.parametrize("route", ["{kind='ring'}", "{kind='trees'}", "{kind='rings', clusters=2}"])
 def test_what_cannot_be_added_up_hop_by_hop_is_refused(
-    tmp_path: Path, changes: dict[str, str], path: str, said: str
+    tmp_path: Path, changes: dict[str, str], path: str, said: str, route: str
 ) -> None:
+    changes = changes | {"whom.route": route}
     overrides = [f"recipe.channel.outer.{key}={value}" for key, value in changes.items()]
     text = 'name = "small"\n[recipe]\nbase = "intellect-1"\n[budget]\nrounds = 3\n'
     told, advice = refused(tmp_path, text, *overrides)
     assert f": recipe.channel.outer.{path}: " in told
     assert said in told
+    assert advice
+
+
+@pytest.mark.parametrize(
+    ("route", "path"),
+    [
+        ("{kind='trees', roots=0}", "roots"),
+        ("{kind='trees', roots=65}", "roots"),
+        ("{kind='trees', gain=1.0}", "gain"),
+        ("{kind='trees', gain=-0.1}", "gain"),
+        ("{kind='rings', clusters=1}", "clusters"),
+    ],
+)
+def test_routes_that_are_none_are_refused(tmp_path: Path, route: str, path: str) -> None:
+    told, advice = refused(tmp_path, RUN, f"recipe.channel.outer.whom.route={route}")
+    assert f": recipe.channel.outer.whom.route.{path}: " in told
+    assert "out of range" in told
     assert advice
 
 

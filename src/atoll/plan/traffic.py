@@ -286,7 +286,7 @@ def _trees(channel: Channel, grid: Grid, lines: Sequence[Line]) -> tuple[Tree, .
             cargo = Cargo(grid.chunks, wire_bytes(channel.what.codec, grid.chunk))
             forest = grown(Links(byte_s, alike), cargo, roots)
         case Rings(clusters=clusters):
-            forest = rings_of(alike, [_rate(line) for line in lines], grid.chunks, clusters)
+            forest = rings_of(alike, grid.chunks, clusters)
         case _:
             return ()
     return tuple(Tree(chunks, up) for chunks, up in forest)

@@ -1,6 +1,6 @@
 """Clusters of near members, and the rings between them: one for every stretch of the model that has the same owners.
 
-Each cluster cuts the model among its members, by what their lines carry. Wherever any cluster does, another segment
+Each cluster cuts the model into equal parts, one for each of its members. Wherever any cluster does, another segment
 begins; of a segment every cluster has one owner. Members bring what is theirs to their cluster's owner, the owners are
 a ring, and results come back the way that sums went. A segment's chunks end at its owners in turn, so all rings go
 round at once, and every link between clusters carries only its owners' share of the model:
@@ -11,34 +11,35 @@ round at once, and every link between clusters carries only its owners' share of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from math import log2
 
 from atoll.swarm.grow import Forest
 from atoll.swarm.ring import GAIN_MIN, Costs, length, tour
-from atoll.swarm.shares import cut, solve
 
 ALIKE = 0.9
-"""Of ways to cut, those that come so near the best are as good: the rest is noise. Rates are told apart by twice."""
+"""Of ways to cut, those that come so near the best are as good: the rest is noise."""
 Cluster = list[int]
 """Members by their places."""
 
 
-def rings_of(trips_s: Costs, rates: Sequence[float], chunks: int, clusters: int) -> Forest:
+def rings_of(trips_s: Costs, chunks: int, clusters: int) -> Forest:
     """Return the trees of all rings, in the order of the chunks that they are for."""
     groups = clusters_of(trips_s, clusters)
-    between = 2 * (len(groups) - 1) / len(groups)
-    owners = [_owners(group, rates, chunks, between) for group in groups]
+    starts = {chunks * place // len(group) for group in groups for place in range(len(group) + 1)}
     forest: Forest = []
-    starts = sorted({0, chunks, *(index for each in owners for index in _starts(each))})
-    for first, end in pairwise(starts):
-        ring = [each[first] for each in owners]
+    for first, end in pairwise(sorted(starts)):
+        ring = [_owner(group, first, chunks) for group in groups]
         for root in range(len(ring)):
             count = (end - first) * (root + 1) // len(ring) - (end - first) * root // len(ring)
             if count:
                 forest.append((count, _up(groups, ring, root)))
     return forest
+
+
+def _owner(group: Cluster, index: int, chunks: int) -> int:
+    """Return which member of a cluster owns a chunk: the last whose part begins there or before."""
+    return group[max(place for place in range(len(group)) if chunks * place // len(group) <= index)]
 
 
 def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
@@ -56,17 +57,6 @@ def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
     turn = next(turn for turn in range(size) if apart_s(turn) >= ALIKE * furthest_s)
     order = order[turn:] + order[:turn]
     return [order[first:end] for first, end in pairwise(bounds)]
-
-
-def _owners(group: Cluster, rates: Sequence[float], chunks: int, between: float) -> list[int]:
-    """Return which member of a cluster owns each chunk."""
-    named: Mapping[bytes, int] = {place.to_bytes(4, "big"): place for place in group}
-    shares = solve([2.0 ** round(log2(rates[place])) for place in group], len(group) + between)
-    return [named[shard.owner] for shard in cut(chunks, list(named), shares) for _ in shard.chunks]
-
-
-def _starts(owners: Sequence[int]) -> list[int]:
-    return [index for index in range(1, len(owners)) if owners[index] != owners[index - 1]]
 
 
 def _up(groups: Sequence[Cluster], ring: Sequence[int], root: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from atoll.spec.recipe import Barrier, Quorum, Seconds, Slack
 from atoll.swarm.owners import rate_of
 from atoll.swarm.state import Broker, Pace, Round
+from atoll.swarm.tree import OUT
 
 STALL_S = 30.0
 """A settled round may always stand still for this long."""
@@ -130,18 +131,33 @@ def return_s(broker: Broker, round_: Round) -> float:
 
 def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float, str]:
     """Return the longest time that one of some members needs on the wire, by its own measure; 0: none is known."""
-    bulk = broker.bulk
-    contributors = _gathered_by_one(round_)
-    owned: Counter[bytes] = Counter()
-    for shard in round_.shards:
-        owned[shard.owner] += shard.count
+    moved = _moved_up_and_down(round_) if round_.trees else _moved_by_owners(broker, round_)
     took_s, moves_bytes, rate = 0.0, 0.0, 0.0
     for peer in peers:
         if (own_rate := rate_of(broker, peer)) > 0:
-            own_bytes = bulk.size_bytes + owned[peer] * max(contributors - 2, 0) * bulk.chunk_bytes
+            own_bytes = max(moved.get(peer, 0.0), broker.bulk.chunks) * broker.bulk.chunk_bytes
             if own_bytes / own_rate > took_s:
                 took_s, moves_bytes, rate = own_bytes / own_rate, own_bytes, own_rate
     return took_s, f"the {took_s:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s" if took_s else ""
+
+
+def _moved_by_owners(broker: Broker, round_: Round) -> dict[bytes, float]:
+    """Return how many chunks each owner sends, or receives: its own, and what it owns of others."""
+    more, owned = max(_gathered_by_one(round_) - 2, 0), Counter[bytes]()
+    for shard in round_.shards:
+        owned[shard.owner] += shard.count
+    return {peer: broker.bulk.chunks + more * chunks for peer, chunks in owned.items()}
+
+
+def _moved_up_and_down(round_: Round) -> dict[bytes, float]:
+    """Return how many chunks each member of trees sends, or receives: over each of its links as many as go up there."""
+    members, moved = round_.announced.members, dict.fromkeys(round_.announced.members, 0.0)
+    for tree in round_.trees:
+        for place, above in enumerate(tree.up):
+            if above not in (place, OUT):
+                moved[members[place]] += tree.chunks
+                moved[members[above]] += tree.chunks
+    return moved
 
 
 def _gathered_by_one(round_: Round) -> float:

@@ -25,9 +25,9 @@ from atoll.spec.recipe import Rings, Trees
 from atoll.swarm.clusters import rings_of
 from atoll.swarm.grow import Cargo, Forest, Links, forecast_s, grown
 from atoll.swarm.messages import Standing, trip_name
-from atoll.swarm.owners import alone, rate_of
+from atoll.swarm.owners import alone
 from atoll.swarm.ring import NEVER_S, ring_order
-from atoll.swarm.shares import Shard, Shards, fill_in
+from atoll.swarm.shares import Shard, Shards
 from atoll.swarm.state import Action, Broker, Note, Round, expected
 from atoll.swarm.tree import OUT, Tree, ways_of
 
@@ -61,8 +61,7 @@ def _in_trees(broker: Broker, round_: Round, carriers: tuple[bytes, ...], route:
             if before and (1 - gain) * forecast_s(before, links, cargo) <= forecast_s(forest, links, cargo):
                 forest = before
         case Rings(clusters=clusters):
-            rates = fill_in([rate_of(broker, peer) for peer in carriers])
-            forest = rings_of(_trips_s(broker, round_, carriers), rates, cargo.chunks, clusters)
+            forest = rings_of(_trips_s(broker, round_, carriers), cargo.chunks, clusters)
     if forecast_s(forest, links, cargo) >= NEVER_S:
         return _by_the_broker(broker, round_)
     members = round_.announced.members

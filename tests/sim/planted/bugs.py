@@ -438,11 +438,11 @@ BUGS = (
     _bug(
         "stale-sum-passed-on",
         "All or nothing",
-        "what came from the one before in another ring goes into this one's sums",
+        "what came from below along other ways goes into this plan's sums",
         (
             "peer/carry.py",
-            "        return not hop.before or (before is not None and before.of == hop.before)\n",
-            "        return not hop.before or before is not None\n",
+            "        return all(each is not None and each.of == of for each, of in came)\n",
+            "        return all(each is not None for each, of in came)\n",
         ),
         skies=("relay", "doubt", "pair"),
     ),
