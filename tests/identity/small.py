@@ -38,6 +38,7 @@ from atoll.spec.recipe import (
     Schedule,
     Sgd,
     SignSgd,
+    Sum,
     Turns,
     Work,
 )
@@ -100,6 +101,14 @@ def low_rank(low: LowRank, residual: Residual, *, outer: Sgd | AdamW, rounds: in
 def in_turns(when: Turns, what: Params | Delta, *, inner: Inner, rounds: int, start_with: int) -> Run:
     """Return a run that averages weights, some tensors at a time."""
     channel = Channel(when=when, what=what, merge=Merge(outer=Assign()))
+    return _run(Work(inner=inner, batch=BATCH), channel, rounds, start_with)
+
+
+def gaia(what: Delta, *, inner: Inner, rounds: int, start_with: int, overlap: Overlap | None = None) -> Run:
+    """Return a run that adds up after every step what everybody has sent."""
+    merge = Merge(outer=Assign(), combine=Sum())
+    whom = All(route=AllGather())
+    channel = Channel(when=Every(steps=1), what=what, merge=merge, whom=whom, overlap=overlap or Block())
     return _run(Work(inner=inner, batch=BATCH), channel, rounds, start_with)
 
 

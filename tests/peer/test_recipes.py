@@ -62,6 +62,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "dreamddp": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
+    "gaia": {"what": Delta(), "merge": Merge(outer=NESTEROV), "whom": load_recipe("diloco").channel["outer"].whom},
     "hierarchical": {"whom": All()},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},

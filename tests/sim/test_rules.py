@@ -15,20 +15,26 @@ from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import (
     All,
     AllGather,
+    Assign,
     Block,
     Butterfly,
     CentredClip,
     Channel,
     Combine,
+    Delay,
     Delta,
     Every,
     Feedback,
     Fp32,
+    Hold,
     MedianNormClip,
+    Merge,
     OneRound,
     Rda,
     Recipe,
+    Shift,
     Significance,
+    Sum,
     Trimmed,
 )
 from atoll.spec.run import canonical
@@ -63,8 +69,12 @@ def recipes(seed: int) -> Recipe:
             route = AllGather() if gathers else Butterfly()
             channel = replace(channel, whom=All(route=route), merge=replace(channel.merge, combine=combine))
         case _:
-            what = Delta(codec=Significance(), residual=Feedback(), result=Fp32())
+            holds = seed % 8 == 7
+            what = Delta(codec=Significance(), residual=Hold() if holds else Feedback(), result=Fp32())
             channel = replace(channel, whom=All(route=AllGather()), what=what)
+            if holds:
+                late = Delay(steps=1, reconcile=Shift()) if seed % 16 == 7 else Block()
+                channel = replace(channel, merge=Merge(outer=Assign(), combine=Sum()), overlap=late)
     return _cut_down(shipped, channel)
 
 

@@ -395,6 +395,26 @@ def test_what_does_not_go_with_factors_that_take_two_rounds_is_refused(tmp_path:
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("change", "path", "why"),
+    [
+        ("overlap={kind='one-round', eager=false}", "what.residual", "must leave what a peer has not sent where it is"),
+        ("late={kind='carry'}", "what.residual", "held back from one common anchor"),
+        ("what.transform={kind='dct'}", "what.residual", "only the way from the anchor"),
+        ("when={kind='fragments', steps=2, count=2}", "what.residual", "only the way from the anchor"),
+        ("merge.combine={kind='sum', weights='samples'}", "merge.combine.weights", "counts every contribution once"),
+    ],
+)
+def test_what_does_not_go_with_updates_that_are_held_back_is_refused(
+    tmp_path: Path, change: str, path: str, why: str
+) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "gaia"\n[budget]\nrounds = 4\n'
+    said, advice = refused(tmp_path, text, f"recipe.channel.outer.{change}")
+    assert f"recipe.channel.outer.{path}: " in said
+    assert why in said
+    assert advice
+
+
 def test_a_delta_does_not_travel_as_factors(tmp_path: Path) -> None:
     said, _ = refused(tmp_path, RUN, "recipe.channel.outer.what.transform={kind='low-rank'}")
     assert "recipe.channel.outer.what.transform: the same gradient is asked for in two rounds" in said

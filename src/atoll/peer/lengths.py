@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Channel, Mean, MeanPresent, Trimmed
+from atoll.spec.recipe import Channel, Mean, MeanPresent, Sum, Trimmed
 from atoll.sync import combine as rules
 from atoll.sync.grid import Grid
 from atoll.sync.merge import add_up
@@ -87,7 +87,7 @@ class Lengths:
 def lengths_of(channel: Channel, unit: Unit, layout: Mapping[str, int]) -> Lengths | None:
     """Return where a channel's contributions are measured; None: what a chunk becomes depends on that chunk alone."""
     combine = channel.merge.combine
-    if isinstance(combine, Mean | MeanPresent | Trimmed) or rules.over(combine) == "chunk":
+    if isinstance(combine, Mean | MeanPresent | Sum | Trimmed) or rules.over(combine) == "chunk":
         return None
     whole = rules.over(combine) == "whole"
     return Lengths(combine, unit, [Tensor("", 0, unit.grid.size)] if whole else tensors_in(unit, layout))

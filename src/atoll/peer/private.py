@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Codec, Delay, Feedback, Grad, OneRound, Parts, Recipe
+from atoll.spec.recipe import Auto, Block, Channel, Codec, Delay, Feedback, Grad, Hold, OneRound, Parts, Recipe
 from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
 
@@ -35,9 +35,10 @@ class Private:
     def __init__(self, engine: Engine, recipe: Recipe) -> None:
         self._engine = engine
         channel, control = rarest(recipe), recipe.control  # the others keep nothing
-        feeds_back = isinstance(channel.what.residual, Feedback)
-        self.residual: Vector | None = np.zeros(engine.size, np.float32) if feeds_back else None
+        keeps = isinstance(channel.what.residual, Feedback | Hold)
+        self.residual: Vector | None = np.zeros(engine.size, np.float32) if keeps else None
         """What the codec left out of contributions that count; none: it is forgotten."""
+        self._holds = isinstance(channel.what.residual, Hold)
         self.local: Vector | None = None
         """Where the next steps start from; none: from the anchor."""
         self._thresholds: dict[tuple[str, int], Vector] = {}
@@ -98,6 +99,10 @@ class Private:
         vectors.pop("local", None)
         kept = np.frombuffer(inner, np.uint8)
         return save({"inner": kept, **vectors, "digest": _digest(kept, vectors)})
+
+    def beginning(self, anchor: Vector) -> Vector:
+        """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
+        return anchor if self.residual is None or not self._holds else anchor - self.residual
 
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""

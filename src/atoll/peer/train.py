@@ -139,8 +139,8 @@ async def _start(member: Member, stint: Stint) -> None:
         return
     private = member.private
     if stint.start is None and private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
-        private.local = await member.job(member.anchor.weights.copy)
-    start = member.anchor.weights if private.local is None else private.local
+        private.local = await member.job(lambda: private.beginning(member.anchor.weights).copy())
+    start = private.beginning(member.anchor.weights) if private.local is None else private.local
     start = start if stint.start is None else stint.start
     await member.job(lambda: member.engine.assign(start))
     stint.started = True
@@ -181,7 +181,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     how = _reconciles(member.channel_of(stint.key.version - 1))
     if how is None or stint.key.version == 1:
         return
-    anchor, local = member.anchor.weights, member.private.local
+    anchor, local = member.private.beginning(member.anchor.weights), member.private.local
     assert local is not None, "there is somewhere that it starts from"
 
     def taken_in(weights: Vector, run: slice | Places) -> Vector:

@@ -37,6 +37,7 @@ from atoll.spec.recipe import (
     Delay,
     Feedback,
     Forget,
+    Hold,
     OneRound,
     RoundsLate,
     Significance,
@@ -206,6 +207,11 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
                 data = encode_fed_back(kept, values, left_out, decay, seed, least)
                 unit.put(residual, left_out, first)
                 return data
+            case Hold():
+                assert residual is not None, "who holds back keeps it"
+                data = encode(kept, values, seed, least)
+                unit.put(residual, values - decoded(kept, data, end - first), first)
+                return data
 
     every = -(-grid.chunks // len(announced.members))
     order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
@@ -221,8 +227,8 @@ def _large(member: Member, version: int) -> Callable[[int, int], float | Vector 
         case Threshold(least=least, scaled=scaled):
             factor = factor_of(member, version) if scaled else 1.0
             return lambda first, end: least * factor
-        case Significance(least=least):
-            part = np.float32(least / math.sqrt(version))
+        case Significance(least=least, shrinks=shrinks):
+            part = np.float32(least / math.sqrt(version) if shrinks else least)
             return lambda first, end: np.abs(unit.take(weights, first, end)) * part
         case CacheLines():
             name = member.channel.when.unit(version)

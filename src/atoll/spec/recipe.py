@@ -174,7 +174,9 @@ class Significance(Axis, tag="significance"):
     """Only what is at least such a part of the weight it is to change (Gaia's filter)."""
 
     least: float = 0.01
-    """In the first round; divided by the square root of the round's number in later ones."""
+    """In the first round."""
+    shrinks: bool = True
+    """Whether it is divided by the square root of the round's number in later ones."""
     values: Quantiser = Fp32()
 
 
@@ -203,7 +205,11 @@ class Feedback(Axis, tag="feedback"):
     """So much of it is kept."""
 
 
-Residual = Forget | Feedback
+class Hold(Axis, tag="hold"):
+    """What the codec leaves out is kept until it is sent, and counts in the peer's own weights meanwhile."""
+
+
+Residual = Forget | Feedback | Hold
 
 
 class Dct(Axis, tag="dct"):
@@ -231,7 +237,7 @@ class _Quantity(Axis):
     residual: Residual = Forget()
     result: Codec | None = None
     """The form of what contributions are merged into; none: the same as theirs."""
-    owners: Residual = Forget()
+    owners: Forget | Feedback = Forget()
     """What becomes of what is left out of results: lost, or kept by who owns the chunk and added to its next result."""
 
     def merged(self) -> Codec:
@@ -428,6 +434,10 @@ class MeanPresent(_Combiner, tag="mean-present"):
     """Weighted mean of each coordinate over those contributors that sent it."""
 
 
+class Sum(_Combiner, tag="sum"):
+    """All contributions added up, as a parameter server adds updates to its weights; all weigh the same."""
+
+
 class Trimmed(_Combiner, tag="trimmed"):
     """Weighted mean of each coordinate without its largest and its smallest values."""
 
@@ -458,7 +468,7 @@ class Rda(_Combiner, tag="rda"):
     """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean."""
 
 
-Combine = Mean | MeanPresent | Trimmed | MedianNormClip | CentredClip | Rda
+Combine = Mean | MeanPresent | Sum | Trimmed | MedianNormClip | CentredClip | Rda
 
 Outer = Assign | Sgd | DelayedNesterov | SignSgd | AdamW | Lamb
 

@@ -1,6 +1,6 @@
 """How contributions become one: their mean, or something that a few bad ones cannot move far.
 
-    mean, mean-present, trimmed             coordinate by coordinate
+    mean, mean-present, sum, trimmed        coordinate by coordinate
     median-norm-clip, centred-clip, rda     each contribution times a number of its own
 
 The numbers of the second kind follow from the lengths of contributions and the angles between them, which is all in
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Trimmed
+from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Sum, Trimmed
 from atoll.sync.merge import add_up, inner, weighed_mean
 
 Lengths = CentredClip | MedianNormClip | Rda
@@ -36,7 +36,7 @@ _DIRECTION_MIN = 1e-6
 def over(combine: Combine) -> Over | None:
     """Return what lengths are taken of; None: each coordinate is by itself."""
     match combine:
-        case Mean() | MeanPresent() | Trimmed():
+        case Mean() | MeanPresent() | Sum() | Trimmed():
             return None
         case MedianNormClip(over=scope) | CentredClip(over=scope):
             return scope
@@ -74,6 +74,8 @@ def combined(
     match combine:
         case Mean():
             return weighed_mean(parts, weights)
+        case Sum():
+            return add_up(parts, weights)
         case MeanPresent():
             return _mean_present(parts, weights, sent)
         case Trimmed(drop=drop):

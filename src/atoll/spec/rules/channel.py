@@ -49,6 +49,7 @@ from atoll.spec.recipe import (
     Sgd,
     SignSgd,
     Sparse,
+    Sum,
     TargetBatch,
     Trees,
     Trimmed,
@@ -244,6 +245,9 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     match combine:
         case Mean():
             return
+        case Sum():
+            even = combine.weights == "uniform"
+            yield even, (*path, "weights"), "a sum counts every contribution once", 'set it to "uniform"'
         case MeanPresent():
             sparse = isinstance(channel.what.codec, Sparse)
             said = "everybody sends everything: it is the mean"

@@ -18,6 +18,8 @@ from atoll.spec.recipe import (
     Channel,
     Codec,
     Dct,
+    Delay,
+    Delta,
     Discard,
     E3m0,
     Every,
@@ -27,13 +29,14 @@ from atoll.spec.recipe import (
     Fp32,
     Full,
     Grad,
+    Hold,
     Int8,
     LowRank,
     Mean,
     MedianNormClip,
     OneRound,
     Rda,
-    Ring,
+    Shift,
     Sign,
     Significance,
     Sparse,
@@ -56,8 +59,13 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     what, route = channel.what, channel.whom.route
     path = (*path, "what")
     yield from _codec_rules((*path, "codec"), what.codec)
-    if isinstance(what.residual, Feedback):
-        yield within((*path, "residual", "decay"), what.residual.decay, 0, 1)
+    match what.residual:
+        case Feedback(decay=decay):
+            yield within((*path, "residual", "decay"), decay, 0, 1)
+        case Hold():
+            yield from _hold_rules((*path, "residual"), channel)
+        case Forget():
+            pass
     if what.result is not None:
         yield from _codec_rules((*path, "result"), what.result)
     match what.transform:
@@ -115,6 +123,20 @@ def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
         yield what.transform is None, (*path, "codec"), said, f"leave transform out, or {hint}"
         said = "a gradient is not yet the change of a weight that it could be a part of"
         yield not gradients, (*path, "codec"), said, f'exchange {{ kind = "delta" }}, or {hint}'
+
+
+def _hold_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with weights that are the anchor's but for what a peer has not sent yet."""
+    what, overlap, hint = channel.what, channel.overlap, 'set residual = { kind = "feedback" }, or '
+    ways = isinstance(what, Delta) and what.transform is None and isinstance(channel.when, Every)
+    said = "only the way from the anchor to a peer's weights has in it what was not sent of earlier ones"
+    yield ways, path, said, hint + 'exchange { kind = "delta" } without transform, with when { kind = "every" }'
+    shifts = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Shift))
+    said = "what is taken in must leave what a peer has not sent where it is"
+    yield shifts, path, said, hint + 'choose overlap { kind = "block" }, or "delay" with reconcile { kind = "shift" }'
+    one = isinstance(channel.whom, All) and isinstance(channel.late, Discard)
+    said = "what is held is held back from one common anchor, of the work of one round"
+    yield one, path, said, hint + 'choose whom { kind = "all" } and late { kind = "discard" }'
 
 
 def _dct_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
