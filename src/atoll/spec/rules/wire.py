@@ -14,6 +14,7 @@ from atoll.spec.recipe import (
     Buckets,
     Butterfly,
     CacheLines,
+    Carried,
     CentredClip,
     Channel,
     Codec,
@@ -102,7 +103,7 @@ def _form_rules(channel: Channel, path: KeyPath, name: str, form: Codec) -> Iter
     fits = all(isinstance(each, _EVEN) for each in (form, channel.what.codec))
     hint = 'choose "fp32", "fp16", "bf16", "int8", "e3m0" or "stochastic", here and as what.codec'
     yield fits, path, said, hint
-    alike = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Ring)
+    alike = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried)
     said = "sums that go round, or models that differ, have one form"
     yield alike, path, said, 'leave it out, or choose whom { kind = "all" } by "butterfly" or "all-gather"'
     yield from _codec_rules(path, form)
