@@ -3,7 +3,8 @@
     sudo python -m bench.calibrate                         every setting, both ways: a quarter of an hour
     sudo python -m bench.calibrate --keep real.json        keep what was measured
     python -m bench.calibrate --real real.json             simulate again beside what was measured before
-    sudo python -m bench.calibrate --fit                   measure the simulator's constants again
+    sudo python -m bench.calibrate --fit computer.json     measure this computer's constants, and keep them
+    python -m bench.calibrate --real real.json --computer computer.json
 
 For real: peers whose models stand still (`bench.still`) on the hosts of a network lab, all on this computer. In
 simulation: the very same peers, run file, models and sizes, in virtual time, on a fleet with the same lines whose
@@ -68,8 +69,18 @@ ELEMENTS, PARTS, PASSES = 10_000_000, 4, 20
 """What the cost of jobs is timed with: a vector, so many peers' parts of it, over and over."""
 MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
-LAB_S_GBIT: dict[LinkName, float] = {"tls": 0.14, "iroh": 0.42}
-"""What the pretended network itself takes of the same cores for a gigabit: the switch, and the kernel for it."""
+
+
+class Computer(Struct, frozen=True, kw_only=True):
+    """What the computer takes that all hosts of a lab share."""
+
+    cores: float
+    pass_bytes_s: float
+    """What a core passes over in the jobs of a round."""
+    links_s_gbit: dict[LinkName, float]
+    """Processor time per gigabit of both ends."""
+    lab_s_gbit: dict[LinkName, float]
+    """What the pretended network itself takes of the same cores: the switch, and the kernel for it."""
 
 
 @dataclass(frozen=True)
@@ -233,21 +244,23 @@ def _worker_s(pid: int) -> float:
 # in simulation
 
 
-def simulated(case: Case, folder: Path) -> float:
+def simulated(case: Case, computer: Computer, folder: Path) -> float:
     """Play a setting in virtual time and return what `Real` calls `took_s`."""
     rounds = UNMEASURED + SIMULATED
-    calm = _played(case, folder, rounds + case.kills)
+    calm = _played(case, computer, folder, rounds + case.kills)
     rounds_s = [_took_s(calm, version) for version in range(UNMEASURED + 1, rounds + 1)]
     took_s = statistics.median(rounds_s)
     if case.kills:
         disturbed = rounds + 1
         died_s = _announced_s(calm, disturbed) + took_s / 2
-        after = _played(case, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
+        after = _played(case, computer, folder, disturbed, (Crash(at_s=died_s, peer=VICTIM, restart_after_s=None),))
         took_s = _committed_s(after, disturbed) - died_s
     return took_s
 
 
-def _played(case: Case, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()) -> list[journal.Line]:
+def _played(
+    case: Case, computer: Computer, folder: Path, rounds: int, faults: tuple[Fault, ...] = ()
+) -> list[journal.Line]:
     """Return what simulated peers wrote."""
     setting = case.setting
     seeds = iter(range(2 * setting.peers))
@@ -258,7 +271,7 @@ def _played(case: Case, folder: Path, rounds: int, faults: tuple[Fault, ...] = (
 
     scenario = Scenario(
         run=load_run(folder / "run.toml"),
-        machines=list(_machines(case)),
+        machines=list(_machines(case, computer)),
         delays_s={("lab", "lab"): setting.round_trip_s / 2},
         build=lambda run: StillEngine(setting.elements, next(seeds), 0, 0.0),
         faults=faults,
@@ -269,14 +282,16 @@ def _played(case: Case, folder: Path, rounds: int, faults: tuple[Fault, ...] = (
     return lines
 
 
-def _machines(case: Case) -> Iterator[Machine]:
+def _machines(case: Case, computer: Computer) -> Iterator[Machine]:
     """Yield the lab's hosts as a fleet has them: lines of their own, and one computer for all."""
-    toll, lab_s_gbit = TOLLS[case.links], LAB_S_GBIT[case.links]
+    toll, lab_s_gbit = TOLLS[case.links], computer.lab_s_gbit[case.links]
+    scale = computer.links_s_gbit[case.links] / (toll.send_s_gbit + toll.receive_s_gbit)
     processor = Processor(
-        cores=float(os.cpu_count() or 1),
+        cores=computer.cores,
+        pass_bytes_s=computer.pass_bytes_s,
         links=case.links,
-        send_s_gbit=toll.send_s_gbit + lab_s_gbit / 2,
-        receive_s_gbit=toll.receive_s_gbit + lab_s_gbit / 2,
+        send_s_gbit=scale * toll.send_s_gbit + lab_s_gbit / 2,
+        receive_s_gbit=scale * toll.receive_s_gbit + lab_s_gbit / 2,
         computer="this one",
     )
     for index, (up_mbit, down_mbit) in enumerate(case.setting.lines_mbit):
@@ -315,16 +330,18 @@ def main() -> int:
     parser.add_argument("--only", default="*", help="settings with such names: tls-*, *-kill, ...")
     parser.add_argument("--keep", type=Path, help="keep the real side in this file, beside what is in it")
     parser.add_argument("--real", type=Path, help="take the real side from this file")
-    parser.add_argument("--fit", action="store_true", help="measure the simulator's constants instead")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="measure this computer's constants and keep them")
+    parser.add_argument("--computer", type=Path, help="simulate a computer with the constants in this file")
     options = parser.parse_args()
     asked = [each for each in CASES if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
     with ending():
         known = _kept(options.real) if options.real else _measure(asked, options.keep)
         asked = [each for each in asked if each.name in known]
         if options.fit:
-            _fit(asked, known)
+            options.fit.write_bytes(msgspec.json.encode(_fitted(asked, known)))
             return 0
-    rows = show((_row(each, known[each.name]) for each in asked), _text, as_json=options.json)
+        computer = _computer(options.computer)
+    rows = show((_row(each, computer, known[each.name]) for each in asked), _text, as_json=options.json)
     return _conclude(rows, as_json=options.json)
 
 
@@ -340,27 +357,42 @@ def _measure(cases: list[Case], keep: Path | None) -> dict[str, Real]:
     return known
 
 
-def _row(case: Case, real: Real) -> Row:
+def _computer(path: Path | None) -> Computer:
+    """Return what is known of the computer that was measured; otherwise it has our cores, and is like the first one."""
+    if path is not None:
+        return msgspec.json.decode(path.read_bytes(), type=Computer)
+    return Computer(
+        cores=float(len(usage.cores())),
+        pass_bytes_s=Processor(cores=1.0).pass_bytes_s,
+        links_s_gbit={name: toll.send_s_gbit + toll.receive_s_gbit for name, toll in TOLLS.items()},
+        lab_s_gbit={"tls": 0.14, "iroh": 0.42},
+    )
+
+
+def _row(case: Case, computer: Computer, real: Real) -> Row:
     with TemporaryDirectory() as name:
-        simulated_s = simulated(case, Path(name))
+        simulated_s = simulated(case, computer, Path(name))
     return Row(real=real, simulated_s=simulated_s, error=simulated_s / real.took_s - 1, fits=case.fits)
 
 
-def _fit(cases: list[Case], known: dict[str, Real]) -> None:
-    """Print the constants as they come out here and now."""
-    cores = os.cpu_count() or 1
+def _fitted(cases: list[Case], known: dict[str, Real]) -> Computer:
+    """Return the constants as they come out here and now, and print them."""
+    cores = len(usage.cores())
     with ProcessPoolExecutor(cores) as pool:  # on all at once: one that is alone is faster
-        passes_bytes_s = statistics.mean(pool.map(passed_bytes_s, [ELEMENTS] * cores))
-    print(f"a core passes over {1e-9 * passes_bytes_s:.1f} GB/s in the jobs of a round")
+        pass_bytes_s = statistics.mean(pool.map(passed_bytes_s, [ELEMENTS] * cores))
+    print(f"a core passes over {1e-9 * pass_bytes_s:.1f} GB/s in the jobs of a round")
+    links_s_gbit, lab_s_gbit = {}, {}
     for each in cases:
         real = known[each.name]
+        links_s_gbit[each.links] = real.cpu_s_gbit - real.jobs_s_gbit
+        lab_s_gbit[each.links] = real.lab_s_gbit + max(0.0, real.else_s_gbit)
         line = statistics.mean(filled(LinkKind(each.links), rate_mbit) for rate_mbit in RATES_MBIT)
         print(
-            f"{each.links:<5} line {line:.3f}, "
-            f"sending and receiving {real.cpu_s_gbit - real.jobs_s_gbit:.2f} CPU-s per Gbit, "
-            f"the lab {real.lab_s_gbit + max(0.0, real.else_s_gbit):.2f}",
+            f"{each.links:<5} line {line:.3f}, sending and receiving {links_s_gbit[each.links]:.2f} CPU-s per Gbit, "
+            f"the lab {lab_s_gbit[each.links]:.2f}",
             flush=True,
         )
+    return Computer(cores=cores, pass_bytes_s=pass_bytes_s, links_s_gbit=links_s_gbit, lab_s_gbit=lab_s_gbit)
 
 
 def passed_bytes_s(elements: int) -> float:

@@ -40,10 +40,16 @@ def _ticks(pid: int) -> int:
     return int(words[11]) + int(words[12])
 
 
+def cores() -> set[int]:
+    """Return the cores that we may use, and so whatever we start: a part of a large machine, under `taskset`."""
+    return os.sched_getaffinity(0)
+
+
 def busy_s() -> float:
-    """Return the CPU time that this machine has been busy: all but idle and waiting for the disk."""
-    times = list(map(int, Path("/proc/stat").read_text().split(maxsplit=9)[1:9]))
-    return (sum(times) - times[3] - times[4]) / TICKS_PER_S
+    """Return the CPU time that our cores have been busy: all but idle and waiting for the disk."""
+    lines = (line.split() for line in Path("/proc/stat").read_text().splitlines())
+    ours = [words[1:9] for words in lines if words[0] in {f"cpu{core}" for core in cores()}]
+    return sum(int(spent) for words in ours for place, spent in enumerate(words) if place not in (3, 4)) / TICKS_PER_S
 
 
 def peak_bytes(pid: int) -> int:

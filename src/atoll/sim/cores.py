@@ -7,7 +7,7 @@
 Each of these is a link of the fluid model (`flows`) that a byte takes something of. A job is a flow too, of processor
 time instead of bytes: one thread, so never more than one core. Whoever says nothing of cores has enough of them.
 
-The numbers are what whole peers took, not only their links: `python -m bench.calibrate --fit` measures them again.
+The numbers are what whole peers took, not only their links: `python -m bench.calibrate --fit FILE` measures them again.
 """
 
 from __future__ import annotations
