@@ -28,6 +28,8 @@ from atoll.swarm.lease import Lease
 
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
+MODEL = "model"
+"""The unit that is all of it."""
 WHY_CHARS_MAX = 1000
 """Words that a record may have for people."""
 
@@ -38,7 +40,7 @@ class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     channel: str
     version: int
     scope: str = ALL
-    unit: str = "model"
+    unit: str = MODEL
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):
