@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.data.order import indices_of
 from atoll.model.compute import Engine, Vector
+from atoll.peer.store import anchor_from_bytes
 from atoll.sim.faults import Crash, Pause
 from atoll.spec.recipe import (
     AdamW,
@@ -80,16 +81,21 @@ def test_all_parameters_at_every_step_is_averaging_at_every_step_to_the_bit() ->
 
 
 def test_parts_by_lot_are_averaged_and_all_else_stays_everybodys_own() -> None:
+    """And the last round is the mean of all."""
     rounds = 2 * PARTS + 2
     run = run_of(rounds, outer=sparse(PARTS))
     engines = [engine_of(run) for _ in range(PEERS)]
     anchor = engines[0].weights()
-    for step in range(rounds):
+    for step in range(rounds - 1):
         one_step_each(engines, step)
         which = part_of(step, anchor.size)
         anchor[which] = average(engines, which)
     assert apart(engines[0].weights(), engines[1].weights()) > 100 * SAME, "they have models of their own"
-    assert apart(weights_of(trained(run, PEERS)), anchor) < SAME
+    one_step_each(engines, rounds - 1)
+    outcome = trained(run, PEERS)
+    before = anchor_from_bytes(outcome.hosts[0].disk.files()[f"checkpoint/{rounds - 1}.safetensors"], "")
+    assert apart(before.weights, anchor) < SAME, "every part as it was last averaged"
+    assert apart(weights_of(outcome), average(engines, slice(None))) < SAME
 
 
 @pytest.mark.long

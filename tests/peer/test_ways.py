@@ -73,7 +73,7 @@ def test_whatever_the_plan_it_is_the_plain_sum(route: Route) -> None:
     first = [first_result(each) for each in (plain, other)]
     assert np.array_equal(first[0][::2], first[1][::2]), "every other element moves by whole counts"
     anchors = [anchor_of(each.hosts[0].disk).weights for each in (plain, other)]
-    assert np.allclose(*anchors, rtol=1e-6, atol=1e-8)
+    assert np.allclose(anchors[0], anchors[1], rtol=1e-6, atol=1e-8)
     assert np.abs(anchors[0]).max() > 1e-3
 
 
@@ -90,7 +90,8 @@ def test_rings_of_clusters_of_one_are_a_ring() -> None:
     assert [len(each.trees) for each in lasts] == [0, 4], "with a root for each"
     ends = [{above[peer] for peer in above} for _, above in lasts[1].trees]
     assert all(len(each) == 3 for each in ends), "everybody but the first has somebody below it"
-    assert np.allclose(*(anchor_of(each.hosts[0].disk).weights for each in (ring, rings)), rtol=1e-6, atol=1e-8)
+    one, other = (anchor_of(each.hosts[0].disk).weights for each in (ring, rings))
+    assert np.allclose(one, other, rtol=1e-6, atol=1e-8)
 
 
 @LONG

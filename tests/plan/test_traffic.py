@@ -10,7 +10,7 @@ from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.sim.faults import SlowCompute
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Knobs, LowRank, Recipe, Threshold
+from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Every, Knobs, LowRank, Recipe, Threshold
 from atoll.swarm import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
@@ -41,7 +41,6 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         pytest.param("streaming", 3_000_000, 3, marks=pytest.mark.long),
-        pytest.param("sparta", 1_200_000, 3, marks=pytest.mark.long),
     ],
 )
 def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
@@ -74,6 +73,20 @@ def test_of_two_channels_each_moves_its_own_bytes_in_its_own_rounds() -> None:
     for name, payload in payloads.items():
         contributions = sum(size_bytes for channel, size_bytes in sent if channel == name)
         assert contributions == pytest.approx(rounds / 2 * payload / 2, rel=0.01), "half goes out, half comes back"
+
+
+@pytest.mark.long
+def test_parts_by_lot_move_their_own_bytes_and_in_the_end_those_of_all() -> None:
+    parameters, peers, rounds = 1_200_000, 3, 4
+    run = counting_run("sparta", rounds=rounds, start_with=peers, checkpoint_every=100)
+    every = replace(run.recipe.channel["outer"], when=Every(steps=2))
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    parts, all_ = (
+        sum(each.sent_bytes for each in traffic(recipe, parameters, [Line()] * peers).moved)
+        for recipe in (run.recipe, replace(run.recipe, channel={"outer": every}))
+    )
+    assert (rounds - 1) * parts + all_ == pytest.approx(sum(counted), rel=OVERHEAD)
 
 
 def test_sparse_averaging_below_an_outer_step_adds_p_times_h_of_its_bytes_at_most() -> None:

@@ -91,6 +91,31 @@ def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     assert settled(outcome) == []
 
 
+@pytest.mark.parametrize("vector", ["weights", "start", "momentum"])
+def test_an_anchor_that_does_not_follow_from_turns_and_parts_is_found(vector: str) -> None:
+    run = counting_run("sparta-diloco", rounds=5, start_with=PEERS)
+    outcome = play(run, PEERS)
+    path = "checkpoint/4.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path).copy()
+    anchor.vectors()[vector][5] += UNIT
+    rewrite(outcome, 1, path, anchor_to_bytes(anchor))
+    assert [what.partition(":")[0] for what in violations(run, outcome)] == ["peer 1, version 4"]
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_who_begins_where_it_cannot_or_need_not_is_found(version: int) -> None:
+    """After round 1, of a part, peers go on from their own weights; after round 2, of all, from the anchor."""
+    run = counting_run("sparta-diloco", rounds=4, start_with=PEERS)
+    outcome = play(run, PEERS)
+    for at, line in enumerate(outcome.lines):
+        if isinstance(line.event, journal.LeaseTaken) and line.event.version == version:
+            assert line.event.own == (version == 2)
+            outcome.lines[at] = Line(line.at_s, line.peer, replace(line.event, own=not line.event.own))
+            break
+    said = "began anew without a reason" if version == 2 else "began from weights it cannot have"
+    assert f"version {version}: {line.peer} {said}" in violations(run, outcome)
+
+
 @pytest.mark.parametrize("recipe", ["noloco", "gossip", "moshpit"])
 def test_weights_of_a_peers_own_that_do_not_follow_are_found(recipe: str) -> None:
     run = counting_run(recipe, rounds=4, start_with=PEERS)

@@ -178,8 +178,8 @@ class Table:
 
     def _digests(self, owner: bytes) -> tuple[bytes, ...]:
         round_ = self.round
-        how = {"gather": round_.gather, "ring": round_.ring}
-        layout = Layout(round_.shards, round_.announced.members, **how, trees=round_.trees)
+        members, trees = round_.announced.members, round_.trees
+        layout = Layout(round_.shards, members, gather=round_.gather, ring=round_.ring, trees=trees)
         return tuple(self._digest(index) for _, index in layout.roots(owner))
 
     def _digest(self, index: int) -> bytes:

@@ -31,7 +31,7 @@ def rates(fast: float = 10.0, **slow: float) -> Rates:
     """Return what links carry in MB/s: all the same but for those named by two letters."""
     found = {frozenset((a, b)): fast for a in FIVE for b in FIVE if a != b}
     letters = dict(zip("ABCDE", FIVE, strict=True))
-    return found | {frozenset((letters[a], letters[b])): rate for (a, b), rate in slow.items()}
+    return found | {frozenset(letters[each] for each in pair): rate for pair, rate in slow.items()}
 
 
 def stand(table: Table, known: Rates, *, trip_ms: int = 10) -> None:

@@ -285,11 +285,12 @@ def _take_of(member: Member, committed: ClosedRound, factor: float) -> Take:
 async def _given(member: Member, key: Key) -> Vector | None:
     """Return the weights that we gave to a round, where each has its own and they are at hand.
 
-    Of several channels the rarest tells how far apart the others let them come.
+    Where parts are averaged, rounds of the whole model tell how far apart those let them come.
     """
     ours = member.own is not None and member.own.key == key
-    own = member.sends_weights(key) if not member.channel.common else len(member.run.recipe.channel) > 1
-    if not (ours and own and member.makes_model(key.version)):
+    whole = member.in_parts and member.grid_of(key).size == member.engine.size
+    own = whole if member.channel.common else member.sends_weights(key)
+    if not (ours and own):
         return None
     return await member.job(member.engine.weights)
 

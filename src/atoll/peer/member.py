@@ -41,13 +41,14 @@ from atoll.spec.recipe import (
     Trees,
 )
 from atoll.spec.run import Run
-from atoll.spec.turns import Turn, rarest, turn_of
+from atoll.spec.turns import Turn, ends_whole, rarest, turn_of
 from atoll.swarm import ledger, log
 from atoll.swarm.circles import Circle, came, circles_of, reach_of, result_for, results_of
 from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
     ALL,
+    MODEL,
     ClosedRound,
     CouncilReformed,
     Entry,
@@ -118,6 +119,8 @@ class Past(Struct, frozen=True, kw_only=True):
     round_samples: int
     base: str
     of_all: bool = True
+    whole: bool = False
+    """It is about all of the model."""
     committed: ClosedRound | None = None
     """As it concerns us: of a round in circles what our own one has made, with an empty result if that is nothing."""
 
@@ -459,7 +462,11 @@ class Member:
                 assert self.history.open is not None
                 samples = sum(self.history.open.quotas)
                 self.past[key.version] = Past(
-                    samples_before=before.samples, round_samples=samples, base=base, of_all=key.scope == ALL
+                    samples_before=before.samples,
+                    round_samples=samples,
+                    base=base,
+                    of_all=key.scope == ALL,
+                    whole=key.unit == MODEL,
                 )
                 self._announced_s = self.now_s()
             case RoundCommitted(key=key):
@@ -593,7 +600,9 @@ class Member:
         if knobs is not None:
             return self._at(knobs)[1]
         turn = self.turn_of(version)
-        units = self.units[turn.name]
+        units, past = self.units[turn.name], self.past.get(version)
+        if past is not None and past.whole and ends_whole(self.run.recipe):  # the last one
+            return whole(self.engine.size, turn.channel.what.codec)
         times, place = divmod(turn.number - 1, len(units))
         return units[place].in_pass(times)
 
@@ -627,6 +636,12 @@ class Member:
         """Return what one contribution is on the wire, of each channel for all units in turn, as the recipe has it."""
         codecs = {name: channel.what.codec for name, channel in self.run.recipe.channel.items()}
         return {name: tuple(_bulk(codecs[name], unit.grid) for unit in units) for name, units in self.units.items()}
+
+    @property
+    def whole(self) -> Bulk:
+        """Return what a contribution is that is about all of a model."""
+        codec = self.channel.what.codec
+        return _bulk(codec, grid_of(self.engine.size, codec))
 
     @property
     def rungs(self) -> tuple[Bulk, ...]:

@@ -80,6 +80,7 @@ class Office:
             now_s,
             cold=not member.followed,
             bulks=member.bulks,
+            whole=member.whole,
             rungs=member.rungs,
             plan=member.plan,
         )

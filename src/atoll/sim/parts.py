@@ -23,10 +23,10 @@ from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Grad, Mean, Params, Parts, Trimmed
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
-from atoll.swarm.log import Entry
+from atoll.swarm.log import MODEL, Entry
 from atoll.sync.merge import Anchor, Pushes, advance, approach, first_anchor
 from atoll.sync.schedule import rate
-from atoll.sync.units import Unit, units_of
+from atoll.sync.units import Unit, units_of, whole
 
 
 def in_parts(run: Run) -> bool:
@@ -105,7 +105,7 @@ class PartByPart:
 
     def _after(self, anchor: Anchor, committed: Committed) -> Anchor:
         """Return the anchor after one more round, and remember everybody's weights."""
-        turn, unit = self._turn(committed.version)
+        turn, unit = self._turn(committed)
         trained = {peer: self._trained(anchor, peer, committed) for peer in committed.contributors}
         given = {peer: unit.take(w) for peer, w in trained.items()}
         if not isinstance(turn.channel.what, Params):
@@ -119,9 +119,12 @@ class PartByPart:
                 self._local[peer] = weights
         return stepped
 
-    def _turn(self, version: int) -> tuple[Turn, Unit]:
-        turn = turn_of(self._run.recipe, version)
+    def _turn(self, committed: Committed) -> tuple[Turn, Unit]:
+        """Return which channel a round was of, and what it was about: all of the model, where its key says so."""
+        turn = turn_of(self._run.recipe, committed.version)
         units = self._units[turn.name]
+        if committed.announced.key.unit == MODEL:
+            return turn, whole(sum(unit.grid.size for unit in units), turn.channel.what.codec)
         return turn, units[(turn.number - 1) % len(units)].in_pass((turn.number - 1) // len(units))
 
     def _trained(self, anchor: Anchor, peer: bytes, committed: Committed) -> Vector:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from atoll.spec.recipe import Assign, Channel, Params, Recipe
+from atoll.spec.recipe import Assign, Channel, Fragments, Params, Recipe
 
 
 class Turn(NamedTuple):
@@ -35,6 +35,9 @@ class Turn(NamedTuple):
 
 def turn_of(recipe: Recipe, version: int) -> Turn:
     """Return which channel a round is of, as the recipe has it."""
+    if len(recipe.channel) == 1:  # mostly, and asked for every chunk
+        ((name, channel),) = recipe.channel.items()
+        return Turn(name, channel, version)
     ordered, every = in_order(recipe), _every(recipe)
     place = max(place for place, rounds in enumerate(every) if version % rounds == 0)
     rarer = version // every[place + 1] if place + 1 < len(every) else 0
@@ -64,7 +67,14 @@ def round_steps(recipe: Recipe) -> int:
 
 def rarest(recipe: Recipe) -> Channel:
     """Return the channel that makes the run's model: its only one, mostly."""
-    return in_order(recipe)[-1][1]
+    return max(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+
+
+def ends_whole(recipe: Recipe) -> bool:
+    """Return whether the last round is about all of the model: parts of it that are only averaged make none."""
+    channel = rarest(recipe)
+    averages = isinstance(channel.what, Params) and isinstance(channel.merge.outer, Assign)
+    return averages and isinstance(channel.when, Fragments)
 
 
 def starts_apart(recipe: Recipe) -> bool:

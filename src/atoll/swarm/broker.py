@@ -19,10 +19,12 @@ from atoll.net.identity import short
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import GROUP_MAX, Carried, Carry, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
+from atoll.spec.turns import ends_whole
 from atoll.swarm.circles import of_all, weighs_lines
 from atoll.swarm.control import observe, turn
 from atoll.swarm.log import (
     CIRCLES,
+    MODEL,
     CouncilChanged,
     Entry,
     EpochStarted,
@@ -59,7 +61,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.quotas import quotas_of
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
-from atoll.swarm.shares import Bulk
+from atoll.swarm.shares import WHOLE, Bulk
 from atoll.swarm.state import (
     REUNION_S,
     Action,
@@ -105,6 +107,7 @@ def take_office(
     *,
     cold: bool = True,
     bulks: Mapping[str, tuple[Bulk, ...]] | None = None,
+    whole: Bulk = WHOLE,
     rungs: tuple[Bulk, ...] = (),
     plan: Plan | None = None,
 ) -> tuple[Broker, list[Action]]:
@@ -124,6 +127,7 @@ def take_office(
         cold=cold,
         tokens_per_sample=tokens_per_sample,
         bulks=bulks or {},
+        whole=whole,
         rungs=rungs,
         plan=plan,
         history=history,
@@ -431,6 +435,8 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
+    if last and ends_whole(broker.run.recipe):
+        key = replace(key, unit=MODEL)
     ahead, carry = _ahead(broker, sum(quotas.values())), isinstance(broker.setting.late, Carry)
     holds = broker.setting.holds(version)
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None

@@ -32,6 +32,8 @@ ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
 AHEAD_MAX = 64
 """Rounds after the open one for which members may have leases."""
+MODEL = "model"
+"""The unit that is all of it."""
 WHY_CHARS_MAX = 1000
 """Words that a record may have for people."""
 
@@ -42,7 +44,7 @@ class Key(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     channel: str
     version: int
     scope: str = ALL
-    unit: str = "model"
+    unit: str = MODEL
 
 
 class Member(Struct, frozen=True, forbid_unknown_fields=True):

@@ -227,6 +227,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     tokens_per_sample: int
     bulks: Mapping[str, tuple[Bulk, ...]] = {}
     """What one contribution to each channel is on the wire, for all its units in turn."""
+    whole: Bulk = WHOLE
+    """Likewise, where a round is about all of a model that otherwise goes in parts."""
     rungs: tuple[Bulk, ...] = ()
     """Likewise, on each rung of the ladder that the recipe's control has."""
     history: History = History()
@@ -297,7 +299,9 @@ class Broker(Struct, frozen=True, kw_only=True):
         """Return what one contribution to it is on the wire."""
         if self.knobs is not None:
             return self.rungs[self.knobs.rung]
-        turn = self.turn
+        turn, open_ = self.turn, self.history.open
+        if open_ is not None and open_.key.unit != turn.unit:
+            return self.whole
         bulks = self.bulks.get(turn.name, (WHOLE,))
         return bulks[(turn.number - 1) % len(bulks)]
 
