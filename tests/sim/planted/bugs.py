@@ -275,6 +275,16 @@ BUGS = (
             "        await keep_private(member, version)\n",
         ),
     ),
+    _bug(
+        "held-work-counted",
+        "Counted once",
+        "work that takes two rounds is counted in the first of them, and again in the second",
+        (
+            "swarm/log.py",
+            "    counts = frozenset[bytes]() if open_.holds else in_\n",
+            "    counts = in_\n",
+        ),
+    ),
     # the exchange
     _bug(
         "arrival-order-merge",
