@@ -75,6 +75,7 @@ KNOBS: dict[str, dict[str, Any]] = {
         "whom": load_recipe("diloco").channel["outer"].whom,
         "merge": Merge(outer=NESTEROV),
     },
+    "stellatrain": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "streaming": {"when": Every(steps=2)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""
