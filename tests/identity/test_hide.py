@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from atoll import journal
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Constant, Sgd
+from atoll.spec.recipe import CacheLines, Constant, Feedback, Fp32, Grad, Sgd
 from tests.identity.small import BATCH, ddp, digest_of, trained
 from tests.peer.world import events
 
@@ -21,3 +22,11 @@ def test_everything_sent_and_waited_for_is_data_parallelism_to_the_bit() -> None
     outcome = trained(run, 2)
     assert not events(outcome, journal.KnobsTurned), "nothing is decided before ten rounds are measured"
     assert digest_of(outcome) == digest_of(trained(plain, 2))
+
+
+@pytest.mark.long
+def test_all_cache_lines_are_data_parallelism_to_the_bit() -> None:
+    plain = ddp(outer=Sgd(lr=0.3), rounds=ROUNDS, start_with=2)
+    what = Grad(codec=CacheLines(keep=1.0), residual=Feedback(), result=Fp32())
+    lines = ddp(outer=Sgd(lr=0.3), rounds=ROUNDS, start_with=2, what=what)
+    assert digest_of(trained(lines, 2)) == digest_of(trained(plain, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from atoll import journal
@@ -26,6 +27,7 @@ def test_at_32_bits_it_is_data_parallelism_to_the_bit() -> None:
     assert digest_of(outcome) == digest_of(trained(plain, 2))
 
 
+@pytest.mark.long
 def test_one_peer_in_half_as_many_bits_is_a_mean_of_what_arrives_of_each() -> None:
     run = ddp(outer=Sgd(lr=0.3), rounds=ROUNDS, start_with=2)
     ((name, channel),) = run.recipe.channel.items()

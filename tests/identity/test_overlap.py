@@ -133,8 +133,8 @@ def test_gradients_one_round_late_are_those_of_the_anchor_before_the_last() -> N
 @pytest.mark.parametrize(
     ("late", "what"),
     [
-        (1, Grad()),
-        (3, Grad()),
+        pytest.param(1, Grad(), marks=pytest.mark.long),
+        pytest.param(3, Grad(), marks=pytest.mark.long),
         (3, Grad(codec=TopK(keep=8, block=64), residual=Feedback(), result=Fp32())),
     ],
     ids=["one", "three", "three-compressed"],
@@ -170,6 +170,7 @@ def _kept(what: Grad, values: np.ndarray) -> np.ndarray:
     return kept
 
 
+@pytest.mark.long
 def test_one_round_late_is_the_same_in_either_words() -> None:
     runs = [
         ddp(outer=Sgd(lr=0.3), rounds=4, start_with=2, overlap=overlap)

@@ -87,6 +87,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     },
     "sparta": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "sparta-diloco": {"when": Every(steps=2)},
+    "stellatrain": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "streaming": {"when": Every(steps=2)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has: one channel, and in it these."""

@@ -16,6 +16,7 @@ from atoll.swarm.hide import choose, cost_s, decide, round_s
 FORMS = tuple(Form(codec=codec) for codec in (Fp32(), TopK(keep=1024), TopK(keep=410), TopK(keep=41)))
 HIDE = Hide(ladder=FORMS)
 RATIOS = (1.0, 0.5, 0.2, 0.02)
+RECIPE = load_recipe("deco")
 
 
 def view(wire_s: float, rest_s: float = 0.0) -> View:
@@ -48,8 +49,7 @@ def test_what_is_chosen_may_be_chosen_and_nothing_is_cheaper(
 ) -> None:
     hide, seen = replace(HIDE, penalty=penalty, amplify=amplify), view(wire_s, rest_s)
     chosen = choose(hide, seen, 1)
-    recipe = load_recipe("deco")
-    assert objection(replace(recipe, control=hide), chosen) == ""
+    assert objection(replace(RECIPE, control=hide), chosen) == ""
     every = [Knobs(rung=rung, steps=1, delay=delay) for rung in range(4) for delay in (0, 1)]
     assert cost_s(hide, seen, chosen) == min(cost_s(hide, seen, each) for each in every)
     as_long = [each for each in every if round_s(seen, each) == round_s(seen, chosen)]

@@ -69,6 +69,7 @@ from atoll.spec.recipe import (
     Parts,
     Same,
     Shift,
+    TargetBatch,
     Trimmed,
 )
 from atoll.spec.run import Run
@@ -612,8 +613,9 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
         return
     channels = channels_of(run, entries)
     for announced in announcements(entries):
-        steps = channel_at(channels, announced.version).when.round_steps
-        if any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
+        when = channel_at(channels, announced.version).when
+        steps, shared = when.round_steps, isinstance(when, TargetBatch)
+        if not shared and any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
             yield f"version {announced.version} is not of {steps} steps, as its knobs say"
         if any(announced.ahead.values()) and isinstance(channel_at(channels, announced.version).overlap, Block):
             yield f"version {announced.version} lets members go on, where its knobs say to wait"
