@@ -22,7 +22,7 @@ def seated(*peers: bytes, route: Route | None = None) -> Table:
     run = small_run(start_with=len(peers))
     channel = replace(run.recipe.channel["outer"], whom=All(route=route or Trees()))
     table = Table(replace(run, recipe=replace(run.recipe, channel={"outer": channel})))
-    table.broker = replace(table.broker, bulks=(Bulk(BULK.chunks, MB),))
+    table.broker = replace(table.broker, bulks={"outer": (Bulk(BULK.chunks, MB),)})
     table.join(*peers)
     return table
 
