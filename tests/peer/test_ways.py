@@ -10,14 +10,22 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.errors import PeerError
+from atoll.peer.follow import check_plan
 from atoll.plan.traffic import Line, traffic
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, Fault, Lie, LossyLink, Partition
-from atoll.sim.network import MATHIS, PACKET_BYTES
+from atoll.sim.network import MATHIS, PACKET_BYTES, Link
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.recipe import All, Buckets, Butterfly, Codec, Fp16, Fp32, Int8, Mean, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
+from atoll.swarm.log import Key, OpenRound
+from atoll.swarm.messages import Plan
+from atoll.swarm.shares import Shard
+from atoll.swarm.tree import Tree
+from tests.peer import desks
+from tests.peer.desks import VERSION, Office, anchor, digest
 from tests.peer.test_ring import contributors, first_result, spans
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, machines, name, once, play, sized
 
@@ -247,3 +255,35 @@ def test_who_passes_on_what_is_no_sum_is_named_and_left_out() -> None:
     assert {event.who for event in events(outcome, journal.MessageRefused)} <= {liar}
     last = once(outcome, journal.RoundCommitted)[-1][1]
     assert liar not in last.contributors
+
+
+@pytest.mark.parametrize(
+    ("trees", "owners"),
+    [
+        ((Tree(63, (0, 0, 0)), Tree(2, (1, 1, 1))), 3),
+        ((Tree(64, (0, 0)),), 3),
+        ((Tree(64, (1, 2, 0)),), 3),
+        ((Tree(64, (0, 0, 9)),), 3),
+        ((Tree(64, (0, 0, -1)),), 3),
+        ((Tree(64, (0, 0, 0)),), 2),
+        ((Tree(65, (0, 0, 0)), Tree(-1, (0, 0, 0))), 3),
+    ],
+)
+def test_a_plan_with_trees_that_are_none_is_refused_before_anybody_follows_it(
+    trees: tuple[Tree, ...], owners: int
+) -> None:
+    async def scene(office: Office) -> None:
+        desk = await office.sit(0, anchor())
+        members = tuple(sorted(office.history.members))
+        key = Key("outer", VERSION + 1)
+        opened = OpenRound(key, members, (8,) * 3, ((0, 24),), digest(), 0)
+        desk.member.history = replace(office.history, open=opened)
+        chunks = desk.member.grid_of(key).chunks
+        assert chunks == 64
+        shards = tuple(Shard(peer, 0, chunks, place) for place, peer in enumerate(members[:owners]))
+        with pytest.raises(PeerError, match="trees that are none"):
+            check_plan(desk.member, Plan(key, 1, 0, shards, trees=trees))
+        everybody = tuple(Shard(peer, 0, chunks, place) for place, peer in enumerate(members))
+        check_plan(desk.member, Plan(key, 1, 0, everybody, trees=(Tree(64, (0, 0, 0)),)))
+
+    desks.play({place: Link(up_bytes_s=1e6, down_bytes_s=1e6) for place in range(3)}, scene)

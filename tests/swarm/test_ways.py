@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.spec.recipe import All, Rings, Route, Trees
 from atoll.swarm.log import RoundCommitted
-from atoll.swarm.messages import Standing, trip_name
+from atoll.swarm.messages import Carrying, Standing, trip_name
 from atoll.swarm.shares import Bulk
 from atoll.swarm.state import Note
 from atoll.swarm.tree import is_tree
@@ -112,6 +112,21 @@ def test_a_policy_that_asks_for_more_gain_keeps_its_trees() -> None:
     trees = table.round.trees
     finish(table, rates(AB=1.0, CD=1.0, AE=1.0))
     assert table.round.trees == trees
+
+
+def test_a_round_stands_still_only_when_nobody_says_that_it_goes_on() -> None:
+    table = seated(*FIVE)
+    table.contribute(*FIVE)
+    for done in range(1, 8):
+        table.tick(20.0)
+        table.say(C, Carrying(*table.plan_id(), done))
+        assert table.round.settled is not None, "far longer than the half minute that it may stand still"
+    table.tick(20.0)
+    table.say(C, Carrying(*table.plan_id(), 7))
+    table.tick(0.5)
+    assert table.round.settled is not None
+    table.tick(20.0)
+    assert table.round.settled is None, "who says the same again goes on with nothing"
 
 
 def test_who_dies_is_left_out_and_the_others_go_other_ways() -> None:

@@ -136,6 +136,7 @@ class Carrier(OnPlan):
             return False
         for hop, each in made:
             self._keep(hop, each)
+        member.carried(self._plan, len(made))
         return True
 
     def _parts(self, hop: Hop, values: memoryview, before: list[Sum]) -> list[Vector]:

@@ -637,6 +637,8 @@ async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
         for index in batch:
             del member.fresh[index]
         down |= batch
+        if plan.carried:
+            member.carried(plan, len(batch))
         await draft.add({index: each.data for index, each in batch.items()})
     kept = [down[index] for index in range(bulk.chunks)]
     return Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))

@@ -160,7 +160,7 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
             case Append(entries=entries):
                 await council.learn(entries)
             case Plan() as plan:
-                _check_plan(member, plan)
+                check_plan(member, plan)
                 member.take_plan(plan)
                 member.changes.notify()
             case Farewell():
@@ -171,7 +171,7 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
                 raise PeerError("the broker sent what only a greeting is answered with")
 
 
-def _check_plan(member: Member, plan: Plan) -> None:
+def check_plan(member: Member, plan: Plan) -> None:
     """Refuse a plan that nobody could carry out."""
     announced, chunks = member.history.open, member.grid_of(plan.key).chunks
     circles = member.circles_of(announced) if announced is not None else ()

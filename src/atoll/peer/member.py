@@ -63,7 +63,7 @@ from atoll.swarm.log import (
     RoundVoided,
     SettingsChanged,
 )
-from atoll.swarm.messages import Contribution, FromMember, Plan, Settings, Standing, trip_name
+from atoll.swarm.messages import Carrying, Contribution, FromMember, Plan, Settings, Standing, trip_name
 from atoll.swarm.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.factors import Factors
@@ -74,6 +74,8 @@ from atoll.sync.units import Unit, whole
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
+CARRIED_S = 5.0
+"""So often at most the broker hears that sums and results still come."""
 
 
 class Changes:
@@ -328,6 +330,7 @@ class Member:
     _measured: tuple[int, int, int] | None = None
     _trips_ms: tuple[tuple[bytes, int], ...] = ()
     _rates_bytes_s: tuple[tuple[bytes, int], ...] = ()
+    _carried: tuple[tuple[Key, int, int] | None, int, float] = (None, 0, 0.0)
     _layout: tuple[tuple[Key, int, int], Layout] | None = None
     _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
@@ -593,6 +596,17 @@ class Member:
         if message not in self.reports:
             self.reports.append(message)
             self.changes.notify()
+
+    def carried(self, plan: Plan, count: int) -> None:
+        """Note so many more sums passed on, or results here, and have the broker told now and then that it goes on."""
+        if self._carried[0] != plan_id(plan):
+            self._carried = (plan_id(plan), 0, self.now_s())
+        _, done, said_s = self._carried
+        self._carried = (plan_id(plan), done + count, said_s)
+        if self.now_s() - said_s >= CARRIED_S:
+            self._carried = (plan_id(plan), done + count, self.now_s())
+            self.reports = [each for each in self.reports if not isinstance(each, Carrying)]
+            self.report(Carrying(*plan_id(plan), done + count))
 
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""

@@ -45,6 +45,7 @@ from atoll.swarm.log import (
 )
 from atoll.swarm.messages import (
     Append,
+    Carrying,
     Contributed,
     Farewell,
     FromMember,
@@ -209,7 +210,7 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
         case Leave(why=why):
             left, actions = _part(broker, peer, why, now_s)
             return replace(left, away_s=left.away_s | {peer: now_s - GONE_S_MAX}), actions
-        case Contributed() | Reduced() | Holding() | Spoiled() | Stuck():
+        case Contributed() | Carrying() | Reduced() | Holding() | Spoiled() | Stuck():
             round_ = broker.round
             if round_ is None or message.key != round_.key:
                 return broker, []

@@ -157,6 +157,15 @@ class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=
     """How long it took to bring it in, where somebody goes by that."""
 
 
+class Carrying(Struct, frozen=True, tag="carrying", forbid_unknown_fields=True):
+    """So many sums I have passed on and results got under this plan: said now and then, as long as some come."""
+
+    key: Key
+    epoch: int
+    attempt: int
+    done: int
+
+
 class Reduced(Struct, frozen=True, tag="reduced", forbid_unknown_fields=True):
     """I reduced my shards for the settled set; these are their chunks' digests, in the order of the plan."""
 
@@ -210,5 +219,5 @@ class Farewell(Struct, frozen=True, tag="farewell", forbid_unknown_fields=True):
     """The run is over and everybody has its result: you may go."""
 
 
-FromMember = Hello | Standing | Contributed | Reduced | Holding | Spoiled | Stuck | Settings | Leave
+FromMember = Hello | Standing | Contributed | Carrying | Reduced | Holding | Spoiled | Stuck | Settings | Leave
 FromBroker = Welcome | Refused | Redirect | Append | Plan | Farewell

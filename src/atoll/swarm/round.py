@@ -24,7 +24,7 @@ from atoll.spec.recipe import Carried
 from atoll.swarm.circles import circles_of, passed_on, results_of
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
-from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
+from atoll.swarm.messages import Carrying, Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.patience import BUSY_S, STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
 from atoll.swarm.shares import Shard, Shards
@@ -87,6 +87,7 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
         gather=gathers(broker, shards),
         settled=None,
         serials={},
+        carrying={},
         reduced={},
         holding={},
         held_s=None,
@@ -131,7 +132,11 @@ def plan_of(broker: Broker, round_: Round) -> Plan:
 
 
 def advance(
-    broker: Broker, round_: Round, peer: bytes, message: Contributed | Reduced | Holding | Spoiled | Stuck, now_s: float
+    broker: Broker,
+    round_: Round,
+    peer: bytes,
+    message: Contributed | Carrying | Reduced | Holding | Spoiled | Stuck,
+    now_s: float,
 ) -> tuple[Broker, list[Action]]:
     """Note a member's part in the present attempt."""
     match message:
@@ -144,6 +149,9 @@ def advance(
             round_ = replace(round_, serials=serials, took_s=took_s, heard_s=heard_s, moved_s=now_s)
             if sent_s > 0:
                 round_ = replace(round_, sent_s=round_.sent_s | {peer: min(sent_s, now_s - round_.began_s)})
+        case Carrying(done=done):
+            if done > round_.carrying.get(peer, 0):
+                round_ = replace(round_, carrying=round_.carrying | {peer: done}, moved_s=now_s)
         case Reduced(digests=digests):
             given = _given(round_)
             count = sum(given[group] for group, _ in _layout(round_).roots(peer))

@@ -178,6 +178,8 @@ class Round(Struct, frozen=True, kw_only=True):
     heard_s: dict[bytes, float] = {}
     """When each contributor first said so, over all attempts, in that order."""
     spoiled: tuple[bytes, ...] = ()
+    carrying: dict[bytes, int] = {}
+    """How much each has carried, as far as it said so."""
     reduced: dict[bytes, tuple[bytes, ...]] = {}
     holding: dict[bytes, str] = {}
     held_s: float | None = None
