@@ -77,12 +77,12 @@ def average(engines: list[Engine], which: np.ndarray | slice) -> Vector:
 def test_all_parameters_at_every_step_is_averaging_at_every_step_to_the_bit() -> None:
     """p = 1."""
     every = Channel(when=Every(steps=1), what=Params(), merge=AVERAGE)
-    assert digest_of(trained(run_of(5, outer=sparse(1)), PEERS)) == digest_of(trained(run_of(5, outer=every), PEERS))
+    assert digest_of(trained(run_of(3, outer=sparse(1)), PEERS)) == digest_of(trained(run_of(3, outer=every), PEERS))
 
 
 def test_parts_by_lot_are_averaged_and_all_else_stays_everybodys_own() -> None:
     """And the last round is the mean of all."""
-    rounds = 2 * PARTS + 2
+    rounds = PARTS + 3
     run = run_of(rounds, outer=sparse(PARTS))
     engines = [engine_of(run) for _ in range(PEERS)]
     anchor = engines[0].weights()
@@ -128,7 +128,7 @@ def test_a_part_that_is_averaged_while_steps_go_on_takes_the_place_of_what_was_s
 @pytest.mark.parametrize("first_the_part", [pytest.param(False, marks=pytest.mark.long), True])
 def test_a_rare_outer_step_above_sparse_averaging(first_the_part: bool) -> None:
     """Where both are due the outer step goes alone: to average a part just before it would change nothing."""
-    h, rounds = 4, 11
+    h, rounds = 3, 8
     run = run_of(rounds, **below(h))
     engines = [engine_of(run) for _ in range(PEERS)]
     anchor = engines[0].weights()
