@@ -23,6 +23,7 @@ from atoll.spec.recipe import Auto, Block, Channel, Control, Delay, Feedback, Gr
 from atoll.sync.overlap import Lead
 
 NOBODY = Nobody()
+EVERYTHING = slice(None)
 
 
 def goes_on(channel: Channel) -> bool:
@@ -87,9 +88,12 @@ class Private:
         kept = np.frombuffer(inner, np.uint8)
         return save({"inner": kept, **vectors, "digest": _digest(kept, vectors)})
 
-    def beginning(self, anchor: Vector) -> Vector:
+    def beginning(self, anchor: Vector, run: slice = EVERYTHING) -> Vector:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
-        return anchor if self.residual is None or not self._holds else anchor - self.residual
+        if self.residual is None or not self._holds:
+            return anchor[run]
+        begins: Vector = anchor[run] - self.residual[run]
+        return begins
 
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""
