@@ -410,9 +410,7 @@ class Member:
         if isinstance(entry.record, RoundAnnounced):
             version = entry.record.key.version
             if entry.record.holds != self.channel.holds(version):
-                raise log.BadLog(
-                    f"entry {entry.index}: whether round {version} holds its leases the recipe says"
-                )
+                raise log.BadLog(f"entry {entry.index}: whether round {version} holds its leases the recipe says")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
