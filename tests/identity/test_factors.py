@@ -111,7 +111,8 @@ def first_bases(engine: Engine) -> dict[str, Array]:
     return found
 
 
-@pytest.mark.parametrize("after", [journal.RoundApplied, pytest.param(journal.LeaseTaken, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("after", [journal.RoundApplied, journal.LeaseTaken])
 def test_who_crashes_between_the_two_rounds_of_a_step_comes_to_the_same_model(after: type) -> None:
     """In the middle of the second step: the directions are there, and what lies along them is to come."""
     run = low_rank(SOME, Feedback(), outer=Sgd(lr=0.3), rounds=8, start_with=3)

@@ -27,7 +27,7 @@ from tests.identity.small import (
 )
 from tests.peer.world import lines
 
-RATE, PEERS = 0.1, 3
+RATE, PEERS = 0.1, 2
 MOST = Significance(least=0.05)
 AHEAD = Delay(steps=1, reconcile=Shift())
 
@@ -98,6 +98,6 @@ def test_nobody_is_more_than_a_round_ahead_of_what_others_found_significant() ->
 def test_who_crashes_finds_what_it_held() -> None:
     run = replace(held(), membership=Membership(start_with=PEERS, contributors_min=PEERS))
     calm = trained(run, PEERS)
-    at_s = next(line.at_s for line in lines(calm, journal.RoundApplied, peer=2) if line.event.version == 3)  # type: ignore[union-attr]
-    crashed = trained(run, PEERS, [Crash(at_s=at_s + 1e-4, peer=2, restart_after_s=0.5)])
+    at_s = next(line.at_s for line in lines(calm, journal.RoundApplied, peer=1) if line.event.version == 3)  # type: ignore[union-attr]
+    crashed = trained(run, PEERS, [Crash(at_s=at_s + 1e-4, peer=1, restart_after_s=0.5)])
     assert digest_of(crashed) == digest_of(calm)

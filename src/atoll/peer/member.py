@@ -453,6 +453,10 @@ class Member:
             problem = knobs.objection(self.run.recipe, entry.record.knobs)
             if problem or entry.record.channel not in self.run.recipe.channel:
                 raise log.BadLog(f"entry {entry.index}: {problem or 'there is no such channel'}")
+        if isinstance(entry.record, RoundAnnounced):
+            version = entry.record.key.version
+            if entry.record.holds != self.channel.holds(version):
+                raise log.BadLog(f"entry {entry.index}: whether round {version} holds its leases the recipe says")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:

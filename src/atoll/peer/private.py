@@ -22,6 +22,9 @@ from atoll.model.compute import Cost, Engine, Vector
 from atoll.spec.recipe import Auto, Block, Channel, Codec, Delay, Feedback, Grad, Hold, OneRound, Parts, Recipe
 from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
+from atoll.sync.units import Places
+
+EVERYTHING = slice(None)
 
 
 def goes_on(channel: Channel) -> bool:
@@ -100,9 +103,12 @@ class Private:
         kept = np.frombuffer(inner, np.uint8)
         return save({"inner": kept, **vectors, "digest": _digest(kept, vectors)})
 
-    def beginning(self, anchor: Vector) -> Vector:
+    def beginning(self, anchor: Vector, run: slice | Places = EVERYTHING) -> Vector:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
-        return anchor if self.residual is None or not self._holds else anchor - self.residual
+        if self.residual is None or not self._holds:
+            return anchor[run]
+        begins: Vector = anchor[run] - self.residual[run]
+        return begins
 
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""

@@ -140,9 +140,9 @@ async def _start(member: Member, stint: Stint) -> None:
     private = member.private
     if stint.start is None and private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(lambda: private.beginning(member.anchor.weights).copy())
-    start = private.beginning(member.anchor.weights) if private.local is None else private.local
-    start = start if stint.start is None else stint.start
-    await member.job(lambda: member.engine.assign(start))
+    local = private.local if stint.start is None else stint.start
+    anchor = member.anchor.weights
+    await member.job(lambda: member.engine.assign(private.beginning(anchor) if local is None else local))
     stint.started = True
 
 
@@ -181,7 +181,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     how = _reconciles(member.channel_of(stint.key.version - 1))
     if how is None or stint.key.version == 1:
         return
-    anchor, local = member.private.beginning(member.anchor.weights), member.private.local
+    private, anchor, local = member.private, member.anchor.weights, member.private.local
     assert local is not None, "there is somewhere that it starts from"
 
     def taken_in(weights: Vector, run: slice | Places) -> Vector:
@@ -189,7 +189,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
             case Blend(keep=keep):
                 return blend(weights, anchor[run], keep)
             case Shift():
-                return shift(weights, anchor[run], local[run])
+                return shift(weights, private.beginning(anchor, run), local[run])
 
     await _take_in(member, stint.key.version - 1, taken_in)
 
