@@ -65,7 +65,8 @@ def is_ddp(recipe: Recipe) -> bool:
     (channel,) = recipe.channel.values()
     whole = isinstance(channel.what, Grad) and channel.what.codec == channel.what.merged() == Fp32()
     waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
-    return whole and waited_for and channel.when == Every(steps=1)
+    stays = isinstance(recipe.control, Nobody) and not channel.forms
+    return whole and waited_for and stays and channel.when == Every(steps=1)
 
 
 class Row(Struct, frozen=True, kw_only=True):
