@@ -14,6 +14,7 @@ from atoll.sim.skies import case_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.recipe import (
     AllGather,
+    Block,
     CacheLines,
     Feedback,
     Form,
@@ -63,6 +64,21 @@ def test_what_was_lost_to_exchanges_is_hidden() -> None:
     took_s = rounds_s(outcome)
     assert took_s[4] > 3 * STEP_S
     assert took_s[18] < 1.2 * STEP_S
+
+
+@pytest.mark.long
+def test_one_round_is_exchanged_at_a_time_so_a_longer_delay_hides_no_more() -> None:
+    took_s = {}
+    for overlap in (Block(), RoundsLate(rounds=1), RoundsLate(rounds=2), RoundsLate(rounds=4)):
+        run = counting_run("ddp", rounds=12, start_with=3)
+        ((key, channel),) = run.recipe.channel.items()
+        run = replace(run, recipe=replace(run.recipe, channel={key: replace(channel, overlap=overlap)}))
+        outcome = play(run, 3, build=sized(SIZE))
+        assert_sound(run, outcome, version=12)
+        took_s[overlap] = rounds_s(outcome)[9]
+    assert took_s[RoundsLate(rounds=1)] < 0.7 * took_s[Block()]
+    assert took_s[RoundsLate(rounds=4)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
+    assert took_s[RoundsLate(rounds=2)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
 
 
 @pytest.mark.long
