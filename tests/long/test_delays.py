@@ -118,7 +118,8 @@ def test_lateness_amplifies_what_compression_does() -> None:
 
 def test_a_hundredth_of_the_cache_lines_is_behind_in_so_few_steps_with_feedback_and_without() -> None:
     """The threshold rises slower than what is left out grows, so at first it is the same lines again and again."""
-    forms = {"all": (None, True), "kept": (CacheLines(keep=0.01), True), "lost": (CacheLines(keep=0.01), False)}
+    lines, exactly = CacheLines(keep=0.01), CacheLines(keep=0.01, remember=False)
+    forms = {"all": (None, True), "kept": (lines, True), "lost": (lines, False), "exact": (exactly, True)}
     last = {}
     for name, (codec, keeps) in forms.items():
         run = fixed(run_of(rounds=160, peers=2), 0, codec, keeps=keeps)
@@ -126,3 +127,4 @@ def test_a_hundredth_of_the_cache_lines_is_behind_in_so_few_steps_with_feedback_
     print(last)
     assert 0.02 * last["all"] < last["lost"] - last["all"] < 0.1 * last["all"]
     assert 0.02 * last["all"] < last["kept"] - last["all"] < 0.12 * last["all"]
+    assert last["exact"] < min(last["kept"], last["lost"]) - 0.1
