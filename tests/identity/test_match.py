@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.sim.scenario import key_of
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AdamW, Constant, Fp16, Sgd
+from atoll.spec.recipe import Constant, Fp16, Sgd
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, engine_of, steps_over, trained, weights_of
 from tests.peer.world import events
 
@@ -19,7 +19,7 @@ ROUNDS = 4
 def test_at_32_bits_it_is_data_parallelism_to_the_bit() -> None:
     shipped = load_recipe("sagq")
     outer = next(iter(shipped.channel.values())).merge.outer
-    assert isinstance(outer, AdamW)
+    assert isinstance(outer, Sgd)
     plain = ddp(outer=outer, rounds=ROUNDS, start_with=2)
     work = replace(shipped.work, batch=BATCH, schedule=Constant())
     outcome = trained(replace(plain, recipe=replace(shipped, work=work)), 2)

@@ -14,6 +14,7 @@ from atoll.sim.skies import case_of
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.recipe import (
     AllGather,
+    Block,
     CacheLines,
     Feedback,
     Form,
@@ -34,16 +35,11 @@ SIZE, RATE = 20_000, 3e4
 BATCH, STEP_S = 10, 0.5
 
 
-def hiding(*, rounds: int, start_with: int = 3, recipe: str = "deco") -> Run:
+def hiding(*, rounds: int, start_with: int = 3) -> Run:
     """Return a run as shipped, that decides after four rounds."""
-    run = counting_run(recipe, rounds=rounds, start_with=start_with)
-    ((key, channel),) = run.recipe.channel.items()
-    if isinstance(channel.when, TargetBatch):
-        channel = replace(channel, when=TargetBatch(samples=BATCH * start_with))
-        run = replace(run, recipe=replace(run.recipe, channel={key: channel}))
+    run = counting_run("deco", rounds=rounds, start_with=start_with)
     assert isinstance(run.recipe.control, Hide)
-    batch = 2 if isinstance(channel.when, TargetBatch) else BATCH
-    control, work = replace(run.recipe.control, every=4), replace(run.recipe.work, batch=batch)
+    control, work = replace(run.recipe.control, every=4), replace(run.recipe.work, batch=BATCH)
     return replace(run, recipe=replace(run.recipe, control=control, work=work))
 
 
@@ -66,9 +62,23 @@ def test_what_was_lost_to_exchanges_is_hidden() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recipe", ["deco", "stellatrain"])
-def test_a_line_that_falls_to_a_tenth_is_answered_by_sending_less(recipe: str) -> None:
-    run = hiding(rounds=40, recipe=recipe)
+def test_one_round_is_exchanged_at_a_time_so_a_longer_delay_hides_no_more() -> None:
+    took_s = {}
+    for overlap in (Block(), RoundsLate(rounds=1), RoundsLate(rounds=2), RoundsLate(rounds=4)):
+        run = counting_run("ddp", rounds=12, start_with=3)
+        ((key, channel),) = run.recipe.channel.items()
+        run = replace(run, recipe=replace(run.recipe, channel={key: replace(channel, overlap=overlap)}))
+        outcome = play(run, 3, build=sized(SIZE))
+        assert_sound(run, outcome, version=12)
+        took_s[overlap] = rounds_s(outcome)[9]
+    assert took_s[RoundsLate(rounds=1)] < 0.7 * took_s[Block()]
+    assert took_s[RoundsLate(rounds=4)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
+    assert took_s[RoundsLate(rounds=2)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
+
+
+@pytest.mark.long
+def test_a_line_that_falls_to_a_tenth_is_answered_by_sending_less() -> None:
+    run = hiding(rounds=40)
     fall = SlowLink(at_s=16.0, peer=1, for_s=1e6, factor=10.0)
     outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=RATE, faults=[fall])
     assert_sound(run, outcome, version=40)

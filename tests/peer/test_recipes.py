@@ -35,6 +35,7 @@ from atoll.spec.recipe import (
     Growing,
     Mean,
     Merge,
+    Nobody,
     Quorum,
     Recipe,
     Ring,
@@ -115,7 +116,7 @@ def with_knobs(run: Run, **changes: Any) -> Run:
     recipe = replace(run.recipe, channel={name: replace(channel, **changes)})
     if isinstance(changes.get("what"), Delta):
         inner = load_recipe("diloco").work.inner
-        recipe = replace(recipe, work=replace(recipe.work, inner=inner))
+        recipe = replace(recipe, work=replace(recipe.work, inner=inner), control=Nobody())
     return replace(run, recipe=recipe)
 
 

@@ -690,3 +690,32 @@ def test_the_schema_knows_every_key_of_a_run_and_allows_a_base_recipe() -> None:
     assert set(described["properties"]) == {field.name for field in msgspec.structs.fields(Run)}
     assert described["properties"]["recipe"]["anyOf"][1]["required"] == ["base"]
     assert "Fresh" in described["$defs"]
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "path", "said"),
+    [
+        ("diloco", {"channel.outer.overlap": "{kind='rounds-late', rounds=2}"}, "channel.outer.overlap", "gradients"),
+        ("ddp", {"channel.outer.overlap": "{kind='rounds-late', rounds=0}"}, "channel.outer.overlap.rounds", "range"),
+        ("ddp", {"channel.outer.forms": "{abc={kind='fp16'}}"}, "channel.outer.forms.abc", "names no peer"),
+        ("ddp", {"channel.outer.forms": "{" + 64 * "a" + "={kind='top-k'}}"}, "channel.outer.forms", "in common"),
+        ("gossip", {"channel.outer.forms": "{" + 64 * "a" + "={kind='fp16'}}"}, "channel.outer.forms", "one form"),
+        ("deco", {"channel.outer.what.codec": "{kind='fp16'}"}, "control.ladder", "not among these"),
+        ("deco", {"channel.outer.overlap": "{kind='one-round', eager=false}"}, "channel.outer.overlap", "waiting"),
+        ("deco", {"channel.outer.what.residual": "{kind='forget'}"}, "control.ladder", "would be lost"),
+        ("deco", {"control.amplify": "0.5"}, "control.amplify", "out of range"),
+        ("sagq", {"channel.outer.what.codec": "{kind='fp16'}"}, "control.ladder.0", "begins with the form"),
+        ("sagq", {"channel.outer.forms": "{" + 64 * "a" + "={kind='fp16'}}"}, "channel.outer.forms", "two would say"),
+        ("stellatrain", {"channel.outer.what.codec.keep": "0.0"}, "channel.outer.what.codec.keep", "out of range"),
+        ("stellatrain", {"channel.outer.what.result": "{kind='cache-lines'}"}, "channel.outer.what.result", "sparse"),
+    ],
+)
+def test_delays_forms_and_policies_that_do_not_go_together_are_refused(
+    tmp_path: Path, base: str, changes: dict[str, str], path: str, said: str
+) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{base}"\n[budget]\nrounds = 3\n'
+    overrides = [f"recipe.{key}={value}" for key, value in changes.items()]
+    told, advice = refused(tmp_path, text, *overrides)
+    assert f": recipe.{path}" in told.replace("[", ".").replace("]", "")
+    assert said in told
+    assert advice

@@ -19,7 +19,8 @@ MATCH = Match(ladder=FORMS)
 
 
 def line(up: float, down: float | None = None, share: float = 0.0) -> Line:
-    return Line(up, up, up, up if down is None else down, share)
+    down = up if down is None else down
+    return Line(up, up, down, min(up, down), share)
 
 
 def decided(lines: dict[bytes, Line], now: Knobs | None = None, work_s: float = 0.0) -> Knobs | None:
@@ -79,7 +80,7 @@ def test_a_rate_that_was_measured_over_little_is_only_a_bound() -> None:
     short = believe(known, low, took_s=0.1, time_s=1.0)
     assert (short.up_bytes_s, short.down_bytes_s, short.owner_bytes_s) == (1000, 4000, 1000)
     long = believe(known, low, took_s=0.9, time_s=1.0)
-    assert (long.up_bytes_s, long.down_bytes_s, long.owner_bytes_s) == (100, 400, 100), "all of the line has fallen"
+    assert (long.up_bytes_s, long.down_bytes_s, long.owner_bytes_s) == (100, 400, 50), "all of the line has fallen"
     again = believe(long, Line(2000, 0, 50, 50), took_s=0.1, time_s=1.0)
     assert (again.up_bytes_s, again.down_bytes_s) == (2000, 4000)
 

@@ -67,7 +67,8 @@ def is_ddp(recipe: Recipe) -> bool:
     what = channel.what
     whole = isinstance(what, Grad) and what.transform is None and what.codec == what.merged() == Fp32()
     waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
-    return whole and waited_for and channel.when == Every(steps=1)
+    stays = isinstance(recipe.control, Nobody) and not channel.forms
+    return whole and waited_for and stays and channel.when == Every(steps=1)
 
 
 class Row(Struct, frozen=True, kw_only=True):

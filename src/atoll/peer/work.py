@@ -230,7 +230,7 @@ def _large(member: Member, version: int) -> Callable[[int, int], float | Vector 
         case Significance(least=least, shrinks=shrinks):
             part = np.float32(least / math.sqrt(version) if shrinks else least)
             return lambda first, end: np.abs(unit.take(weights, first, end)) * part
-        case CacheLines():
+        case CacheLines(remember=True):
             name = member.channel.when.unit(version)
             return lambda first, end: member.private.threshold(codec, name, first)
         case _:

@@ -181,11 +181,13 @@ class Significance(Axis, tag="significance"):
 
 
 class CacheLines(Axis, tag="cache-lines"):
-    """Only whole lines of neighbouring values: those of the largest sums, by a threshold that is kept and follows."""
+    """Only whole lines of neighbouring values: those of the largest sums."""
 
     keep: float = 0.01
     """Part of the lines; at least one of each chunk."""
     line: int = 16
+    remember: bool = True
+    """Find them by a threshold that is kept from round to round and follows; False: exactly, every time."""
     values: Quantiser = Fp32()
 
 

@@ -157,7 +157,8 @@ def _look(broker: Broker, round_: Round, work_s: float) -> dict[bytes, matching.
         if standing is not None and took_s > 0:
             share = broker.shares.get(peer, 0.0)
             up_bytes_s = (1 - share) * setting.sizes[setting.rungs[peer]] / took_s
-            seen = matching.Line(up_bytes_s, 0.0, standing.up_bytes_s, standing.down_bytes_s, share)
+            owner_bytes_s = min(standing.up_bytes_s, standing.down_bytes_s)
+            seen = matching.Line(up_bytes_s, 0.0, standing.down_bytes_s, owner_bytes_s, share)
             lines[peer] = matching.believe(lines.get(peer, matching.Line()), seen, took_s, time_s)
     return lines
 

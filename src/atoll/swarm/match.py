@@ -25,6 +25,8 @@ SLOWER = 1.15
 """A form stays that takes up to so much of its time,"""
 FINER = 0.85
 """and a finer one must take at most so much of it."""
+HALF = 0.5
+"""Who owns more than half has as much time as if it sent so much of its own: it returns results beside that."""
 TRUSTED = 0.5
 """A rate that is lower than before is believed where what was moved at it took so much of the time."""
 
@@ -36,9 +38,10 @@ class Line(Struct, frozen=True):
     """Of its contributions, as it says how long they took."""
     most_bytes_s: float = 0.0
     """The most that ever was."""
-    own_up_bytes_s: float = 0.0
     own_down_bytes_s: float = 0.0
-    """The most it ever measured, in either direction."""
+    """The most it ever measured downwards."""
+    owner_bytes_s: float = 0.0
+    """Of its slower direction, by its own measure: how much it may own follows from that."""
     share: float = 0.0
     """Of the grid it owns so much: that part of its contribution stays with it."""
 
@@ -54,17 +57,8 @@ class Line(Struct, frozen=True):
     @property
     def down_bytes_s(self) -> float:
         """Return what it carries downwards."""
-        return self.own_down_bytes_s * self._left
-
-    @property
-    def owner_bytes_s(self) -> float:
-        """Return what its slower direction carries: how much it may own follows from that."""
-        return min(self.own_up_bytes_s, self.own_down_bytes_s) * self._left
-
-    @property
-    def _left(self) -> float:
-        """Return which part is left of what it carried once."""
-        return self.up_bytes_s / self.most_bytes_s if self.most_bytes_s else 1.0
+        left = self.up_bytes_s / self.most_bytes_s if self.most_bytes_s else 1.0
+        return self.own_down_bytes_s * left
 
 
 Lines = Mapping[bytes, Line]
@@ -88,12 +82,14 @@ def setting_of(sizes: Sequence[int], members: Sequence[bytes], knobs: Knobs | No
 
 def believe(had: Line, seen: Line, took_s: float, time_s: float) -> Line:
     """Return what a line carries after a round in which a contribution took so long, where all have so much time."""
-    up_bytes_s = seen.up_bytes_s if took_s >= TRUSTED * time_s else max(had.up_bytes_s, seen.up_bytes_s)
+    long = took_s >= TRUSTED * time_s
+    up_bytes_s = seen.up_bytes_s if long else max(had.up_bytes_s, seen.up_bytes_s)
+    owner_bytes_s = seen.owner_bytes_s if long and seen.owner_bytes_s else max(had.owner_bytes_s, seen.owner_bytes_s)
     return Line(
         up_bytes_s=up_bytes_s,
         most_bytes_s=max(had.most_bytes_s, up_bytes_s),
-        own_up_bytes_s=max(had.own_up_bytes_s, seen.own_up_bytes_s),
         own_down_bytes_s=max(had.own_down_bytes_s, seen.own_down_bytes_s),
+        owner_bytes_s=owner_bytes_s,
         share=seen.share,
     )
 
@@ -101,7 +97,7 @@ def believe(had: Line, seen: Line, took_s: float, time_s: float) -> Line:
 def time_of(sizes: Sequence[int], lines: Lines, work_s: float) -> float:
     """Return the time that all have."""
     sending = [line for line in lines.values() if line.known and line.share < 1]
-    return max(work_s, min((line.away * sizes[0] / line.up_bytes_s for line in sending), default=0.0))
+    return max(work_s, min((max(line.away, HALF) * sizes[0] / line.up_bytes_s for line in sending), default=0.0))
 
 
 def decide(
