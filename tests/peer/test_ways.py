@@ -20,6 +20,7 @@ from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.recipe import All, Buckets, Butterfly, Codec, Fp16, Fp32, Int8, Mean, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
+from atoll.swarm.lease import Range
 from atoll.swarm.log import Key, OpenRound
 from atoll.swarm.messages import Plan
 from atoll.swarm.shares import Shard
@@ -276,7 +277,7 @@ def test_a_plan_with_trees_that_are_none_is_refused_before_anybody_follows_it(
         desk = await office.sit(0, anchor())
         members = tuple(sorted(office.history.members))
         key = Key("outer", VERSION + 1)
-        opened = OpenRound(key, members, (8,) * 3, ((0, 24),), digest(), 0)
+        opened = OpenRound(key, members, (8,) * 3, (Range(0, 24),), digest(), 0)
         desk.member.history = replace(office.history, open=opened)
         chunks = desk.member.grid_of(key).chunks
         assert chunks == 64
