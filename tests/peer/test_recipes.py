@@ -76,6 +76,7 @@ KNOBS: dict[str, dict[str, Any]] = {
         "merge": Merge(outer=NESTEROV),
     },
     "streaming": {"when": Every(steps=2)},
+    "wagma": {"whom": All(), "barrier": Full(), "late": Discard(), "merge": Merge(outer=NESTEROV)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has."""
 

@@ -68,6 +68,17 @@ def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_o
     assert predicted == pytest.approx(sum(counted), rel=OVERHEAD)
 
 
+@pytest.mark.parametrize("name", ["wagma", pytest.param("gossip-pga", marks=pytest.mark.long)])
+def test_rounds_of_all_now_and_then_are_in_the_mean(name: str) -> None:
+    """And where nobody is late, who would lend its weights sends no more than it would otherwise."""
+    parameters, rounds, peers = 300_000, 4, 4
+    run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert rounds * sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted), rel=OVERHEAD)
+
+
 def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:
     recipe = load_recipe("noloco")
     few, many = (traffic(recipe, 1_000_000, [Line()] * peers).worst.total_bytes for peers in (4, 64))

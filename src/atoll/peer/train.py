@@ -21,7 +21,7 @@ from atoll.spec.recipe import Blend, Block, Channel, Delay, Delta, Fragments, Gr
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
-from atoll.sync.overlap import blend, shift
+from atoll.sync.overlap import blend, one_more, shift
 from atoll.sync.schedule import rate
 from atoll.sync.units import Unit
 
@@ -228,12 +228,26 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+    if stint.trained is not None:
+        return joined(member, stint)
     if member.sends_weights(stint.key):
         return partial(_weights, member.engine, member.unit_of(stint.key.version), member.anchor.weights, mass)
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.weights
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
     return partial(_delta, member.engine, start, member.unit_of(stint.key.version))
+
+
+def joined(member: Member, stint: Stint) -> Contribution:
+    """Return the weights that late work came to, as one more beside those whose mean our circle has made meanwhile."""
+    assert stint.trained is not None, "who may be late keeps them"
+    unit = member.unit_of(stint.key.version)
+    return partial(_joined, stint.trained, member.anchor.weights, stint.among, unit)
+
+
+def _joined(trained: Vector, anchor: Vector, among: int, unit: Unit, first: int, end: int) -> Vector:
+    own = unit.take(trained, first, end)
+    return one_more(own, unit.take(anchor, first, end), among) if among else own.copy()
 
 
 def late_contribution(member: Member, stint: Stint) -> Contribution:

@@ -25,6 +25,7 @@ from atoll.peer.train import (
     contribution_of,
     factor_of,
     free_steps,
+    joined,
     late_contribution,
     reconcile,
     stint_of,
@@ -37,6 +38,7 @@ from atoll.spec.recipe import (
     Forget,
     OneRound,
     Significance,
+    StandIn,
     Threshold,
 )
 from atoll.swarm.log import OpenRound
@@ -147,10 +149,11 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
 
 
 async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
-    """Contribute what was late for an earlier round: as it is, or where this one is about another part, that part."""
+    """Contribute what was late for an earlier round: as it is, or made anew for another part or another circle."""
     serial, chunks = made.serial, made.chunks
-    if len(member.units) > 1:
-        encoded = _encoded(member, announced, late_contribution(member, stint))
+    if len(member.units) > 1 or stint.trained is not None:
+        late = joined(member, stint) if stint.trained is not None else late_contribution(member, stint)
+        encoded = _encoded(member, announced, late)
         grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
         while len(chunks) < grid.chunks:
             chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
@@ -246,7 +249,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
     """Take our lease: from here on our private state moves, so what it is now must be on disk."""
     own = announced.lease_of(member.me)
     stint = _under_way(member)
-    if stint is None or (stint.key, stint.lease) != (announced.key, own):
+    if stint is None or (stint.key.version, stint.lease) != (announced.key.version, own):
         await take_back(member, "the work on this lease begins anew")
         stint = stint_of(member, announced.key, own)
         stint.base = member.anchor.version
@@ -254,7 +257,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
             await keep_private(member, stint.base)
     elif member.begun is None:
         member.ahead = None
-    member.begun = stint
+    member.begun, stint.key = stint, announced.key  # whose scope nobody knew before
     if leaves_a_trace(member):
         await member.store.keep_only_private(stint.base)
     ranges = [(r.first, r.count) for r in own]
@@ -283,6 +286,8 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
         await reconcile(member, stint)
     if not await train(member, stint, len(stint.steps), wanted) or (announced.carry and not wanted()):
         return None
+    if isinstance(member.channel.late, StandIn):
+        stint.trained = await member.job(member.engine.weights)
     return contribution_of(member, stint, announced.masses.get(member.me, 1.0))
 
 

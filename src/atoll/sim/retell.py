@@ -44,6 +44,8 @@ class Committed(NamedTuple):
     result: str
     ring: tuple[bytes, ...] = ()
     """Its contributors as sums went round among them; nobody: they did not."""
+    lent: tuple[bytes, ...] = ()
+    """Whose weights from before are in it."""
 
     @property
     def version(self) -> int:
@@ -105,10 +107,11 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 kept = {}
                 lines = () if isinstance(rates, UnsetType) else rates
                 announced.append(Announced(key.version, members, leases, base, more, carry, since, key, lines))
-            case RoundCommitted(who=who, result=result, ring=places):
+            case RoundCommitted(who=who, result=result, ring=places, lent=lent):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)
-                committed.append(Committed(last, _marked(who, last.members), result, ring))
+                lenders = () if isinstance(lent, UnsetType) else _marked(lent, last.members)
+                committed.append(Committed(last, _marked(who, last.members), result, ring, lenders))
                 kept = _kept(last, committed[-1].contributors)
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
                 pool.put_back(p for peer in missing if not last.carry for p in last.leases[peer])

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Auto, Block, Carry, Channel, Circles, Ring
+from atoll.spec.recipe import GROUP_MAX, Auto, Block, Channel, Circles, Ring
 from atoll.spec.run import Run, canonical, identity
 from atoll.swarm.circles import of_all, weighs_lines
 from atoll.swarm.control import observe, turn
@@ -430,7 +430,7 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
-    ahead, carry = overlaps(broker.setting) and not last, isinstance(broker.setting.late, Carry)
+    ahead, carry = overlaps(broker.setting) and not last, broker.setting.carries
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
     announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, rates=rates)
     broker, actions = _write(broker, announced)

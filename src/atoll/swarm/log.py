@@ -8,7 +8,7 @@ rounds by a key (channel, version, scope, unit): whether all exchange with all o
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -132,6 +132,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """Where sums went round: the places of its contributors among the members of the round, in that order."""
     masses: tuple[float, ...] | UnsetType = UNSET
     """The mass of each member of the round after it, where they weigh by that; unset: 1."""
+    lent: bytes | UnsetType = UNSET
+    """A bit for each member whose weights from before are in, since its work was not done; unset: for nobody."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -271,6 +273,8 @@ class ClosedRound(Struct, frozen=True):
     """Of each contributor, how many rounds were committed since its lease was handed out."""
     pushes: int = 0
     """Contributions in all rounds before it."""
+    lent: tuple[bytes, ...] = ()
+    """Whose weights from before are in it, while their work goes on."""
     own: float = 0.0
     """Where we are not in it and add it to what we have: the part that stays our own."""
 
@@ -410,12 +414,14 @@ def commitment(
     circles: tuple[str, ...] = (),
     ring: Iterable[bytes] = (),
     masses: tuple[float, ...] = (),
+    lent: Collection[bytes] = (),
 ) -> RoundCommitted:
     """Return the record by which an open round ends well."""
     order = tuple(open_.members.index(peer) for peer in ring)
     who = _marked(frozenset(contributors), open_.members)
     uneven = masses if any(mass != 1.0 for mass in masses) else UNSET
-    return RoundCommitted(open_.key, who, result, circles, order, uneven)
+    some = _marked(lent, open_.members) if lent else UNSET
+    return RoundCommitted(open_.key, who, result, circles, order, uneven, some)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -496,6 +502,8 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     passed_on = tuple(peer for place, peer in enumerate(open_.members) if place in committed.ring)
     whole = len(committed.ring) == len(passed_on) and passed_on == contributors
     _must(not committed.ring or whole, "sums went round among others than its contributors")
+    lent = () if isinstance(committed.lent, UnsetType) else _named(committed.lent, open_.members)
+    _must(in_.isdisjoint(lent) and (open_.carry or not lent), "weights are lent by who is done, or need not be")
     closed = ClosedRound(
         committed.key,
         contributors,
@@ -505,6 +513,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         carried=tuple(peer for peer in open_.members if peer not in in_) if open_.carry else (),
         stale=tuple(version - open_.begun(peer) for peer in contributors),
         pushes=history.pushes,
+        lent=lent,
     )
     counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in in_}
     return replace(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.swarm.log import Entry, Key
 from atoll.swarm.shares import Shard, owners_of
@@ -104,6 +104,8 @@ class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     """Everybody who owns gets all contributions and reduces them for itself."""
     ring: bool = False
     """Sums go round among those who own, in the order of the shards, once it is settled on all of them."""
+    closing: bool | UnsetType = UNSET
+    """Enough are in: who is not done is to lend what it has."""
 
     @property
     def owners(self) -> tuple[bytes, ...]:
@@ -143,6 +145,8 @@ class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=
     epoch: int
     attempt: int
     serial: int
+    lent: bool | UnsetType = UNSET
+    """It is only what I had before this round's work, which is not done."""
 
 
 class Reduced(Struct, frozen=True, tag="reduced", forbid_unknown_fields=True):

@@ -181,6 +181,10 @@ class Round(Struct, frozen=True, kw_only=True):
     """Members that the ring no longer waits for."""
     parted: tuple[tuple[bytes, bytes], ...] = ()
     """Members that could not pass anything on to another, and to whom."""
+    lent: dict[bytes, int] = {}
+    """What owners hold of members that are not done: weights from before."""
+    closing_s: float | None = None
+    """Since when those are asked for."""
 
     @property
     def owners(self) -> tuple[bytes, ...]:
