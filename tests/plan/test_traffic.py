@@ -55,7 +55,16 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
 
 
-@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5), ("bacombo", 5)])
+@pytest.mark.parametrize(
+    ("name", "peers"),
+    [
+        ("noloco", 4),
+        ("moshpit", 6),
+        ("gossip", 5),
+        pytest.param("sgp", 5, marks=pytest.mark.long),
+        pytest.param("bacombo", 5, marks=pytest.mark.long),
+    ],
+)
 def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_of_all(name: str, peers: int) -> None:
     parameters, rounds = 300_000, 5
     run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
