@@ -99,11 +99,15 @@ class Replicas:
         circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
         circles = circles or (Circle(announced.members, announced.members),)
         roots: Sequence[str] = event.circles or [""]
+        gave: dict[bytes, Vector | None] = {}
         for root, made in zip(roots, results_of(circles), strict=True):
             if (committed.version, root) not in self._made:
-                self._made[committed.version, root] = self._result(committed, [circles[each] for each in made.circles])
+                parts = [circles[each] for each in made.circles]
+                self._made[committed.version, root] = self._result(committed, parts, gave)
 
-    def _result(self, committed: Committed, circles: Sequence[Circle]) -> Vector | None:
+    def _result(
+        self, committed: Committed, circles: Sequence[Circle], gave: dict[bytes, Vector | None]
+    ) -> Vector | None:
         """Return what circles make together, each its part of the model."""
         merged = np.zeros_like(self._first.weights)
         grid = grid_of(len(merged), self._channel.what.codec)
@@ -111,20 +115,23 @@ class Replicas:
             run = circle.chunks(grid.chunks)
             if not run:
                 continue
-            mean = self._mean(committed, circle)
+            mean = self._mean(committed, circle, gave)
             if mean is None:
                 return None
             part = slice(grid.bounds(run[0])[0], grid.bounds(run[-1])[1])
             merged[part] = mean[part]
         return merged
 
-    def _mean(self, committed: Committed, circle: Circle) -> Vector | None:
+    def _mean(self, committed: Committed, circle: Circle, gave: dict[bytes, Vector | None]) -> Vector | None:
+        """Return what a circle makes; `gave` remembers what its members gave, for the others that they give it to."""
         channel, leases, version = self._channel, committed.announced.leases, committed.version
         total, weight = np.zeros_like(self._first.weights), 0.0
         masses = self._masses[version].before if self._weighs else {}
         for peer in (p for p in circle.givers if p in (*committed.contributors, *committed.lent)):
-            given = self._lent_by(peer, version) if peer in committed.lent else self._given(committed, peer)
-            if given is None:
+            if peer not in gave:
+                lent = peer in committed.lent
+                gave[peer] = self._lent_by(peer, version) if lent else self._given(committed, peer)
+            if (given := gave[peer]) is None:
                 return None
             mass = masses.get(peer, 1.0)
             weighs = mass if self._weighs else weight_of(channel, leases[peer])
