@@ -269,6 +269,15 @@ class LeaseCarried(_Event):
     steps_of: int
 
 
+class WeightsLent(_Event):
+    """A round of circles ended before this peer's work was done: weights it had before are in it."""
+
+    channel: str
+    version: int
+    of: int
+    """The version whose weights they are."""
+
+
 class ContributionDropped(_Event):
     """Own work missed its round: its lease went back."""
 
@@ -414,6 +423,7 @@ Event = (
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
     | SharesChanged | TreesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
+    | WeightsLent
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
     | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
     | CouncilChanged | CouncilReformed

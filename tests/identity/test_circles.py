@@ -23,8 +23,10 @@ from atoll.spec.recipe import (
     Outer,
     Params,
     Pattern,
+    Quorum,
     Segments,
     Sgd,
+    StandIn,
     What,
     Whom,
 )
@@ -144,6 +146,26 @@ def test_a_round_of_all_every_time_is_local_sgd() -> None:
     always = trained(run_of(Circles(pattern=Neighbours(), all_every=1), outer=Assign()), PEERS)
     local_sgd = trained(run_of(All(), outer=Assign(), what=Delta()), PEERS)
     assert apart(weights_of(always), weights_of(local_sgd)) < SAME
+
+
+def hasty(run: Run, contributors: int) -> Run:
+    """Return a run that waits for so many of each circle, and whose late lend their weights."""
+    channel = replace(run.recipe.channel["outer"], barrier=Quorum(contributors=contributors), late=StandIn())
+    return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+
+
+@pytest.mark.parametrize(
+    ("whom", "contributors"),
+    [
+        (Circles(pattern=Drawn(), all_every=1), 1),
+        pytest.param(Circles(pattern=Lattice(side=PEERS, dimensions=1)), PEERS, marks=pytest.mark.long),
+    ],
+)
+def test_groups_of_everybody_that_wait_for_all_are_model_averaging(whom: Circles, contributors: int) -> None:
+    """WAGMA-SGD with a mean of all at every step, or with S = P, where nobody is late."""
+    groups = trained(hasty(run_of(whom, outer=Assign()), contributors), PEERS)
+    everybody = trained(run_of(All(), outer=Assign(), what=Delta()), PEERS)
+    assert apart(weights_of(groups), weights_of(everybody)) < SAME
 
 
 def test_weights_that_travel_come_to_the_same_as_deltas() -> None:

@@ -90,6 +90,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "sparta-diloco": {"when": Every(steps=2)},
     "stellatrain": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "streaming": {"when": Every(steps=2)},
+    "wagma": {"whom": All(), "barrier": Full(), "late": Discard(), "merge": Merge(outer=NESTEROV)},
 }
 """What tells each recipe apart from DiLoCo, put back to what DiLoCo has: one channel, and in it these."""
 

@@ -134,7 +134,16 @@ def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares(
     assert found.step_bytes == 2 * 100 * 4 * 2 * 1024 * 4
 
 
-@pytest.mark.parametrize(("name", "peers"), [("noloco", 4), ("moshpit", 6), ("gossip", 5), ("sgp", 5), ("bacombo", 5)])
+@pytest.mark.parametrize(
+    ("name", "peers"),
+    [
+        ("noloco", 4),
+        ("moshpit", 6),
+        ("gossip", 5),
+        pytest.param("sgp", 5, marks=pytest.mark.long),
+        pytest.param("bacombo", 5, marks=pytest.mark.long),
+    ],
+)
 def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_of_all(name: str, peers: int) -> None:
     parameters, rounds = 300_000, 5
     run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
@@ -145,6 +154,17 @@ def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_o
     circles, all_ = (traffic(recipe, parameters, [Line()] * peers).moved for recipe in (run.recipe, together))
     predicted = sum((rounds - 1) * one.sent_bytes + other.sent_bytes for one, other in zip(circles, all_, strict=True))
     assert predicted == pytest.approx(sum(counted), rel=OVERHEAD)
+
+
+@pytest.mark.parametrize("name", ["wagma", pytest.param("gossip-pga", marks=pytest.mark.long)])
+def test_rounds_of_all_now_and_then_are_in_the_mean(name: str) -> None:
+    """And where nobody is late, who would lend its weights sends no more than it would otherwise."""
+    parameters, rounds, peers = 300_000, 4, 4
+    run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
+    outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    assert rounds * sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted), rel=OVERHEAD)
 
 
 def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:

@@ -238,6 +238,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.merge.combine={kind='mean', weights='mass'}",
             "recipe.channel.outer.merge.combine.weights",
         ),
+        ("recipe.channel.outer.late={kind='stand-in'}", "recipe.channel.outer.late"),
         (
             "recipe.channel.outer.overlap={kind='delay', steps=11, reconcile={kind='shift'}}",
             "recipe.channel.outer.overlap.steps",

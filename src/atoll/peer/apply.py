@@ -24,7 +24,7 @@ from atoll.peer.private import goes_on
 from atoll.peer.results import Result
 from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
 from atoll.peer.train import factor_of
-from atoll.spec.recipe import Channel, Growing, Nobody, Params
+from atoll.spec.recipe import Channel, Growing, Nobody, Params, StandIn
 from atoll.spec.turns import starts_apart
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded
@@ -188,7 +188,8 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
         stepped = step(anchor, _merged(channel, unit, result))
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
-    member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
+    async with member.stepping:
+        member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
     if fetched:
         await member.store.keep_result(version, result)
     _time_exchange(member, committed)
@@ -227,6 +228,9 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
         return
     if member.channel_of(committed.key.version).holds(committed.key.version):
         return  # it does not move
+    if isinstance(member.channel.late, StandIn):  # which needs only know what it will join
+        stint.among = len(committed.contributors) + len(committed.lent) if stint.started else 0
+        return
     if stint.started and stint.own is None and stint.start is None:
         stint.start = await member.job(member.anchor.weights.copy)
 

@@ -133,8 +133,9 @@ async def deliver(member: Member) -> None:
     done: list[tuple[Key, int, int, int]] = []
 
     def ready() -> Plan | None:
-        plan, own = member.plan, member.own
-        if plan is None or own is None or plan.key != own.key or (*plan_id(plan), own.serial) in done:
+        plan = member.plan
+        own = member.giving(plan) if plan is not None else None
+        if plan is None or own is None or (*plan_id(plan), own.serial) in done:
             return None
         if plan.carried and member.me not in plan.owners:
             return None  # sums go their way without us
@@ -142,7 +143,7 @@ async def deliver(member: Member) -> None:
         return plan if plan.settled is None or member.settled(member.me) == own.serial else None
 
     async def work(plan: Plan) -> None:
-        own = member.own
+        own = member.giving(plan)
         assert own is not None
         done[:] = [*done[-8:], (*plan_id(plan), own.serial)]
         began_s = asyncio.get_running_loop().time()
@@ -153,6 +154,9 @@ async def deliver(member: Member) -> None:
             owners = member.layout(plan).owners_for(member.me)
             sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
         if all(size is not None for size in sizes):
+            if own is member.lent:
+                member.report(Contributed(*plan_id(plan), own.serial, lent=True))
+                return
             took_s = asyncio.get_running_loop().time() - began_s
             asked = isinstance(member.run.recipe.control, Match)
             member.report(Contributed(*plan_id(plan), own.serial, took_s if asked else 0.0))
@@ -165,6 +169,35 @@ async def deliver(member: Member) -> None:
                     took_s=took_s,
                 )
             )
+
+    await for_each_plan(member, ready, work)
+
+
+async def lend(member: Member) -> None:
+    """Where a round ends before our work is done, have our weights as they are ready for it."""
+
+    def ready() -> Plan | None:
+        plan = member.plan
+        if plan is None or plan.closing is not True or plan.settled is not None or member.is_member() is None:
+            return None
+        return plan if member.giving(plan) is None else None
+
+    async def work(plan: Plan) -> None:
+        codec, grid = member.channel.what.codec, member.grid_of(plan.key)
+        async with member.stepping:
+            anchor = member.anchor
+
+            def encoded() -> dict[int, memoryview]:
+                weights = anchor.weights.copy()  # which is stepped while this is on its way
+                runs = [slice(*grid.bounds(index)) for index in range(grid.chunks)]
+                return {index: encode(codec, weights[run], 0) for index, run in enumerate(runs)}
+
+            chunks = await member.aside(encoded)
+        member.lent = Own(plan.key, member.next_serial(), chunks)
+        member.box.journal.write(
+            events.WeightsLent(channel=plan.key.channel, version=plan.key.version, of=anchor.version)
+        )
+        member.changes.notify()
 
     await for_each_plan(member, ready, work)
 

@@ -29,6 +29,7 @@ from atoll.swarm.messages import (
     Plan,
     Redirect,
     Refused,
+    Spoiled,
     Welcome,
 )
 from atoll.swarm.shares import covers
@@ -194,7 +195,10 @@ async def _report(member: Member, stream: Stream) -> None:
     said: list[FromMember] = []
 
     def unsaid() -> list[FromMember]:
-        return [message for message in _due(member) if message not in said]
+        due = _due(member)
+        # It names no plan: what was said of an earlier one, perhaps before the broker had any, must be said again.
+        said[:] = [message for message in said if message in due or not isinstance(message, Spoiled)]
+        return [message for message in due if message not in said]
 
     try:
         while True:

@@ -124,6 +124,10 @@ def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
     return error
 
 
+TASKS = (exchange.deliver, exchange.lend, exchange.own_shard, exchange.hold)
+"""What a peer does beside its main line."""
+
+
 async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
     store = Store(box.disk, box.beside)
     run = await _find_run(links, store, start)
@@ -136,7 +140,7 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
     if start.reform:
         await reform(member, council)
     async with asyncio.TaskGroup() as tasks:
-        helpers = [tasks.create_task(task(member)) for task in (exchange.deliver, exchange.own_shard, exchange.hold)]
+        helpers = [tasks.create_task(task(member)) for task in TASKS]
         duties = [tasks.create_task(duty) for duty in (council.run(), follow(member, council), work(member))]
         leaving = tasks.create_task(_leave(member, council, stop, duties))
         await asyncio.wait(duties)

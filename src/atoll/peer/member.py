@@ -37,6 +37,7 @@ from atoll.spec.recipe import (
     Nobody,
     Params,
     Rings,
+    StandIn,
     TargetBatch,
     Trees,
 )
@@ -171,6 +172,10 @@ class Stint:
     """Where it starts from, if the anchor may move on from there before; none: from our own weights, or the anchor."""
     own: Own | None = None
     """What it came to, where that may be late for one round and enter another."""
+    trained: Vector | None = None
+    """The weights it came to, where they may be late and join what a circle has made meanwhile."""
+    among: int = 0
+    """How many that was the mean of; 0: there was nothing."""
 
 
 @dataclass
@@ -276,6 +281,10 @@ class Member:
     past: dict[int, Past] = field(default_factory=dict)
     plan: Plan | None = None
     own: Own | None = None
+    lent: Own | None = None
+    """The weights that we lent the open round while our work goes on."""
+    stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while the anchor is stepped, and while it is lent."""
     begun: Stint | None = None
     """Work that has touched our private state and is neither counted nor taken back yet."""
     ahead: list[Stint] = field(default_factory=list)
@@ -519,7 +528,8 @@ class Member:
         givers = {giver for circle in own for giver in circle.givers}
         contributors = tuple(peer for peer in closed.contributors if peer in givers)
         part = self._part_of_own(circles, own[0], announced, closed)
-        return replace(closed, result=closed.circles[number], contributors=contributors, own=part)
+        lent = tuple(peer for peer in closed.lent if peer in givers)
+        return replace(closed, result=closed.circles[number], contributors=contributors, lent=lent, own=part)
 
     def _part_of_own(self, circles: Sequence[Circle], ours: Circle, announced: OpenRound, closed: ClosedRound) -> float:
         """Return how much of our own weights stays when we take a result that we are not in; 0: we are, or nothing."""
@@ -551,13 +561,18 @@ class Member:
             self.owned = None
         self.spare, self.incoming, self.fresh = self.incoming, {}, {}
         self.reports = []
-        self.plan = None
+        self.plan = self.lent = None
+
+    def giving(self, plan: Plan) -> Own | None:
+        """Return what we have for a plan: our contribution, or what we lend until that is made."""
+        return next((own for own in (self.own, self.lent) if own is not None and own.key == plan.key), None)
 
     def _keep_late(self, owned: Owned, key: Key) -> None:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
         last = self.history.last
         carried = last.carried if last is not None and last.key == key and owned.key == key else ()
-        whole = not self.in_parts  # the next round is about another part otherwise
+        # The next round is about another part otherwise, or among others.
+        whole = not self.in_parts and not isinstance(self.channel.late, StandIn)
         self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
     def take_plan(self, plan: Plan) -> None:

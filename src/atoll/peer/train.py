@@ -35,7 +35,7 @@ from atoll.spec.recipe import (
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
-from atoll.sync.overlap import blend, shift
+from atoll.sync.overlap import blend, one_more, shift
 from atoll.sync.schedule import rate
 from atoll.sync.units import Places, Unit, length
 
@@ -243,6 +243,8 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+    if stint.trained is not None:
+        return joined(member, stint)
     unit = member.unit_of(stint.key.version)
     if member.sends_weights(stint.key):
         return _at_hand(unit, partial(_weights, member.engine, unit, member.anchor.weights, mass))
@@ -274,6 +276,18 @@ def finite(values: Vector, version: int) -> Vector:
             hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
         )
     return values
+
+
+def joined(member: Member, stint: Stint) -> Contribution:
+    """Return the weights that late work came to, as one more beside those whose mean our circle has made meanwhile."""
+    assert stint.trained is not None, "who may be late keeps them"
+    unit = member.unit_of(stint.key.version)
+    return partial(_joined, stint.trained, member.anchor.weights, stint.among, unit)
+
+
+def _joined(trained: Vector, anchor: Vector, among: int, unit: Unit, first: int, end: int) -> Vector:
+    own = unit.take(trained, first, end)
+    return one_more(own, unit.take(anchor, first, end), among) if among else own.copy()
 
 
 def late_contribution(member: Member, stint: Stint) -> Contribution:

@@ -26,6 +26,7 @@ from atoll.peer.train import (
     factor_of,
     finite,
     free_steps,
+    joined,
     late_contribution,
     reconcile,
     stint_of,
@@ -41,6 +42,7 @@ from atoll.spec.recipe import (
     OneRound,
     RoundsLate,
     Significance,
+    StandIn,
     Threshold,
 )
 from atoll.swarm.log import OpenRound
@@ -168,10 +170,11 @@ async def _look_ahead(member: Member, announced: OpenRound) -> None:
 
 
 async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
-    """Contribute what was late for an earlier round: as it is, or where this one is about another part, that part."""
+    """Contribute what was late for an earlier round: as it is, or made anew for another part or another circle."""
     serial, chunks = made.serial, made.chunks
-    if member.in_parts:
-        encoded = _encoded(member, announced, late_contribution(member, stint))
+    if member.in_parts or stint.trained is not None:
+        late = joined(member, stint) if stint.trained is not None else late_contribution(member, stint)
+        encoded = _encoded(member, announced, late)
         grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
         while len(chunks) < grid.chunks:
             chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
@@ -273,7 +276,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
     """Take our lease: from here on our private state moves, so what it is now must be on disk."""
     own = announced.lease_of(member.me)
     stint = _under_way(member)
-    if stint is None or (stint.key, stint.lease) != (announced.key, own):
+    if stint is None or (stint.key.version, stint.lease) != (announced.key.version, own):
         await take_back(member, "the work on this lease begins anew")
         stint = stint_of(member, announced.key, own)
         stint.base = member.anchor.version
@@ -281,7 +284,7 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
             await keep_private(member, stint.base)
     elif member.begun is None:
         member.ahead = member.ahead[1:]
-    member.begun = stint
+    member.begun, stint.key = stint, announced.key  # whose scope nobody knew before
     if leaves_a_trace(member):
         await member.store.keep_only_private(stint.base)
     ranges = [(r.first, r.count) for r in own]
@@ -315,6 +318,8 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
         await reconcile(member, stint)
     if not await train(member, stint, len(stint.steps), wanted) or (announced.carry and not wanted()):
         return None
+    if isinstance(member.channel.late, StandIn):
+        stint.trained = await member.job(member.engine.weights)
     return contribution_of(member, stint, announced.masses.get(member.me, 1.0))
 
 

@@ -49,6 +49,7 @@ from atoll.spec.recipe import (
     Ring,
     Rings,
     Seconds,
+    StandIn,
     TargetBatch,
     Trees,
     Turns,
@@ -216,9 +217,9 @@ def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
 
 
 def contributors(channel: Channel, members: int) -> int:
-    """Return how many contribute to a round: everybody, unless it ends with fewer and gives no grace."""
+    """Return how many give something to a round: everybody, unless it ends with fewer, and gives no grace."""
     match channel.barrier:
-        case Quorum(contributors=enough, grace=grace) if grace == Seconds():
+        case Quorum(contributors=enough, grace=grace) if grace == Seconds() and not isinstance(channel.late, StandIn):
             return min(enough, members)
         case _:
             return members

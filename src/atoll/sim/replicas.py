@@ -41,6 +41,14 @@ class Replicas:
         self._held: dict[tuple[str, int], Anchor | None] = {}
         self._doubtful: set[tuple[str, int]] = set()
         """Whose weights of which version were not the same in all its lives."""
+        self._newest: dict[str, int] = {}
+        self._working: dict[str, tuple[int, int]] = {}
+        """What everybody works on, by the round it was handed out for, and from which version's weights it began."""
+        self._began: dict[tuple[str, int], set[int]] = {}
+        """From which version's weights contributions were made, by whom and for which round: in two lives maybe two."""
+        self._lent: dict[tuple[str, int], int | None] = {}
+        self._among: dict[tuple[str, int], int] = {}
+        """Of how many it was the mean what somebody took as a version."""
         self._made: dict[tuple[int, str], Vector | None] = {}
         """What circles made, by version and root; none: not known."""
 
@@ -59,6 +67,16 @@ class Replicas:
                 case journal.RoundPassedOver(version=version):
                     before = self.of(line.peer, version - 1)
                     self._hold(line.peer, version, _at(version, before) if before is not None else None)
+                case journal.WeightsLent(version=version, of=of):
+                    self._lend(line.peer, version, of)
+                case journal.WorkProgressed(version=first):
+                    if self._working.get(line.peer, (0, 0))[0] != first:
+                        self._working[line.peer] = first, self._newest.get(line.peer, 0)
+                case journal.PeerStarted() | journal.InnerStateRestored():
+                    self._working.pop(line.peer, None)
+                case journal.ContributionSent(version=version):
+                    began = self._working.get(line.peer, (0, version - 1))[1]
+                    self._began.setdefault((line.peer, version), set()).add(began)
                 case journal.StateFetched(version=version, donors=donors):
                     self._hold(line.peer, version, self.of(donors[0], version) if donors else None)
                 case _:
@@ -69,6 +87,11 @@ class Replicas:
         if (who, version) in self._held and not _same(before, anchor):
             self._doubtful.add((who, version))
         self._held[who, version] = anchor
+        self._newest[who] = version
+
+    def _lend(self, who: str, version: int, of: int) -> None:
+        """Note which weights somebody lent a round; what it lent in two lives may be either."""
+        self._lent[who, version] = of if self._lent.get((who, version), of) == of else None
 
     def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
         """Work out what each circle made, when the first journal says that it did."""
@@ -76,11 +99,15 @@ class Replicas:
         circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
         circles = circles or (Circle(announced.members, announced.members),)
         roots: Sequence[str] = event.circles or [""]
+        gave: dict[bytes, Vector | None] = {}
         for root, made in zip(roots, results_of(circles), strict=True):
             if (committed.version, root) not in self._made:
-                self._made[committed.version, root] = self._result(committed, [circles[each] for each in made.circles])
+                parts = [circles[each] for each in made.circles]
+                self._made[committed.version, root] = self._result(committed, parts, gave)
 
-    def _result(self, committed: Committed, circles: Sequence[Circle]) -> Vector | None:
+    def _result(
+        self, committed: Committed, circles: Sequence[Circle], gave: dict[bytes, Vector | None]
+    ) -> Vector | None:
         """Return what circles make together, each its part of the model."""
         merged = np.zeros_like(self._first.weights)
         grid = grid_of(len(merged), self._channel.what.codec)
@@ -88,31 +115,59 @@ class Replicas:
             run = circle.chunks(grid.chunks)
             if not run:
                 continue
-            mean = self._mean(committed, circle)
+            mean = self._mean(committed, circle, gave)
             if mean is None:
                 return None
             part = slice(grid.bounds(run[0])[0], grid.bounds(run[-1])[1])
             merged[part] = mean[part]
         return merged
 
-    def _mean(self, committed: Committed, circle: Circle) -> Vector | None:
+    def _mean(self, committed: Committed, circle: Circle, gave: dict[bytes, Vector | None]) -> Vector | None:
+        """Return what a circle makes; `gave` remembers what its members gave, for the others that they give it to."""
         channel, leases, version = self._channel, committed.announced.leases, committed.version
         total, weight = np.zeros_like(self._first.weights), 0.0
         masses = self._masses[version].before if self._weighs else {}
-        for peer in (p for p in circle.givers if p in committed.contributors):
-            anchor = self.of(short(peer), version - 1)
-            if anchor is None or (short(peer), version - 1) in self._doubtful:
+        for peer in (p for p in circle.givers if p in (*committed.contributors, *committed.lent)):
+            if peer not in gave:
+                lent = peer in committed.lent
+                gave[peer] = self._lent_by(peer, version) if lent else self._given(committed, peer)
+            if (given := gave[peer]) is None:
                 return None
-            if committed.announced.key.scope == ALL:
-                given = trained(self._run, anchor, leases[peer])
-            else:
-                given = contribution(self._run, channel, anchor, leases[peer])
-            if (mass := masses.get(peer, 1.0)) != 1.0:
-                given = anchor.weights + (given - anchor.weights) / np.float32(mass)
+            mass = masses.get(peer, 1.0)
             weighs = mass if self._weighs else weight_of(channel, leases[peer])
             total = total + sent(channel.what.codec, given) * np.float32(weighs)
             weight += weighs
         return sent(channel.what.codec, total / np.float32(weight)) if weight else None
+
+    def _lent_by(self, peer: bytes, version: int) -> Vector | None:
+        """Return the weights that a member lent a round."""
+        of = self._lent.get((short(peer), version))
+        anchor = self._sure(peer, of) if of is not None else None
+        return anchor.weights if anchor is not None else None
+
+    def _sure(self, peer: bytes, version: int) -> Anchor | None:
+        """Return a member's weights of a version, if they were the same in all its lives."""
+        return None if (short(peer), version) in self._doubtful else self.of(short(peer), version)
+
+    def _given(self, committed: Committed, peer: bytes) -> Vector | None:
+        """Return what a member contributed: from where its work began, and joined with what it has taken since."""
+        announced, version = committed.announced, committed.version
+        starts = self._began.get((short(peer), version), set()) if announced.carry else {version - 1}
+        if len(starts) != 1:
+            return None
+        (began,) = starts
+        start, anchor = self._sure(peer, began), self._sure(peer, version - 1)
+        if start is None or anchor is None:
+            return None
+        if announced.key.scope == ALL:
+            given = trained(self._run, start, announced.leases[peer])
+        else:
+            given = contribution(self._run, self._channel, start, announced.leases[peer])
+        if began < version - 1:
+            among = next((n for v in range(version - 1, began, -1) if (n := self._among.get((short(peer), v), 0))), 0)
+            given = (anchor.weights * np.float32(among) + given) / np.float32(among + 1) if among else given
+        mass = self._masses[version].before.get(peer, 1.0) if self._weighs else 1.0
+        return given if mass == 1.0 else start.weights + (given - start.weights) / np.float32(mass)
 
     def _apply(self, who: str, version: int, circle: str) -> None:
         """Step somebody's weights by what it says that it applied; a state that was fetched has said so before."""
@@ -125,6 +180,7 @@ class Replicas:
             self._hold(who, version, None)
             return
         after = _at(version, before if before is not None else self._first)
+        self._among[who, version] = self._count(committed, who)
         outer, factor = self._channel.merge.outer, factor_of(self._run, {0: self._channel}, version)
         if of_all:
             meet(after, merged)
@@ -135,6 +191,13 @@ class Replicas:
         else:
             advance(outer, after, merged, factor)
         self._hold(who, version, after)
+
+    def _count(self, committed: Committed, who: str) -> int:
+        """Return of how many it is the mean what somebody takes of a round."""
+        announced, in_ = committed.announced, (*committed.contributors, *committed.lent)
+        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
+        givers = next((c.givers for c in circles if any(short(p) == who for p in c.takers)), announced.members)
+        return sum(peer in in_ for peer in givers)
 
     def _own_part(self, committed: Committed, who: str) -> float:
         """Return how much of its own weights stays with somebody who takes what it is not in; 0: it is in it."""

@@ -48,6 +48,8 @@ class Committed(NamedTuple):
     """Its contributors as sums went round among them; nobody: they did not."""
     trees: tuple[tuple[int, dict[bytes, bytes]], ...] = ()
     """The trees that sums went up, if they did: for how many chunks, and who is above whom, the root above itself."""
+    lent: tuple[bytes, ...] = ()
+    """Whose weights from before are in it."""
 
     @property
     def version(self) -> int:
@@ -114,11 +116,12 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 kept = {}
                 lines = () if isinstance(rates, UnsetType) else rates
                 announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key, lines))
-            case RoundCommitted(who=who, result=result, ring=places, trees=trees):
+            case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)
                 above = tuple((tree.chunks, _above(last.members, tree.up)) for tree in trees)
-                committed.append(Committed(last, _marked(who, last.members), result, ring, above))
+                lenders = () if isinstance(lent, UnsetType) else _marked(lent, last.members)
+                committed.append(Committed(last, _marked(who, last.members), result, ring, above, lenders))
                 kept = _kept(last, committed[-1].contributors)
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
                 stays = last.carry or last.holds

@@ -97,6 +97,7 @@ from atoll.spec.recipe import (
     Sgd,
     Shift,
     Slack,
+    StandIn,
     Stochastic,
     TopK,
     Turns,
@@ -156,6 +157,13 @@ SEGMENTED: tuple[Circles, ...] = (
     Circles(pattern=Segments(count=3, sources=1, explore=0.5), all_every=4),
     Circles(pattern=Segments(count=5, sources=2)),
 )
+LENT = 0.4
+"""Part of the other runs in circles in which nobody is waited for, and who is late lends its weights, like this:"""
+LENDING: tuple[Circles, ...] = (
+    Circles(pattern=Drawn(), all_every=4),
+    Circles(pattern=Lattice(side=3), all_every=3),
+    Circles(pattern=Drawn(size=3)),
+)
 IN_RINGS = 0.2
 """Part of the runs whose sums go round."""
 RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
@@ -207,6 +215,7 @@ def _recipe(
     fragments: int = 0,
     circles: Circles | None = None,
     mass: bool = False,
+    lends: bool = False,
     quorum: Quorum | None = None,
     late: Late | None = None,
     ring: Codec | None = None,
@@ -243,6 +252,9 @@ def _recipe(
         merge = Merge(outer=Assign(), combine=Mean(weights="mass")) if mass else Merge(outer=outer)
         what = Params() if mass else what
         channel = Channel(when=Every(steps=STEPS), what=what, whom=circles, merge=merge)
+        if lends:
+            merge = Merge(outer=Assign())
+            channel = replace(channel, what=Params(), merge=merge, barrier=Quorum(), late=StandIn())
     if factors is not None and isinstance(channel.what, Grad):
         form = replace(channel.what, codec=Fp32(), transform=LowRank(rank=2, least=1.0), residual=factors)
         channel = replace(channel, what=form, overlap=Block(), whom=All())
@@ -297,7 +309,9 @@ def run_of(
     mass = circles is not None and hasty.random() < BY_MASS
     factors = hasty.choice(IN_FACTORS) if not recipe and quorum is None else None
     parts = circles is not None and hasty.random() < IN_SEGMENTS
-    circles = hasty.choice(PUSHED) if mass else hasty.choice(SEGMENTED) if parts else circles
+    lends = circles is not None and not mass and not parts and hasty.random() < LENT
+    if mass or parts or lends:
+        circles = hasty.choice(PUSHED if mass else SEGMENTED if parts else LENDING)
     turns = hasty.choice((2, 3, 5)) if not recipe and hasty.random() < IN_TURNS else 0
     how = _recipe(
         recipe or drawn,
@@ -306,6 +320,7 @@ def run_of(
         fragments=fragments,
         circles=circles,
         mass=mass,
+        lends=lends,
         quorum=quorum,
         late=late,
         ring=ring,

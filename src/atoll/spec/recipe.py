@@ -562,7 +562,14 @@ class Carry(Axis, tag="carry"):
     """Who is not done when a round ends keeps its lease and works on: it contributes to the round that is open then."""
 
 
-Late = Discard | Carry
+class StandIn(Axis, tag="stand-in"):
+    """Who is not done when a round ends lends its circle the weights it has, works on, and joins what that made later.
+
+    It counts as one more beside those whose mean that is, and contributes what comes of it.
+    """
+
+
+Late = Discard | Carry | StandIn
 
 
 class Replicated(Axis, tag="replicated"):
@@ -582,6 +589,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     home: Replicated = Replicated()
     forms: dict[str, Codec] = {}
     """The form of a peer's contributions, by its id, where it is not `what.codec`; results are all in that."""
+
+    @property
+    def carries(self) -> bool:
+        """Return whether who is not done when a round ends works on."""
+        return not isinstance(self.late, Discard)
 
     @property
     def common(self) -> bool:

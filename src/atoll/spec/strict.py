@@ -14,6 +14,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -97,7 +98,7 @@ def parse_toml(text: str, file: str) -> Tree:
 
 def record(tree: Tree, kind: type[T], layers: Layers) -> T:
     """Return `tree` as a record of type `kind`."""
-    fitted = _fit(tree, inspect.type_info(kind), (), layers)
+    fitted = _fit(tree, _known(kind), (), layers)  # type: ignore[arg-type]  # types are hashable
     try:
         return msgspec.convert(fitted, kind)
     except msgspec.ValidationError as error:  # the walk and the decoder disagree: still an error of the input
@@ -123,6 +124,12 @@ def depth(tree: object, path: KeyPath) -> int:
         except (KeyError, IndexError, TypeError):
             return i
     return len(path)
+
+
+@cache
+def _known(kind: type) -> inspect.Type:
+    """Return what a record is made of: worked out once, however many files are read."""
+    return inspect.type_info(kind)
 
 
 def _fit(value: Any, kind: inspect.Type, path: KeyPath, layers: Layers) -> Any:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Carried, Carry, Circles, Nobody
+from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
 from atoll.swarm.circles import of_all, weighs_lines
@@ -438,7 +438,7 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         key = replace(key, scope=CIRCLES)
     if last and ends_whole(broker.run.recipe):
         key = replace(key, unit=MODEL)
-    ahead, carry = _ahead(broker, sum(quotas.values())), isinstance(broker.setting.late, Carry)
+    ahead, carry = _ahead(broker, sum(quotas.values())), broker.setting.carries
     holds = broker.setting.holds(version)
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
     announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates)

@@ -8,7 +8,7 @@ rounds by a key (channel, version, scope, unit): whether all exchange with all o
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -141,6 +141,8 @@ class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields
     """The mass of each member of the round after it, where they weigh by that; unset: 1."""
     trees: Trees = ()
     """Where sums went up trees: those, over the members of the round."""
+    lent: bytes | UnsetType = UNSET
+    """A bit for each member whose weights from before are in, since its work was not done; unset: for nobody."""
 
 
 class RoundVoided(Struct, frozen=True, tag="voided", forbid_unknown_fields=True):
@@ -299,6 +301,8 @@ class ClosedRound(Struct, frozen=True):
     """Of each contributor, how many rounds were committed since its lease was handed out."""
     pushes: int = 0
     """Contributions in all rounds before it."""
+    lent: tuple[bytes, ...] = ()
+    """Whose weights from before are in it, while their work goes on."""
     own: float = 0.0
     """Where we are not in it and add it to what we have: the part that stays our own."""
 
@@ -440,12 +444,14 @@ def commitment(
     ring: Iterable[bytes] = (),
     masses: tuple[float, ...] = (),
     trees: Trees = (),
+    lent: Collection[bytes] = (),
 ) -> RoundCommitted:
     """Return the record by which an open round ends well."""
     order = tuple(open_.members.index(peer) for peer in ring)
     who = _marked(frozenset(contributors), open_.members)
     uneven = masses if any(mass != 1.0 for mass in masses) else UNSET
-    return RoundCommitted(open_.key, who, result, circles, order, uneven, trees)
+    some = _marked(lent, open_.members) if lent else UNSET
+    return RoundCommitted(open_.key, who, result, circles, order, uneven, trees, some)
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
@@ -545,6 +551,8 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     _must(all(is_tree(tree, inside) for tree in committed.trees), "sums went up what is no tree of its contributors")
     counts = frozenset[bytes]() if open_.holds else in_
     stays = open_.carry or open_.holds
+    lent = () if isinstance(committed.lent, UnsetType) else _named(committed.lent, open_.members)
+    _must(in_.isdisjoint(lent) and (open_.carry or not lent), "weights are lent by who is done, or need not be")
     closed = ClosedRound(
         committed.key,
         contributors,
@@ -554,6 +562,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         carried=tuple(peer for peer in open_.members if peer not in counts) if stays else (),
         stale=tuple(version - open_.begun(peer) for peer in contributors),
         pushes=history.pushes,
+        lent=lent,
     )
     counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in counts}
     return replace(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blake3 import blake3
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from atoll.swarm.log import Entry, Key
 from atoll.swarm.shares import Shard, owners_of
@@ -107,6 +107,8 @@ class Plan(Struct, frozen=True, tag="plan", forbid_unknown_fields=True):
     """Sums go round among those who own, in the order of the shards, once it is settled on all of them."""
     trees: Trees = ()
     """Likewise sums go up these trees, all of which are of those who own."""
+    closing: bool | UnsetType = UNSET
+    """Enough are in: who is not done is to lend what it has."""
 
     @property
     def carried(self) -> bool:
@@ -155,6 +157,8 @@ class Contributed(Struct, frozen=True, tag="contributed", forbid_unknown_fields=
     serial: int
     took_s: float = 0.0
     """How long it took to bring it in, where somebody goes by that."""
+    lent: bool | UnsetType = UNSET
+    """It is only what I had before this round's work, which is not done."""
 
 
 class Carrying(Struct, frozen=True, tag="carrying", forbid_unknown_fields=True):

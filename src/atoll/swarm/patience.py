@@ -10,12 +10,12 @@ wrong the measures are, some plan has enough.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 
 from msgspec.structs import replace
 
-from atoll.spec.recipe import Barrier, Quorum, Seconds, Slack
+from atoll.spec.recipe import Barrier, Circles, Quorum, Seconds, Slack
 from atoll.swarm.owners import rate_of
 from atoll.swarm.state import Broker, Pace, Round
 from atoll.swarm.tree import OUT
@@ -62,6 +62,8 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
 def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
     """Return when the round ends though some are missing, and why; None: not before more have contributed."""
     barrier = broker.setting.barrier
+    if isinstance(broker.whom, Circles) and not round_.circles:
+        return None  # a round of all brings all together
     came_s = _came_s(barrier, round_)
     grace = _grace(broker, barrier) if isinstance(barrier, Quorum) else None
     if came_s is None or grace is None:
@@ -72,10 +74,27 @@ def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
 
 def _came_s(barrier: Barrier, round_: Round) -> float | None:
     """Return when enough had contributed for a round to end with; None: they have not."""
-    in_ = [heard_s for peer, heard_s in round_.heard_s.items() if peer in round_.serials and peer not in round_.spoiled]
-    if not isinstance(barrier, Quorum) or len(in_) < barrier.contributors:
+    if not isinstance(barrier, Quorum):
         return None
-    return sorted(in_)[barrier.contributors - 1]
+    in_ = {peer: s for peer, s in round_.heard_s.items() if peer in round_.serials and peer not in round_.spoiled}
+    if round_.circles:
+        return _came_to_each_s(barrier.contributors, round_, in_)
+    return sorted(in_.values())[barrier.contributors - 1] if len(in_) >= barrier.contributors else None
+
+
+def _came_to_each_s(enough: int, round_: Round, in_: Mapping[bytes, float]) -> float | None:
+    """Return when so many of every circle had contributed, as far as they are there; None: they have not.
+
+    Work that outlasted an earlier round ends none by itself: somebody must be done with what it was handed for this.
+    """
+    came = sorted(s for peer, s in in_.items() if peer not in round_.announced.since)[:1]
+    for circle in round_.circles:
+        there = sorted(in_[peer] for peer in circle.givers if peer in in_)
+        wanted = min(enough, sum(peer not in round_.absent for peer in circle.givers))
+        if not came or len(there) < wanted:
+            return None
+        came += there[:wanted]
+    return max(came, default=None)
 
 
 def _grace(broker: Broker, barrier: Quorum) -> tuple[float, str] | None:

@@ -16,11 +16,12 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import Carried
+from atoll.spec.recipe import Carried, StandIn
 from atoll.swarm.circles import circles_of, passed_on, results_of
 from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
@@ -88,6 +89,8 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
         settled=None,
         serials={},
         carrying={},
+        lent={},
+        closing_s=None,
         reduced={},
         holding={},
         held_s=None,
@@ -128,6 +131,7 @@ def plan_of(broker: Broker, round_: Round) -> Plan:
         gather=round_.gather,
         ring=round_.ring,
         trees=round_.trees,
+        closing=UNSET if round_.closing_s is None else True,
     )
 
 
@@ -140,9 +144,11 @@ def advance(
 ) -> tuple[Broker, list[Action]]:
     """Note a member's part in the present attempt."""
     match message:
-        case Contributed(serial=serial, took_s=sent_s):
+        case Contributed(serial=serial, took_s=sent_s, lent=lent):
             if round_.settled is not None:  # too late, or made anew after a crash: what is settled is with the owners
                 return broker, []
+            if lent is True:
+                return replace(broker, round=replace(round_, lent=round_.lent | {peer: serial}, moved_s=now_s)), []
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             heard_s = round_.heard_s | {peer: round_.heard_s.get(peer, now_s)}
             serials = round_.serials | {peer: serial}
@@ -243,11 +249,11 @@ def _commit(
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
         return replace(broker, round=replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
-    contributors = (c.peer for c in settled)
+    contributors = [c.peer for c in settled if c.peer in round_.serials]
     if round_.circles:
         whole = result_root(root.encode() for root in roots)
-        masses = _masses(broker, round_, settled)
-        commit = Write(commitment(round_.announced, contributors, whole, roots, masses=masses))
+        masses, lent = _masses(broker, round_, settled), [c.peer for c in settled if c.peer not in round_.serials]
+        commit = Write(commitment(round_.announced, contributors, whole, roots, masses=masses, lent=lent))
         return replace(broker, pending=True), [commit]
     ring = round_.owners if round_.ring else ()
     broker = replace(broker, trees=(round_.announced.members, round_.trees))
@@ -370,6 +376,12 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
             due_s = max(due_s, round_.moved_s + resend_s(broker, round_))
         why = told if now_s >= due_s else ""
         wake = [] if why else [Wake(due_s)]
+    if why and open_ and _lends(broker, round_):
+        asked = [p for p in open_ if p in broker.present and p not in round_.lent]
+        if round_.closing_s is None:
+            return _close(broker, round_, now_s)
+        if asked and now_s < round_.closing_s + resend_s(broker, round_):
+            return broker, []
     in_ = [p for p in among if p in round_.serials and p not in round_.spoiled] if why else []
     if len(in_) < broker.run.membership.contributors_min:
         absent = _absent(broker, round_, now_s)
@@ -384,7 +396,8 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         return replan(
             broker, round_, round_.shards, f"sums go their way without {', '.join(map(short, out))}: {why}", now_s
         )
-    settled = tuple(Contribution(p, round_.serials[p]) for p in in_)
+    have = round_.lent | {p: round_.serials[p] for p in in_}
+    settled = tuple(Contribution(p, have[p]) for p in among if p in have and p not in round_.spoiled)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
     broker = replace(broker, round=round_)
     note = journal.RoundSettled(
@@ -395,6 +408,19 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         why=why,
     )
     return broker, [Note(note), *tell_plan(broker, round_, concerned(round_))]
+
+
+def _lends(broker: Broker, round_: Round) -> bool:
+    """Return whether who is not done lends what it has; in a round of all everybody is waited for."""
+    return isinstance(broker.setting.late, StandIn) and bool(round_.circles)
+
+
+def _close(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
+    """Ask everybody who is not done to lend what it has."""
+    round_ = replace(round_, closing_s=now_s)
+    broker = replace(broker, round=round_)
+    wake = Wake(now_s + resend_s(broker, round_))
+    return broker, [wake, *tell_plan(broker, round_, (p for p in round_.announced.members if p not in round_.serials))]
 
 
 def _waits(broker: Broker, peer: bytes) -> bool:

@@ -192,6 +192,10 @@ class Round(Struct, frozen=True, kw_only=True):
     """Members that are no longer waited for where sums are carried."""
     parted: tuple[tuple[bytes, bytes], ...] = ()
     """Members that could not pass anything on to another, and to whom."""
+    lent: dict[bytes, int] = {}
+    """What owners hold of members that are not done: weights from before."""
+    closing_s: float | None = None
+    """Since when those are asked for."""
 
     @property
     def carried(self) -> bool:

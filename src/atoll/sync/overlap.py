@@ -7,6 +7,7 @@ it has not. Unless something old is kept in a blend, the next contribution is ne
 
     blend   weights <- keep * weights + (1 - keep) * anchor       (Streaming DiLoCo)
     shift   weights <- weights + (anchor - local)                 (delayed averaging: the mean in place of one's own)
+    join    weights <- (S anchor + weights) / (S + 1)             (WAGMA-SGD: late for a mean of S)
     lead    the next round starts from anchor + lead              (eager updates, a whole round late)
 
 An eager peer steps its outer optimizer with the stale mean in which its own part is replaced by its newest one. Plain
@@ -34,6 +35,12 @@ def shift(weights: Vector, anchor: Vector, local: Vector) -> Vector:
     """Return weights with the anchor in place of what they came from, in the memory of those given."""
     weights += anchor - local
     return weights
+
+
+def one_more(own: Vector, mean: Vector, among: int) -> Vector:
+    """Return the mean of some and of one's own, which is not among them: (sum + own) / (among + 1)."""
+    total: Vector = mean * np.float32(among) + own
+    return total / np.float32(among + 1)
 
 
 class Lead:

@@ -346,8 +346,8 @@ BUGS = (
         "a contribution is not brought to the owners of a later plan",
         (
             "peer/exchange.py",
-            "plan.key != own.key or (*plan_id(plan), own.serial) in done:",
-            "plan.key != own.key or any((own.key, own.serial) == (d[0], d[3]) for d in done):",
+            "own is None or (*plan_id(plan), own.serial) in done:",
+            "own is None or any((own.key, own.serial) == (d[0], d[3]) for d in done):",
         ),
     ),
     _bug(
@@ -568,5 +568,13 @@ BUGS = (
             "    return next((turn.knobs for turn in reversed(history.turned)), None)\n",
         ),
         skies=("helm",),
+    ),
+    # weights of everybody's own
+    _bug(
+        "late-mass-forgotten",
+        "Counted once",
+        "who missed a round of masses takes what came in place of what it has, not beside it",
+        ("peer/member.py", "        return mass / (mass + more)\n", "        return 0.0\n"),
+        skies=("tide",),
     ),
 )

@@ -35,6 +35,7 @@ from atoll.spec.recipe import (
     Mean,
     MeanPresent,
     MedianNormClip,
+    Merge,
     Neighbours,
     OneRound,
     Params,
@@ -49,6 +50,7 @@ from atoll.spec.recipe import (
     Sgd,
     SignSgd,
     Sparse,
+    StandIn,
     Sum,
     TargetBatch,
     Trees,
@@ -79,6 +81,8 @@ def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]
     yield from _barrier_rules((*path, "barrier"), channel)
     if isinstance(channel.late, Carry):
         yield from _carry_rules(path, channel)
+    if isinstance(channel.late, StandIn):
+        yield from _stand_in_rules((*path, "late"), channel)
     accumulates = isinstance(work.inner, Accumulate)
     match channel.what:
         case Grad():
@@ -218,8 +222,10 @@ def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     said = "circles exchange whole models after a fixed number of steps, and wait for the result"
     yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
-    said = "all circles of a round end together, when all are in"
-    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {all_}'
+    hasty = isinstance(channel.barrier, Quorum) and isinstance(channel.late, StandIn)
+    said = "all circles of a round end together, when all are in or those who are not have lent what they have"
+    hint = 'choose barrier { kind = "full" } and late { kind = "discard" }, or "quorum" and "stand-in"'
+    yield full or hasty, path, said, f"{hint}, {all_}"
     mean = isinstance(channel.merge.combine, Mean)
     said = "the last round of all is the mean of weights, and those of circles must come to the same"
     yield mean, path, said, f'choose merge.combine {{ kind = "mean" }}, {all_}'
@@ -324,6 +330,17 @@ def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "grace", "s"), barrier.grace.s, 0, 86400)
     else:
         yield within((*path, "grace", "part"), barrier.grace.part, 0, 1)
+
+
+def _stand_in_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """What goes with weights that are lent."""
+    whom = channel.whom
+    fits = isinstance(whom, Circles) and isinstance(whom.pattern, Lattice | Drawn)
+    said = "who joins what its circle made later must know that all of it were in one circle with it"
+    yield fits, path, said, 'choose whom { kind = "circles" } with a pattern "lattice" or "drawn", or late "discard"'
+    plain = channel.what == Params() and channel.merge == Merge(outer=Assign())
+    said = "weights are lent as they are, and each counts as one"
+    yield plain, path, said, 'choose what { kind = "params" } in fp32, merge.outer "assign" and the uniform mean'
 
 
 def _carry_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
