@@ -39,7 +39,7 @@ from atoll.spec.recipe import (
     Sgd,
     SignSgd,
     Sum,
-    Turns,
+    Tensors,
     Work,
 )
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
@@ -98,7 +98,7 @@ def low_rank(low: LowRank, residual: Residual, *, outer: Sgd | AdamW, rounds: in
     return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
 
 
-def in_turns(when: Turns, what: Params | Delta, *, inner: Inner, rounds: int, start_with: int) -> Run:
+def in_turns(when: Tensors, what: Params | Delta, *, inner: Inner, rounds: int, start_with: int) -> Run:
     """Return a run that averages weights, some tensors at a time."""
     channel = Channel(when=when, what=what, merge=Merge(outer=Assign()))
     return _run(Work(inner=inner, batch=BATCH), channel, rounds, start_with)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Assign, Delta, Fp32, Params, Sgd, Turns
+from atoll.spec.recipe import Assign, Delta, Fp32, Params, Sgd, Tensors
 from atoll.sync.units import units_of
 from tests.identity.small import BATCH, SAME, apart, diloco, engine_of, in_turns, steps_over, trained, weights_of
 
@@ -16,7 +16,7 @@ INNER = Sgd(lr=0.3, momentum=0.9)
 @pytest.mark.parametrize("what", [Params(), pytest.param(Delta(), marks=pytest.mark.long)])
 def test_all_tensors_in_the_turn_after_the_last_step_are_local_sgd(what: Params | Delta) -> None:
     peers, period, periods = 2, 3, 2
-    when = Turns(steps=period, count=1, passes=1.5)
+    when = Tensors(steps=period, count=1, passes=1.5)
     run = in_turns(when, what, inner=INNER, rounds=periods, start_with=peers)
     local = diloco(inner=INNER, outer=Assign(), steps=period, rounds=periods, start_with=peers)
     assert apart(weights_of(trained(run, peers)), weights_of(trained(local, peers))) < SAME
@@ -26,12 +26,12 @@ def test_all_tensors_in_the_turn_after_the_last_step_are_local_sgd(what: Params 
 def test_they_are_what_a_loop_by_hand_averages(passes: float) -> None:
     peers, period = 3, 3
     rounds = 2 * period
-    when = Turns(steps=period, count=period, passes=passes)
+    when = Tensors(steps=period, count=period, passes=passes)
     run = in_turns(when, Params(), inner=INNER, rounds=rounds, start_with=peers)
     assert apart(weights_of(trained(run, peers)), by_hand(when, peers, rounds)) < SAME
 
 
-def by_hand(when: Turns, peers: int, rounds: int) -> Vector:
+def by_hand(when: Tensors, peers: int, rounds: int) -> Vector:
     """Return the anchor: of each tensor the mean that everybody took last."""
     run = in_turns(when, Params(), inner=INNER, rounds=rounds, start_with=peers)
     engines = [engine_of(run) for _ in range(peers)]

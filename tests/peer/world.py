@@ -33,7 +33,7 @@ from atoll.spec.recipe import (
     Fragments,
     LowRank,
     TargetBatch,
-    Turns,
+    Tensors,
 )
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.spec.turns import in_order
@@ -84,7 +84,7 @@ def _cut(channel: Channel, steps: int, start_with: int, codec: Codec | None) -> 
     match channel.when:
         case Fragments(pattern="drawn"):
             channel = replace(channel, when=Fragments(steps=steps * DRAWN, count=DRAWN, pattern="drawn"))
-        case Fragments(count=count) | Turns(count=count):
+        case Fragments(count=count) | Tensors(count=count):
             channel = replace(channel, when=replace(channel.when, steps=steps * count))
         case TargetBatch():
             channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))

@@ -117,7 +117,7 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "steps = 10",
             'kind = "evry"\nsteps = 10',
             'run.toml: recipe.channel.outer.when.kind: unknown kind "evry"',
-            'known kinds: "every", "fragments", "turns", "target-batch" (did you mean \'every\'?)',
+            'known kinds: "every", "fragments", "tensors", "target-batch" (did you mean \'every\'?)',
         ),
         (
             "batch = 4",

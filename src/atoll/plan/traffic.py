@@ -51,8 +51,8 @@ from atoll.spec.recipe import (
     Seconds,
     StandIn,
     TargetBatch,
+    Tensors,
     Trees,
-    Turns,
 )
 from atoll.spec.turns import shares
 from atoll.swarm.circles import Circle, circles_of, of_all
@@ -169,7 +169,7 @@ def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Gri
     transform, codec = channel.what.transform, channel.what.codec
     if isinstance(transform, LowRank):
         return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
-    if isinstance(channel.when, Turns):
+    if isinstance(channel.when, Tensors):
         sizes = {name: math.prod(shape) for name, shape in (shapes or _squares(parameters)).items()}
         return [unit.grid for unit in units_of(channel.when, sizes, codec)]
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1

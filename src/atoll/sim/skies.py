@@ -99,8 +99,8 @@ from atoll.spec.recipe import (
     Slack,
     StandIn,
     Stochastic,
+    Tensors,
     TopK,
-    Turns,
 )
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
@@ -240,7 +240,7 @@ def _recipe(
         pattern: Literal["drawn", "strided"] = "drawn" if drawn else "strided"
         when: Parts = Fragments(steps=fragments * STEPS, count=fragments, pattern=pattern)
         if tensors and not drawn:
-            when = Turns(steps=when.steps, count=fragments, passes=fragments / 2)
+            when = Tensors(steps=when.steps, count=fragments, passes=fragments / 2)
         channel = replace(channel, when=when)
         channel = replace(channel, overlap=Delay(steps=1) if isinstance(overlap, OneRound) else channel.overlap)
     if ring is not None and not isinstance(channel.what.codec, TopK):

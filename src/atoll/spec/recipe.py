@@ -54,7 +54,7 @@ class Fragments(Axis, tag="fragments"):
         return f"fragment {(number - 1) % self.count}"
 
 
-class Turns(Axis, tag="turns"):
+class Tensors(Axis, tag="tensors"):
     """Exchange tensors in turn, from the last to the first: as many at a time as travel during a backward pass."""
 
     steps: int
@@ -89,7 +89,7 @@ class TargetBatch(Axis, tag="target-batch"):
         return "model"
 
 
-Parts = Fragments | Turns
+Parts = Fragments | Tensors
 """Rounds that are about a part of the model each."""
 When = Every | Parts | TargetBatch
 

@@ -47,7 +47,7 @@ from atoll.spec.recipe import (
     Quorum,
     Recipe,
     TargetBatch,
-    Turns,
+    Tensors,
 )
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
@@ -207,7 +207,7 @@ def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
     match channel.when:
         case Fragments(pattern="drawn") if channel.when.round_steps == 1:
             return
-        case Fragments(count=count) | Turns(count=count):
+        case Fragments(count=count) | Tensors(count=count):
             steps = -(-steps // count) * count  # all rounds have as many
             each = steps // count
         case Every(steps=theirs) if theirs > 1:

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, Turns, When
+from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, Tensors, When
 from atoll.sync.grid import Grid, grid_of
-from atoll.sync.turns import Profile, turns
+from atoll.sync.tensors import Profile, turns
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
 
@@ -136,7 +136,7 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit,
                 )
             parts = ({name for name, home in homes.items() if home == number} for number in range(count))
             return tuple(_unit(layout, part, codec) for part in parts)
-        case Turns(count=count):
+        case Tensors(count=count):
             if count > len(layout):
                 raise SpecError(
                     f"recipe: when.count: {count} exchanges in a period, but this model has {len(layout)} tensors",
@@ -206,7 +206,7 @@ def _homes(when: Fragments, layout: Mapping[str, int]) -> dict[str, int]:
     return {name: home(name) for name in layout}
 
 
-def _turns(when: Turns, layout: Mapping[str, int]) -> list[set[str]]:
+def _turns(when: Tensors, layout: Mapping[str, int]) -> list[set[str]]:
     """Return the tensors of each turn, by a profile in which a tensor's work and its travel are as long as it is.
 
     Within a layer tensors go by their names, the last one first: what is between them matters little.

@@ -53,9 +53,9 @@ from atoll.spec.recipe import (
     StandIn,
     Sum,
     TargetBatch,
+    Tensors,
     Trees,
     Trimmed,
-    Turns,
     Work,
 )
 from atoll.spec.rules.optimizer import optimizer_rules
@@ -63,7 +63,7 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules
 from atoll.spec.strict import KeyPath
 
-FRAGMENTS_MAX, DRAWN_MAX, TURNS_MAX = 1024, 65536, 64
+FRAGMENTS_MAX, DRAWN_MAX, TENSORS_MAX = 1024, 65536, 64
 PASSES_MAX = 1e9
 LATE_MAX = 64
 """Rounds that results may be late by: a peer keeps as many anchors."""
@@ -125,7 +125,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     if not isinstance(when, Parts):
         return
     yield within((*path, "count"), when.count, 1, _parts_max(when))
-    if isinstance(when, Turns):
+    if isinstance(when, Tensors):
         yield within((*path, "passes"), when.passes, 0, PASSES_MAX)
     said = f"{when.steps} is not a multiple of {when.count}, the exchanges in it"
     yield when.steps % when.count == 0, (*path, "steps"), said, "each round has as many steps as every other"
@@ -275,8 +275,8 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
 
 def _parts_max(when: Parts) -> int:
     """Return in how many parts a model may be exchanged."""
-    if isinstance(when, Turns):
-        return TURNS_MAX
+    if isinstance(when, Tensors):
+        return TENSORS_MAX
     return DRAWN_MAX if when.pattern == "drawn" else FRAGMENTS_MAX
 
 

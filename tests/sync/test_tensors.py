@@ -1,4 +1,4 @@
-"""Turns: every tensor has one in a period, little of them is waited for, and none could be cut better."""
+"""Tensors: every tensor has one in a period, little of them is waited for, and none could be cut better."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import SpecError
-from atoll.spec.recipe import Fp32, Turns
-from atoll.sync.turns import Profile, turns
+from atoll.spec.recipe import Fp32, Tensors
+from atoll.sync.tensors import Profile, turns
 from atoll.sync.units import tensors_in, units_of
 
 EVEN = [1.0] * 40
@@ -81,7 +81,7 @@ LAYOUT = {"model.embed.weight": 50, **{f"model.layers.{n}.weight": 100 for n in 
 
 
 def test_units_of_turns_are_whole_tensors_the_last_layers_first() -> None:
-    units = units_of(Turns(steps=4, count=4, passes=2.0), LAYOUT, Fp32())
+    units = units_of(Tensors(steps=4, count=4, passes=2.0), LAYOUT, Fp32())
     names = [[tensor.name for tensor in tensors_in(unit, LAYOUT)] for unit in units]
     assert "model.norm.weight" in names[0]
     assert "model.embed.weight" in names[-1]
@@ -91,4 +91,4 @@ def test_units_of_turns_are_whole_tensors_the_last_layers_first() -> None:
 
 def test_more_exchanges_than_tensors_are_refused() -> None:
     with pytest.raises(SpecError, match="15 exchanges in a period, but this model has 14 tensors"):
-        units_of(Turns(steps=15, count=15, passes=1.0), LAYOUT, Fp32())
+        units_of(Tensors(steps=15, count=15, passes=1.0), LAYOUT, Fp32())
