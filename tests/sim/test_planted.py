@@ -18,6 +18,8 @@ from tests.sim.planted.hunt import case_file, check_of, compiled, copy_with, fou
 
 STORED = [bug for bug in BUGS if case_file(bug).exists()]
 BUGS_MIN = 12
+QUARTERS = 4
+"""A quarter of the bugs in `make test`, all of them in `make long`."""
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
@@ -30,9 +32,9 @@ def test_enough_bugs_are_caught_by_the_checks() -> None:
     assert {bug.name for bug in STORED} == {name for name, caught in found().items() if caught.seeds}
 
 
-@pytest.mark.parametrize("first", [0, pytest.param(1, marks=pytest.mark.long)])
-def test_every_other_planted_bug_is_caught_in_its_stored_case(first: int, tmp_path: Path) -> None:
-    base, bugs = compiled(SOURCE, tmp_path / "base"), STORED[first::2]
+@pytest.mark.parametrize("first", [pytest.param(at, marks=pytest.mark.long if at else ()) for at in range(QUARTERS)])
+def test_planted_bugs_are_caught_in_their_stored_cases(first: int, tmp_path: Path) -> None:
+    base, bugs = compiled(SOURCE, tmp_path / "base"), STORED[first::QUARTERS]
     pairs = [(copy_with(bug, base, tmp_path / bug.name), case_file(bug)) for bug in bugs]
     missed = {
         bug.name: told

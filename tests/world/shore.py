@@ -30,6 +30,7 @@ from atoll.sim.scenario import key_of
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry, from_bytes
+from tests.world.warm import Warm
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -94,7 +95,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def wait_for(
-    claim: Callable[[], T], what: str, within_s: float = WAIT_S_MAX, by: subprocess.Popen[bytes] | None = None
+    claim: Callable[[], T], what: str, within_s: float = WAIT_S_MAX, by: subprocess.Popen[bytes] | Warm | None = None
 ) -> T:
     """Return what `claim` says once it is true; fails when that takes too long, or when its maker `by` has ended."""
     deadline_s = time.monotonic() + within_s
@@ -110,7 +111,7 @@ class Peer:
     """One peer's folder, and its process where we started it."""
 
     folder: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: subprocess.Popen[bytes] | Warm | None = None
 
     def lines(self) -> list[Line]:
         path = self.folder / "journal.jsonl"
@@ -238,7 +239,9 @@ class Shore:
     env: Mapping[str, str]
     launcher: tuple[str, ...] = ("-m", "atoll.cli.main")
     """What makes Python the `atoll` command."""
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    warm: bool = False
+    """Whether processes are forked from one that has imported everything."""
+    started: list[subprocess.Popen[bytes] | Warm] = field(default_factory=list)
 
     def run_file(
         self,
@@ -264,8 +267,11 @@ class Shore:
         path.write_text(text)
         return path
 
-    def start(self, *words: str, output: str = "") -> subprocess.Popen[bytes]:
+    def start(self, *words: str, output: str = "") -> subprocess.Popen[bytes] | Warm:
         """Start `atoll WORDS` in a session of its own; what it says goes to the file `output`."""
+        if self.warm:
+            self.started.append(Warm(words, self.env, self.folder / (output or os.devnull)))
+            return self.started[-1]
         command = [sys.executable, *self.launcher, *words]
         with (self.folder / (output or os.devnull)).open("ab") as out:
             process = subprocess.Popen(

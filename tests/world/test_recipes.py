@@ -27,12 +27,17 @@ QUICK = (
     "demo-sgd",
     "eager",
     "intellect-1",
+    "netstorm",
     "noloco",
+    "powersgd",
+    "sgp",
     "sparse-butterfly",
     "sparseloco",
+    "sparta-diloco",
     "streaming",
 )
-"""A third of them: of every barrier, overlap and route, in circles, in fragments, with feedback and frequencies."""
+"""A third of them: of every barrier, overlap and route, in circles, with masses, in fragments, of two channels or two
+phases, with feedback and frequencies."""
 
 
 def run_of(shore: Shore, recipe: str) -> Run:
@@ -75,6 +80,7 @@ def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Sh
 
 def really(shore: Shore, run: Run) -> list[Peer]:
     """Train with real processes, and return them when all have ended well."""
+    shore.warm = True
     for place in range(PEERS):
         shore.give(shore.folder / str(place), key_of(SEED, place))
     first = shore.organise(run, shore.folder / "0")

@@ -58,6 +58,7 @@ def test_ctrl_c_leaves_cleanly_and_the_resumed_run_ends_on_the_same_bits(shore: 
     peers = [shore.give(peer.folder, key) for peer, key in zip(seats(home, 2), calm.keys, strict=True)]
     watched = shore.start(*shore.train(calm.run, home, 2), output="said.log")
     wait_for(lambda: peers[0].version() >= 3, "the third round", by=watched)
+    assert isinstance(watched, subprocess.Popen)
     watched.send_signal(signal.SIGINT)
     assert watched.wait(30) == 130
     assert processes_below(home) == []

@@ -8,7 +8,21 @@ from msgspec import Struct
 
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import All, Auto, Block, Channel, Control, Every, Fp32, Grad, Hide, Match, Nobody, Recipe
+from atoll.spec.recipe import (
+    All,
+    Auto,
+    Block,
+    Carried,
+    Channel,
+    Control,
+    Every,
+    Fp32,
+    Grad,
+    Hide,
+    Match,
+    Nobody,
+    Recipe,
+)
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.turns import in_order
@@ -60,15 +74,15 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 
 def is_ddp(recipe: Recipe) -> bool:
-    """Return whether everybody's whole gradients are exchanged at every step and waited for."""
+    """Return whether everybody's whole gradients go straight from all to all at every step, and are waited for."""
     if len(recipe.channel) != 1:
         return False
     (channel,) = recipe.channel.values()
     what = channel.what
     whole = isinstance(what, Grad) and what.transform is None and what.codec == what.merged() == Fp32()
-    waited_for = isinstance(channel.whom, All) and isinstance(channel.overlap, Block)
+    straight = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried)
     stays = isinstance(recipe.control, Nobody) and not channel.forms
-    return whole and waited_for and stays and channel.when == Every(steps=1)
+    return whole and straight and stays and isinstance(channel.overlap, Block) and channel.when == Every(steps=1)
 
 
 class Row(Struct, frozen=True, kw_only=True):

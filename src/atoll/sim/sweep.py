@@ -37,6 +37,8 @@ from atoll.sim.faults import (
 from atoll.sim.points import When
 from atoll.sim.scenario import Entrance, key_of
 from atoll.sim.skies import MIDDLING, case_parts, run_of
+from atoll.spec.fleet import Machine
+from atoll.spec.recipe import All, Ring
 from atoll.spec.run import AllowList, Budget, Run
 from atoll.sync.grid import GROUP_MAX
 
@@ -98,8 +100,11 @@ def _references(seed: int) -> Iterator[Case]:
     yield _reference("lying pieces", seed, 4, [soon, *pieces])
     two = (Entrance(3, 6), Entrance(4, 6))
     together = _reference("two that join together", seed, 5, start_with=3, entrances=two, tickets={3: (1,), 4: (2,)})
-    narrow = tuple(replace(machine, up_bytes_s=4e4, down_bytes_s=2e5) for machine in together.machines)
-    yield replace(together, machines=narrow, size=32768)
+    yield replace(together, machines=_narrow(together), size=32768)
+    slow = _reference("sums round slow lines", seed, 4)
+    ((name, channel),) = slow.run.recipe.channel.items()
+    ring = replace(slow.run.recipe, channel={name: replace(channel, whom=All(route=Ring()))})
+    yield replace(slow, run=replace(slow.run, recipe=ring), machines=_narrow(slow), size=65536)
     yield _reference("a vandal", seed, 3, [Vandal(at_s=4.0, for_s=30.0, pause_s=0.1)])
     changed = _reference("changed settings", seed, 4, [Crash(at_s=9.0, peer=0, restart_after_s=10.0)])
     run = changed.run
@@ -113,6 +118,11 @@ def _references(seed: int) -> Iterator[Case]:
     listed = tuple(key_of(seed, place).peer.hex() for place in range(3))
     membership = replace(unlisted.run.membership, who=AllowList(peers=listed))
     yield replace(unlisted, run=replace(unlisted.run, membership=membership))
+
+
+def _narrow(case: Case) -> tuple[Machine, ...]:
+    """Return a case's machines on lines on which an exchange takes seconds."""
+    return tuple(replace(machine, up_bytes_s=4e4, down_bytes_s=2e5) for machine in case.machines)
 
 
 def _reference(

@@ -465,6 +465,11 @@ BUGS = (
             "    in_ = [p for p in among if p in round_.serials and p not in round_.spoiled] if why else []\n",
             "    in_ = [p for p in among if p in round_.serials] if why else []\n",
         ),
+        (
+            "swarm/round.py",
+            "    settled = tuple(Contribution(p, have[p]) for p in among if p in have and p not in round_.spoiled)\n",
+            "    settled = tuple(Contribution(p, have[p]) for p in among if p in have)\n",
+        ),
         skies=("doubt",),
     ),
     _bug(
