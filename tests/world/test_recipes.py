@@ -14,7 +14,7 @@ from atoll.sim.scenario import Outcome, Scenario, key_of, simulate
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import BySpeed, Nobody, Rings, StandIn, TargetBatch, Trees
+from atoll.spec.recipe import BySpeed, Feedback, Nobody, Rings, StandIn, TargetBatch, Trees
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
 from atoll.swarm.circles import weighs_lines
@@ -72,8 +72,9 @@ def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Sh
     along_links = isinstance(run.recipe.channel["outer"].whom.route, Trees | Rings)
     lent = isinstance(run.recipe.channel["outer"].late, StandIn)  # which depends on who is how fast
     turned = not isinstance(run.recipe.control, Nobody)
+    kept_by_owners = isinstance(run.recipe.channel["outer"].what.owners, Feedback)  # and who owns what follows rates
     # In what is measured this machine and that one differ, and sums along other trees are rounded in another order.
-    measured = by_speed or by_lines or along_links or lent or turned
+    measured = by_speed or by_lines or along_links or lent or turned or kept_by_owners
     if not measured:
         assert anchors(imagined(run).lines) == real
 
