@@ -15,7 +15,7 @@ from atoll.sim.case import Case, play
 from atoll.sim.check import log_of_record, violations
 from atoll.sim.compute import UNIT
 from atoll.sim.factored import anchors, lives_of
-from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import Feedback, Forget, LowRank, Recipe, Residual
 from atoll.spec.run import Run, canonical
@@ -23,6 +23,7 @@ from atoll.sync.merge import Anchor
 from tests.peer.world import counting_run
 from tests.peer.world import play as played
 from tests.sim.test_check import rewrite
+from tests.sim.under import few_of, under
 
 SEEDS = range(500, 540)
 QUICK = (500,)
@@ -38,11 +39,10 @@ def recipe(residual: Residual) -> Recipe:
 
 
 def case(seed: int) -> Case:
-    drawn = case_of(family_of(seed), seed)
-    return replace(drawn, run=replace(drawn.run, recipe=recipe(Feedback() if seed % 2 else Forget())))
+    return under(recipe(Feedback() if seed % 2 else Forget()), seed)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+@pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
     assert play(case(seed)).broken == []
     assert decode_run(canonical(case(seed).run)) == case(seed).run

@@ -10,7 +10,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from atoll.sim.case import Case, play
-from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import (
     All,
@@ -38,6 +38,7 @@ from atoll.spec.recipe import (
     Trimmed,
 )
 from atoll.spec.run import canonical
+from tests.sim.under import few_of, under
 
 RULES: list[tuple[Combine, bool]] = [
     (Trimmed(), False),
@@ -84,11 +85,10 @@ def _cut_down(shipped: Recipe, channel: Channel) -> Recipe:
 
 
 def case(seed: int) -> Case:
-    drawn = case_of(family_of(seed), seed)
-    return replace(drawn, run=replace(drawn.run, recipe=recipes(seed)))
+    return under(recipes(seed), seed)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+@pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
     assert play(case(seed)).broken == []
 

@@ -9,10 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.sim.case import Case, play
-from atoll.sim.skies import BATCH, STEPS, case_of, family_of
+from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import All, Every, Fp16, Int8, Recipe, Rings, Trees
 from atoll.spec.run import canonical
+from tests.sim.under import few_of, under
 
 SEEDS = range(500, 560)
 QUICK = (533, 540)
@@ -40,11 +41,10 @@ def recipes(seed: int) -> Recipe:
 
 
 def case(seed: int) -> Case:
-    drawn = case_of(family_of(seed), seed)
-    return replace(drawn, run=replace(drawn.run, recipe=recipes(seed)))
+    return under(recipes(seed), seed)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=[] if s in QUICK else pytest.mark.long) for s in SEEDS])
+@pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
     assert play(case(seed)).broken == []
 
