@@ -27,7 +27,6 @@ from atoll.errors import LocalError
 from atoll.net.transport import PeerId
 
 SECRET_BYTES = 32
-SIGNATURE_BYTES = 64
 
 
 @lru_cache(4096)

@@ -19,8 +19,6 @@ When = Literal["before", "after"]
 Hear = Callable[[str, bytes, bool], None]
 """Told of each message: the stream's tag, the bytes, and whether they open the stream."""
 
-_TAG_BYTES_MAX = 64
-
 
 def message_kind(stream: str, message: bytes) -> str:
     """Return the kind of a wire message, `stream/tag`: read off its first bytes, without decoding it."""
