@@ -41,7 +41,7 @@ from atoll.peer.member import Member
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Fp16, Fp32
 from atoll.swarm.log import Key
-from atoll.swarm.shares import peak_bytes
+from atoll.swarm.routes.shares import peak_bytes
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
 

@@ -31,8 +31,8 @@ from atoll.spec.recipe import (
     Whom,
 )
 from atoll.spec.run import Run
-from atoll.swarm.circles import circles_of
 from atoll.swarm.log import CIRCLES, Key
+from atoll.swarm.routes.circles import circles_of
 from atoll.sync.grid import grid_of
 from tests.identity.small import BATCH, SAME, apart, diloco, engine_of, steps_over, trained, weights_of
 

@@ -20,7 +20,7 @@ from atoll.sim.scenario import World
 from atoll.spec.run import PROTOCOL, identity
 from atoll.swarm.log import Entry
 from atoll.swarm.messages import Append, FromBroker, Hello, Plan, Standing, Welcome
-from atoll.swarm.shares import chunks_of
+from atoll.swarm.routes.shares import chunks_of
 
 STRANGER = Identity.from_seed(b"\xff" * 32).peer
 WHO = short(STRANGER)

@@ -18,7 +18,7 @@ from atoll.spec.fleet import Machine
 from atoll.spec.recipe import All, Butterfly, Fp32
 from atoll.spec.run import identity
 from atoll.swarm.messages import Plan, Stuck
-from atoll.swarm.shares import chunks_of, peak_bytes
+from atoll.swarm.routes.shares import chunks_of, peak_bytes
 from tests.peer.stranger import Spy
 from tests.peer.test_hostile import chunk_of, first_digest, visited
 from tests.peer.world import DELAYS_S, assert_sound, counting_run, events, lines, machines, name, play, sized

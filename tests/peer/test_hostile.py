@@ -46,7 +46,7 @@ from atoll.spec.recipe import Fp32
 from atoll.spec.run import PROTOCOL, Run
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Hello, Holding, Leave, Reduced, Refused, Spoiled, Standing, Stuck, Welcome
-from atoll.swarm.shares import chunks_of
+from atoll.swarm.routes.shares import chunks_of
 from atoll.sync.codec import encode as encode_chunk
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import first_anchor

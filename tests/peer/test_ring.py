@@ -32,7 +32,7 @@ from atoll.spec.recipe import (
     Shift,
 )
 from atoll.spec.run import Run
-from atoll.swarm.patience import STALL_S
+from atoll.swarm.policy.patience import STALL_S
 from atoll.sync.codec import decoded
 from atoll.sync.grid import grid_of
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, machines, name, once, play, sized

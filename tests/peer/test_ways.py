@@ -23,8 +23,8 @@ from atoll.spec.run import Run
 from atoll.swarm.lease import Range
 from atoll.swarm.log import Key, OpenRound
 from atoll.swarm.messages import Plan
-from atoll.swarm.shares import Shard
-from atoll.swarm.tree import Tree
+from atoll.swarm.routes.shares import Shard
+from atoll.swarm.routes.tree import Tree
 from tests.peer import desks
 from tests.peer.desks import VERSION, Office, anchor, digest
 from tests.peer.test_ring import contributors, first_result, spans

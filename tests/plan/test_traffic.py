@@ -11,7 +11,7 @@ from atoll.sim.faults import SlowCompute
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
 from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Every, Knobs, LowRank, Recipe, Threshold
-from atoll.swarm import forecast
+from atoll.swarm.policy import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, once, play, sized

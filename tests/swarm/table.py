@@ -9,7 +9,6 @@ from atoll.sim.retell import Announced, Committed, announcements, commits
 from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
 from atoll.spec.run import Budget, Membership, Run, Upkeep
 from atoll.swarm.broker import step, take_office
-from atoll.swarm.layout import Layout
 from atoll.swarm.log import (
     CouncilChanged,
     Entry,
@@ -30,7 +29,8 @@ from atoll.swarm.messages import (
     Standing,
     Stuck,
 )
-from atoll.swarm.shares import Bulk, Shards, cut
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import Bulk, Shards, cut
 from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Note, Round, Said, Tell, Tick, Write
 
 BULK = Bulk(60, 1000)

@@ -54,8 +54,8 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
-from atoll.swarm.patience import LINKS_S, STALL_S
-from atoll.swarm.shares import Shard
+from atoll.swarm.policy.patience import LINKS_S, STALL_S
+from atoll.swarm.routes.shares import Shard
 from atoll.swarm.state import REUNION_S, Arrived, Catch, Gone, Logged, Said, Tell, Tick, Wake, Write
 from tests.swarm.table import BULK, A, B, C, D, E, Table, alike, small_run
 

@@ -15,10 +15,10 @@ from atoll.sim.retell import commits
 from atoll.spec.recipe import All, Butterfly, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
 from atoll.swarm.broker import RESUME_S, step, take_office
-from atoll.swarm.layout import Layout
 from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
-from atoll.swarm.shares import covers
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import covers
 from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Said, Tick, Write
 from tests.swarm.table import BULK, FOUNDING, A, B, C, D, small_run
 

@@ -17,7 +17,7 @@ from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import BySpeed, Feedback, Nobody, Rings, StandIn, TargetBatch, Trees
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
-from atoll.swarm.circles import weighs_lines
+from atoll.swarm.routes.circles import weighs_lines
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5

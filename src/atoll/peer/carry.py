@@ -24,9 +24,9 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member, Own, Reduction, Sum, plan_id
 from atoll.peer.reduce import BATCH_BYTES, OnPlan, keep_result, weights_of
-from atoll.swarm.layout import Cell, Settled
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled
+from atoll.swarm.routes.layout import Cell, Settled
 from atoll.sync.codec import decoded, encode, seed_of
 from atoll.sync.merge import add_up, mean
 

@@ -54,9 +54,9 @@ from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
 from atoll.spec.recipe import Fp32, Match
-from atoll.swarm.layout import Cell
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Spoiled, Stuck
+from atoll.swarm.routes.layout import Cell
 from atoll.sync.codec import BadChunk, check, decoded, encode, length_of, seed_of
 
 M = TypeVar("M")

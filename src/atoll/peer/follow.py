@@ -32,8 +32,8 @@ from atoll.swarm.messages import (
     Spoiled,
     Welcome,
 )
-from atoll.swarm.shares import covers
-from atoll.swarm.tree import is_tree
+from atoll.swarm.routes.shares import covers
+from atoll.swarm.routes.tree import is_tree
 
 BrokerTalk: Wire[FromBroker] = Wire(FromBroker, remember=8)
 RETRY_S = 0.25

@@ -44,8 +44,6 @@ from atoll.spec.recipe import (
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, ends_whole, rarest, turn_of
 from atoll.swarm import ledger, log
-from atoll.swarm.circles import Circle, came, circles_of, reach_of, result_for, results_of
-from atoll.swarm.layout import Cell, Layout, layout_of
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
     ALL,
@@ -65,7 +63,9 @@ from atoll.swarm.log import (
     SettingsChanged,
 )
 from atoll.swarm.messages import Carrying, Contribution, FromMember, Plan, Settings, Standing, trip_name
-from atoll.swarm.shares import Bulk
+from atoll.swarm.routes.circles import Circle, came, circles_of, reach_of, result_for, results_of
+from atoll.swarm.routes.layout import Cell, Layout, layout_of
+from atoll.swarm.routes.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.frequencies import Frequencies

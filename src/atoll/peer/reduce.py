@@ -25,9 +25,9 @@ from atoll.net.transport import PeerId
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
 from atoll.spec.recipe import Channel, Feedback, Fp32, MeanPresent
-from atoll.swarm.layout import Cell
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
+from atoll.swarm.routes.layout import Cell
 from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
 from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back

@@ -55,13 +55,13 @@ from atoll.spec.recipe import (
     Trees,
 )
 from atoll.spec.turns import shares
-from atoll.swarm.circles import Circle, circles_of, of_all
-from atoll.swarm.clusters import rings_of
-from atoll.swarm.grow import Cargo, Links, grown
-from atoll.swarm.layout import Layout
 from atoll.swarm.log import ALL, CIRCLES, Key
-from atoll.swarm.shares import Shard, Shards, cut, group_slices, groups_needed, solve
-from atoll.swarm.tree import Tree
+from atoll.swarm.routes.circles import Circle, circles_of, of_all
+from atoll.swarm.routes.clusters import rings_of
+from atoll.swarm.routes.grow import Cargo, Links, grown
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import Shard, Shards, cut, group_slices, groups_needed, solve
+from atoll.swarm.routes.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of

@@ -74,7 +74,6 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest
-from atoll.swarm.circles import Circle, circles_of, results_of
 from atoll.swarm.log import (
     CouncilChanged,
     CouncilReformed,
@@ -84,6 +83,7 @@ from atoll.swarm.log import (
     from_bytes,
     result_root,
 )
+from atoll.swarm.routes.circles import Circle, circles_of, results_of
 from atoll.sync.merge import Anchor
 
 HOLDERS_MIN = 2

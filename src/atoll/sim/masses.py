@@ -13,8 +13,8 @@ from msgspec import UNSET
 
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Whom
-from atoll.swarm.circles import circles_of
 from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted
+from atoll.swarm.routes.circles import circles_of
 
 Masses = dict[bytes, float]
 """Who is not in it weighs 1."""

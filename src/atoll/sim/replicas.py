@@ -22,8 +22,8 @@ from atoll.sim.masses import masses_of
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Params
 from atoll.spec.run import Run
-from atoll.swarm.circles import Circle, circles_of, results_of
 from atoll.swarm.log import ALL, Entry
+from atoll.swarm.routes.circles import Circle, circles_of, results_of
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, advance, approach, first_anchor, meet
 

@@ -20,8 +20,6 @@ from atoll.spec.load import decode_run
 from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
-from atoll.swarm.circles import of_all, weighs_lines
-from atoll.swarm.control import observe, turn
 from atoll.swarm.log import (
     CIRCLES,
     MODEL,
@@ -60,9 +58,11 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
-from atoll.swarm.quotas import quotas_of
+from atoll.swarm.policy.control import observe, turn
+from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
-from atoll.swarm.shares import WHOLE, Bulk
+from atoll.swarm.routes.circles import of_all, weighs_lines
+from atoll.swarm.routes.shares import WHOLE, Bulk
 from atoll.swarm.state import (
     REUNION_S,
     Action,

@@ -26,7 +26,7 @@ from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
-from atoll.swarm.tree import Trees, is_tree
+from atoll.swarm.routes.tree import Trees, is_tree
 
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""

@@ -13,8 +13,8 @@ from blake3 import blake3
 from msgspec import UNSET, Struct, UnsetType
 
 from atoll.swarm.log import Entry, Key
-from atoll.swarm.shares import Shard, owners_of
-from atoll.swarm.tree import Trees
+from atoll.swarm.routes.shares import Shard, owners_of
+from atoll.swarm.routes.tree import Trees
 
 SET_BYTES = 16
 TRIP_BYTES = 8

@@ -22,15 +22,25 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import Carried, StandIn
-from atoll.swarm.circles import circles_of, passed_on, results_of
-from atoll.swarm.layout import Layout, layout_of
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Carrying, Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
-from atoll.swarm.owners import alone, doubt, gathers, share_out, without
-from atoll.swarm.patience import BUSY_S, STALL_S, patience, patience_s_min, quorum, remember, resend_s, return_s, stall
-from atoll.swarm.shares import Shard, Shards
+from atoll.swarm.policy.patience import (
+    BUSY_S,
+    STALL_S,
+    patience,
+    patience_s_min,
+    quorum,
+    remember,
+    resend_s,
+    return_s,
+    stall,
+)
+from atoll.swarm.routes.circles import circles_of, passed_on, results_of
+from atoll.swarm.routes.layout import Layout, layout_of
+from atoll.swarm.routes.owners import alone, doubt, gathers, share_out, without
+from atoll.swarm.routes.shares import Shard, Shards
+from atoll.swarm.routes.ways import around, carriers_of, changed
 from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
-from atoll.swarm.ways import around, carriers_of, changed
 
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""

@@ -15,12 +15,12 @@ from atoll.spec.knobs import channel_of, steps_of
 from atoll.spec.recipe import Channel, Knobs, Whom
 from atoll.spec.run import AllowList, Run
 from atoll.spec.turns import Turn, turn_of
-from atoll.swarm.circles import Circle
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
-from atoll.swarm.match import Line
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
-from atoll.swarm.shares import WHOLE, Bulk, Shard, owners_of
-from atoll.swarm.tree import Trees
+from atoll.swarm.policy.match import Line
+from atoll.swarm.routes.circles import Circle
+from atoll.swarm.routes.shares import WHOLE, Bulk, Shard, owners_of
+from atoll.swarm.routes.tree import Trees
 
 REUNION_S = 15.0
 """After a restart, how long known members may take to come back before the run goes on without them."""

@@ -384,7 +384,7 @@ BUGS = (
         "All or nothing",
         "what a dead owner owned is given to nobody",
         (
-            "swarm/owners.py",
+            "swarm/routes/owners.py",
             "        shards += take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))\n",
             """        kept = [shard for shard in own if shard.owner not in gone]
         shards += kept or take_over(own, gone, heirs, dict(zip(heirs, rates, strict=True)))

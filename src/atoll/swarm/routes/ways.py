@@ -22,14 +22,14 @@ from atoll import journal
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.spec.recipe import Rings, Trees
-from atoll.swarm.clusters import rings_of
-from atoll.swarm.grow import Cargo, Forest, Links, forecast_s, grown
 from atoll.swarm.messages import Standing, trip_name
-from atoll.swarm.owners import alone
-from atoll.swarm.ring import NEVER_S, ring_order
-from atoll.swarm.shares import Shard, Shards
+from atoll.swarm.routes.clusters import rings_of
+from atoll.swarm.routes.grow import Cargo, Forest, Links, forecast_s, grown
+from atoll.swarm.routes.owners import alone
+from atoll.swarm.routes.ring import NEVER_S, ring_order
+from atoll.swarm.routes.shares import Shard, Shards
+from atoll.swarm.routes.tree import OUT, Tree, ways_of
 from atoll.swarm.state import Action, Broker, Note, Round, expected
-from atoll.swarm.tree import OUT, Tree, ways_of
 
 UNKNOWN_BYTES_S = 1e7
 """What a link is taken to carry while nobody has measured any."""

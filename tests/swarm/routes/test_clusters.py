@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from atoll.swarm.clusters import clusters_of, rings_of
-from atoll.swarm.grow import Cargo, Links, forecast_s
-from atoll.swarm.ring import Costs
+from atoll.swarm.routes.clusters import clusters_of, rings_of
+from atoll.swarm.routes.grow import Cargo, Links, forecast_s
+from atoll.swarm.routes.ring import Costs
 
 CHUNKS = 60
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from atoll.spec.knobs import part_sent
 from atoll.spec.recipe import Form, Hide, Knobs
 from atoll.spec.say import kind
-from atoll.swarm.forecast import View
+from atoll.swarm.policy.forecast import View
 
 CHEAPER = 0.95
 """What is to take the place of the present setting costs at most so much of it."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from atoll.swarm.grow import Forest
-from atoll.swarm.ring import GAIN_MIN, Costs, length, tour
+from atoll.swarm.routes.grow import Forest
+from atoll.swarm.routes.ring import GAIN_MIN, Costs, length, tour
 
 ALIKE = 0.9
 """Of ways to cut, those that come so near the best are as good: the rest is noise."""

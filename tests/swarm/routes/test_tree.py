@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from atoll.swarm.layout import Layout
-from atoll.swarm.shares import Shard
-from atoll.swarm.tree import Tree, Way, is_tree
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import Shard
+from atoll.swarm.routes.tree import Tree, Way, is_tree
 
 
 @some.composite

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from atoll.spec.knobs import objection, part_sent
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Form, Fp32, Hide, Knobs, TopK
-from atoll.swarm.forecast import View
-from atoll.swarm.hide import choose, cost_s, decide, round_s
+from atoll.swarm.policy.forecast import View
+from atoll.swarm.policy.hide import choose, cost_s, decide, round_s
 
 FORMS = tuple(Form(codec=codec) for codec in (Fp32(), TopK(keep=1024), TopK(keep=410), TopK(keep=41)))
 HIDE = Hide(ladder=FORMS)

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 from blake3 import blake3
 
 from atoll.spec.recipe import Segments
-from atoll.swarm.shares import fill_in
+from atoll.swarm.routes.shares import fill_in
 
 
 def sources_of(

@@ -16,9 +16,9 @@ from statistics import median
 from msgspec.structs import replace
 
 from atoll.spec.recipe import Barrier, Circles, Quorum, Seconds, Slack
-from atoll.swarm.owners import rate_of
+from atoll.swarm.routes.owners import rate_of
+from atoll.swarm.routes.tree import OUT
 from atoll.swarm.state import Broker, Pace, Round
-from atoll.swarm.tree import OUT
 
 STALL_S = 30.0
 """A settled round may always stand still for this long."""

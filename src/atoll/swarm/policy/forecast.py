@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from atoll.spec.recipe import AllGather, Butterfly, Knobs, Ring, Rings, Route, Trees
-from atoll.swarm.shares import groups_needed, slowest, solve
+from atoll.swarm.routes.shares import groups_needed, slowest, solve
 
 
 class Line(Struct, frozen=True):

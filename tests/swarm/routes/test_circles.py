@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments
-from atoll.swarm.circles import Circle, came, circles_of, of_all, passed_on, reach_of, result_for, results_of
 from atoll.swarm.log import ALL, CIRCLES, Key
+from atoll.swarm.routes.circles import Circle, came, circles_of, of_all, passed_on, reach_of, result_for, results_of
 
 PATTERNS: list[Pattern] = [
     Lattice(side=4),

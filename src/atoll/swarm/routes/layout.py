@@ -34,10 +34,10 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from atoll.swarm.circles import Circle, result_for, results_of
 from atoll.swarm.messages import SET_BYTES, Contribution, set_id, sum_id, whole_id
-from atoll.swarm.shares import Shard, group_slices
-from atoll.swarm.tree import Trees, Way, chains, ways_of
+from atoll.swarm.routes.circles import Circle, result_for, results_of
+from atoll.swarm.routes.shares import Shard, group_slices
+from atoll.swarm.routes.tree import Trees, Way, chains, ways_of
 
 Settled = Sequence[int | None]
 """The serial of each member's contribution; None: it is not in."""

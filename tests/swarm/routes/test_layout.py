@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.spec.recipe import Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
-from atoll.swarm.circles import circles_of
-from atoll.swarm.layout import Layout
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.messages import Contribution, set_id
-from atoll.swarm.shares import Shard, cut, group_slices, groups_needed, take_over
+from atoll.swarm.routes.circles import circles_of
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import Shard, cut, group_slices, groups_needed, take_over
 
 CHUNKS = 12
 PATTERNS: list[Pattern] = [Lattice(side=3), Drawn(), Neighbours(), Exponential()]

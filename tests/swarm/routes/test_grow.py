@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 from msgspec.structs import replace
 
-from atoll.swarm.grow import Cargo, Forest, Links, forecast_s, grown
+from atoll.swarm.routes.grow import Cargo, Forest, Links, forecast_s, grown
 
 MODEL = Cargo(400, 262_144.0)
 """A hundred million bytes."""

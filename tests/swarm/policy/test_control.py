@@ -14,11 +14,11 @@ from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import AllGather, Auto, Butterfly, Delay, E3m0, Fp16, Fp32, Int8, Knobs, Rung, Shift
 from atoll.spec.run import Run
-from atoll.swarm.control import AIM, ROUNDS, choose, decide, split, turn
-from atoll.swarm.forecast import Line, View, wire_s
 from atoll.swarm.log import KnobsTurned, RoundAnnounced
 from atoll.swarm.messages import Standing
-from atoll.swarm.shares import Bulk
+from atoll.swarm.policy.control import AIM, ROUNDS, choose, decide, split, turn
+from atoll.swarm.policy.forecast import Line, View, wire_s
+from atoll.swarm.routes.shares import Bulk
 from tests.swarm.table import BULK, FOUNDING, A, B, C, Table, small_run
 
 LATE = Delay(steps=5, reconcile=Shift())

@@ -8,9 +8,9 @@ from atoll import journal
 from atoll.spec.recipe import All, Rings, Route, Trees
 from atoll.swarm.log import RoundCommitted
 from atoll.swarm.messages import Carrying, Standing, trip_name
-from atoll.swarm.shares import Bulk
+from atoll.swarm.routes.shares import Bulk
+from atoll.swarm.routes.tree import is_tree
 from atoll.swarm.state import Note
-from atoll.swarm.tree import is_tree
 from tests.swarm.table import BULK, A, B, C, D, E, Table, small_run
 
 FIVE = (A, B, C, D, E)

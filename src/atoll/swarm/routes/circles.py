@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments, Whom
 from atoll.swarm.log import CIRCLES, Key
-from atoll.swarm.sources import sources_of
+from atoll.swarm.routes.sources import sources_of
 
 
 class Circle(Struct, frozen=True):

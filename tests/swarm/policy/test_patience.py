@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.swarm.messages import Standing
-from atoll.swarm.patience import BUSY_S, FEW_S, STALL_S, patience, patience_s_min, stall
-from atoll.swarm.shares import Bulk
+from atoll.swarm.policy.patience import BUSY_S, FEW_S, STALL_S, patience, patience_s_min, stall
+from atoll.swarm.routes.shares import Bulk
 from tests.swarm.table import BULK, A, B, C, D, E, Table, small_run
 
 MB = 1_000_000

@@ -9,7 +9,7 @@ from atoll.spec.recipe import All, AllGather, Butterfly
 from atoll.swarm.broker import step
 from atoll.swarm.log import Member
 from atoll.swarm.messages import Reduced, Standing, Stuck
-from atoll.swarm.shares import Bulk, chunks_of
+from atoll.swarm.routes.shares import Bulk, chunks_of
 from atoll.swarm.state import Arrived
 from tests.swarm.table import BULK, A, B, C, D, Table, small_run
 

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.spec.recipe import GROUP_MAX, All, Ring
 from atoll.spec.run import Run
-from atoll.swarm.layout import Layout
 from atoll.swarm.log import RoundCommitted
 from atoll.swarm.messages import Plan, Refused, Standing, trip_name
-from atoll.swarm.patience import BUSY_S
-from atoll.swarm.ring import length, tour
-from atoll.swarm.shares import Shard
+from atoll.swarm.policy.patience import BUSY_S
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.ring import length, tour
+from atoll.swarm.routes.shares import Shard
 from tests.swarm.table import A, B, C, D, Table, small_run
 
 

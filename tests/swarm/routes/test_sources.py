@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.spec.recipe import Circles, Segments
-from atoll.swarm.circles import circles_of
 from atoll.swarm.log import CIRCLES, Key
-from atoll.swarm.sources import sources_of
+from atoll.swarm.routes.circles import circles_of
+from atoll.swarm.routes.sources import sources_of
 
 FAST, SLOW = 10_000_000, 1_000_000
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import AllGather, Route
-from atoll.swarm.circles import Circle, circles_of
 from atoll.swarm.log import OpenRound
-from atoll.swarm.shares import (
+from atoll.swarm.routes.circles import Circle, circles_of
+from atoll.swarm.routes.shares import (
     Shard,
     Shards,
     cap_of,

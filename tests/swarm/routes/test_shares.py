@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.swarm.shares import (
+from atoll.swarm.routes.shares import (
     Shard,
     Shards,
     cap_of,

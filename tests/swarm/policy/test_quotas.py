@@ -14,7 +14,7 @@ from atoll.spec.recipe import BySpeed, Every, Same, TargetBatch
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import History, Key, Member
 from atoll.swarm.messages import Standing
-from atoll.swarm.quotas import FASTER_MAX, quotas_of
+from atoll.swarm.policy.quotas import FASTER_MAX, quotas_of
 from atoll.swarm.state import Broker, Note, Presence
 
 BATCH, STEPS = 4, 30

@@ -26,12 +26,12 @@ from msgspec.structs import replace
 from atoll.spec.knobs import beginning, delay_max
 from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Match, Nobody, Policy
 from atoll.spec.say import kind
-from atoll.swarm import hide
-from atoll.swarm import match as matching
-from atoll.swarm.forecast import Line, View, wire_s
 from atoll.swarm.log import KnobsTurned, knobs_of
-from atoll.swarm.owners import rate_of
-from atoll.swarm.shares import fill_in
+from atoll.swarm.policy import hide
+from atoll.swarm.policy import match as matching
+from atoll.swarm.policy.forecast import Line, View, wire_s
+from atoll.swarm.routes.owners import rate_of
+from atoll.swarm.routes.shares import fill_in
 from atoll.swarm.state import Before, Broker, Measure, Round
 
 ROUNDS = 3

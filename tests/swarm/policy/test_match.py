@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Codec, Form, Fp16, Fp32, Knobs, Match, Stochastic
-from atoll.swarm.match import FINER, SLOWER, Line, believe, decide, finest, setting_of, time_of
+from atoll.swarm.policy.match import FINER, SLOWER, Line, believe, decide, finest, setting_of, time_of
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))
 SIZES = (3200, 1600, 800, 400, 200)
