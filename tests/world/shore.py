@@ -25,6 +25,7 @@ from atoll.cli.machine import Machine, pinned
 from atoll.data.prepare import prepare
 from atoll.journal import Event, Line
 from atoll.net.identity import Identity
+from atoll.net.transport import LinkKind
 from atoll.sim.retell import announcements
 from atoll.sim.scenario import key_of
 from atoll.spec.load import load_run
@@ -239,6 +240,8 @@ class Shore:
     env: Mapping[str, str]
     launcher: tuple[str, ...] = ("-m", "atoll.cli.main")
     """What makes Python the `atoll` command."""
+    links: LinkKind = LinkKind.IROH
+    """On one machine everybody is reached directly, so by itself a peer would take TLS always."""
     warm: bool = False
     """Whether processes are forked from one that has imported everything."""
     started: list[subprocess.Popen[bytes] | Warm] = field(default_factory=list)
@@ -287,7 +290,7 @@ class Shore:
 
     def train(self, run: Path, home: Path, peers: int) -> tuple[str, ...]:
         """Return the words of `atoll train` for a small machine."""
-        return ("train", str(run), "--home", str(home), "--peers", str(peers), *HERE, "--json")
+        return ("train", str(run), "--home", str(home), "--peers", str(peers), *HERE, "--links", self.links, "--json")
 
     def organise(self, run: Path | Run, folder: Path) -> Peer:
         """Start the organiser of a run, without anybody looking on."""
@@ -299,8 +302,8 @@ class Shore:
 
     def _peer(self, folder: Path, *words: str) -> Peer:
         folder.mkdir(parents=True, exist_ok=True)
-        output = str(folder / "output.log")
-        return Peer(folder, self.start("peer", "--home", str(folder), *words, *HERE, output=output))
+        words = ("peer", "--home", str(folder), *words, *HERE, "--links", self.links)
+        return Peer(folder, self.start(*words, output=str(folder / "output.log")))
 
     def give(self, folder: Path, key: Identity) -> Peer:
         """Return the folder of a peer that will have this key."""

@@ -10,6 +10,7 @@ import pytest
 from atoll import journal
 from atoll.cli.machine import Machine, build_torch, pinned
 from atoll.journal import Line
+from atoll.net.transport import LinkKind
 from atoll.sim.scenario import Outcome, Scenario, key_of, simulate
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
@@ -94,7 +95,7 @@ def owners(lines: list[Line]) -> list[tuple[int, object]]:
 
 def really(shore: Shore, run: Run) -> list[Peer]:
     """Train with real processes, and return them when all have ended well."""
-    shore.warm = True
+    shore.warm, shore.links = True, LinkKind.AUTO
     for place in range(PEERS):
         shore.give(shore.folder / str(place), key_of(SEED, place))
     first = shore.organise(run, shore.folder / "0")

@@ -33,7 +33,7 @@ def command(
     fresh: Annotated[bool, typer.Option("--fresh/--resume", help="Start anew, or go on with an earlier demo.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="No view; print everything as JSON.")] = False,
 ) -> None:
-    """Train a small model with four real peers over iroh on this machine, and show what came of it."""
+    """Train a small model with four real peers on this machine, and show what came of it."""
     from atoll.cli.machine import Machine, build_torch, cache, pinned
     from atoll.cli.train import train
     from atoll.data.samples import open_data

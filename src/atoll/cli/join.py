@@ -29,7 +29,7 @@ def command(
     port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: any.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
     links: Annotated[
-        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where it gets through directly).")
+        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where that gets through, else iroh).")
     ] = DEFAULT_LINKS,
     data: Annotated[str, typer.Option(help="Where this machine keeps the run's token shards.")] = "",
     model: Annotated[str, typer.Option(help="Where this machine keeps the run's pretrained folder.")] = "",

@@ -33,7 +33,7 @@ def command(
     port: Annotated[int, typer.Option(min=0, help="Port of the organiser; 0: any, kept from then on.")] = 0,
     relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
     links: Annotated[
-        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where it gets through directly).")
+        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where that gets through, else iroh).")
     ] = DEFAULT_LINKS,
     reform: Annotated[
         bool, typer.Option("--reform", help="The council's other members are lost for good: put a new one in place.")

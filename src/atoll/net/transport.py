@@ -57,7 +57,7 @@ class LinkKind(StrEnum):
     TLS = "tls"
 
 
-DEFAULT_LINKS = LinkKind.IROH
+DEFAULT_LINKS = LinkKind.AUTO
 
 
 class ConnectFailed(PeerLost):
