@@ -14,8 +14,8 @@ the commit of that round on the last survivor. Given are both times and how far 
 processor time of all peers per gigabit they send and the largest memory of a peer.
 
 The simulator's constants (`sim/cores.py`, and the lab's own work below) are fitted to no round's time: what moving
-bytes costs is the processor time of the two settings marked with a star, what a job costs is timed alone, and how much
-of a line links fill is `bench.mesh`.
+bytes costs is the processor time of the settings marked with a star, a slow and a fast line of each kind; what a job
+costs is timed alone, and how much of a line links fill is `bench.mesh`.
 """
 
 from __future__ import annotations
@@ -71,16 +71,24 @@ MEDIAN_MAX, WORST_MAX = 0.10, 0.20
 """How far the simulation may be off."""
 
 
+class Moving(Struct, frozen=True):
+    """What moving bytes takes of a computer's cores, both ends together."""
+
+    s_gbit: float
+    """Processor time per gigabit ..."""
+    awake: float
+    """... and for each second that a line is full."""
+
+
 class Computer(Struct, frozen=True, kw_only=True):
     """What the computer takes that all hosts of a lab share."""
 
     cores: float
     pass_bytes_s: float
     """What a core passes over in the jobs of a round."""
-    links_s_gbit: dict[LinkName, float]
-    """Processor time per gigabit of both ends."""
-    lab_s_gbit: dict[LinkName, float]
-    """What the pretended network itself takes of the same cores: the switch, and the kernel for it."""
+    links: dict[LinkName, Moving]
+    lab: dict[LinkName, Moving]
+    """What the pretended network itself takes of the same cores."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,10 @@ class Case:
     @property
     def name(self) -> str:
         return f"{self.setting.name}-{1e-6 * self.setting.size_bytes:g}MB{'-kill' if self.kills else ''}"
+
+    @property
+    def rate_mbit(self) -> float:
+        return self.setting.lines_mbit[0][0]
 
     @property
     def links(self) -> LinkName:
@@ -116,7 +128,7 @@ _ONE_SLOW = (*even(3, 100), (25.0, 25.0))
 _HOMES = ((25.0, 100.0),) * 4
 CASES = [
     case(TLS, even(2, 100), 40),
-    case(TLS, even(4, 25), 10),
+    case(TLS, even(4, 25), 10, fits=True),
     case(TLS, even(4, 50), 20),
     case(TLS, even(4, 100), 10),
     case(TLS, even(4, 100), 40),
@@ -130,7 +142,7 @@ CASES = [
     case(TLS, _HOMES, 10),
     case(TLS, even(4, 100), 40, kills=True),
     case(IROH, even(2, 100), 40),
-    case(IROH, even(4, 25), 10),
+    case(IROH, even(4, 25), 10, fits=True),
     case(IROH, even(4, 50), 20),
     case(IROH, even(4, 100), 40),
     case(IROH, even(8, 50), 15),
@@ -284,14 +296,15 @@ def _played(
 
 def _machines(case: Case, computer: Computer) -> Iterator[Machine]:
     """Yield the lab's hosts as a fleet has them: lines of their own, and one computer for all."""
-    toll, lab_s_gbit = TOLLS[case.links], computer.lab_s_gbit[case.links]
-    scale = computer.links_s_gbit[case.links] / (toll.send_s_gbit + toll.receive_s_gbit)
+    toll, links, lab = TOLLS[case.links], computer.links[case.links], computer.lab[case.links]
+    scale = links.s_gbit / (toll.send_s_gbit + toll.receive_s_gbit)
     processor = Processor(
         cores=computer.cores,
         pass_bytes_s=computer.pass_bytes_s,
         links=case.links,
-        send_s_gbit=scale * toll.send_s_gbit + lab_s_gbit / 2,
-        receive_s_gbit=scale * toll.receive_s_gbit + lab_s_gbit / 2,
+        send_s_gbit=scale * toll.send_s_gbit + lab.s_gbit / 2,
+        receive_s_gbit=scale * toll.receive_s_gbit + lab.s_gbit / 2,
+        awake=(links.awake + lab.awake) / 2,
         computer="this one",
     )
     for index, (up_mbit, down_mbit) in enumerate(case.setting.lines_mbit):
@@ -364,8 +377,8 @@ def _computer(path: Path | None) -> Computer:
     return Computer(
         cores=float(len(usage.cores())),
         pass_bytes_s=Processor(cores=1.0).pass_bytes_s,
-        links_s_gbit={name: toll.send_s_gbit + toll.receive_s_gbit for name, toll in TOLLS.items()},
-        lab_s_gbit={"tls": 0.14, "iroh": 0.42},
+        links={name: Moving(toll.send_s_gbit + toll.receive_s_gbit, 2 * toll.awake) for name, toll in TOLLS.items()},
+        lab={"tls": Moving(0.06, 0.04), "iroh": Moving(0.34, 0.04)},
     )
 
 
@@ -381,18 +394,31 @@ def _fitted(cases: list[Case], known: dict[str, Real]) -> Computer:
     with ProcessPoolExecutor(cores) as pool:  # on all at once: one that is alone is faster
         pass_bytes_s = statistics.mean(pool.map(passed_bytes_s, [ELEMENTS] * cores))
     print(f"a core passes over {1e-9 * pass_bytes_s:.1f} GB/s in the jobs of a round")
-    links_s_gbit, lab_s_gbit = {}, {}
-    for each in cases:
-        real = known[each.name]
-        links_s_gbit[each.links] = real.cpu_s_gbit - real.jobs_s_gbit
-        lab_s_gbit[each.links] = real.lab_s_gbit + max(0.0, real.else_s_gbit)
-        line = statistics.mean(filled(LinkKind(each.links), rate_mbit) for rate_mbit in RATES_MBIT)
-        print(
-            f"{each.links:<5} line {line:.3f}, sending and receiving {links_s_gbit[each.links]:.2f} CPU-s per Gbit, "
-            f"the lab {lab_s_gbit[each.links]:.2f}",
-            flush=True,
-        )
-    return Computer(cores=cores, pass_bytes_s=pass_bytes_s, links_s_gbit=links_s_gbit, lab_s_gbit=lab_s_gbit)
+    links: dict[LinkName, Moving] = {}
+    lab: dict[LinkName, Moving] = {}
+    for name in TOLLS:
+        mine = {each.rate_mbit: known[each.name] for each in cases if each.links == name}
+        links[name] = moving({rate: real.cpu_s_gbit - real.jobs_s_gbit for rate, real in mine.items()})
+        lab[name] = moving({rate: real.lab_s_gbit for rate, real in mine.items()})
+        line = statistics.mean(filled(LinkKind(name), rate_mbit) for rate_mbit in RATES_MBIT)
+        print(f"{name:<5} line {line:.3f}, links {_said(links[name])}, the lab {_said(lab[name])}", flush=True)
+    return Computer(cores=cores, pass_bytes_s=pass_bytes_s, links=links, lab=lab)
+
+
+def moving(cpu_s_gbit: dict[float, float]) -> Moving:
+    """Return what moving bytes takes, from the processor time per gigabit on a slow and on a fast line."""
+    slow, fast = min(cpu_s_gbit), max(cpu_s_gbit)
+    awake = (cpu_s_gbit[slow] - cpu_s_gbit[fast]) / (_gbit_s(slow) - _gbit_s(fast))
+    return Moving(cpu_s_gbit[fast] - awake * _gbit_s(fast), awake)
+
+
+def _gbit_s(rate_mbit: float) -> float:
+    """Return how long a line is full with a gigabit."""
+    return 1000 / rate_mbit
+
+
+def _said(cost: Moving) -> str:
+    return f"{cost.s_gbit:.2f} CPU-s per Gbit and {cost.awake:.3f} of a core while a line is full"
 
 
 def passed_bytes_s(elements: int) -> float:

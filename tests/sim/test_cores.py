@@ -107,6 +107,20 @@ def test_a_flow_bound_by_the_line_is_longer_by_its_headers_only() -> None:
     assert world.run(_only(world.pour(0, 1))) == pytest.approx(TOLLS["iroh"].line, rel=1e-6)
 
 
+@pytest.mark.parametrize(("awake", "took_s"), [(0.1, 1.0), (0.4, 1.0), (0.8, 1.6), (1.6, 3.2)])
+def test_a_full_line_keeps_its_ends_awake_however_slow_it_is(awake: float, took_s: float) -> None:
+    # Two receivers on one core: each line needs a second at its rate, and so much of that core meanwhile.
+    here = replace(_processor(cpu_s=1e-6, computer="one"), awake=awake)
+    line = TOLLS["iroh"].line
+    world = World(None, None, here, here, line_bytes_s=10 * MB)
+
+    async def work() -> None:
+        ends = await asyncio.gather(world.pour(0, 2), world.pour(1, 3))
+        assert ends == pytest.approx([max(line, took_s)] * 2, rel=1e-3)
+
+    world.run(work())
+
+
 def test_both_ends_on_one_computer_share_its_cores() -> None:
     processor = _processor(cores=1.0, cpu_s=1.0, receive_cpu_s=1.0, computer="one")
     world = World(processor, processor)

@@ -32,6 +32,9 @@ class Toll(Struct, frozen=True, kw_only=True):
     send_s_gbit: float
     """Processor time per gigabit that is sent."""
     receive_s_gbit: float
+    awake: float
+    """And the part of a core that each end of a line needs while it is full: on a slow one packets come one by one, and
+    each wakes whoever waits for it; on a fast one many come together."""
     line: float
     """How much of a line's time a byte of a message takes: with its headers and acknowledgements, and with what
     congestion control leaves idle or shares out unevenly (`python -m bench.mesh`)."""
@@ -43,8 +46,8 @@ class Toll(Struct, frozen=True, kw_only=True):
 
 
 TOLLS: dict[LinkName, Toll] = {
-    "tls": Toll(send_s_gbit=0.43, receive_s_gbit=0.51, line=1.08, threads=1.0, death_heard=True),
-    "iroh": Toll(send_s_gbit=1.2, receive_s_gbit=0.83, line=1.27, threads=1.5, death_heard=False),
+    "tls": Toll(send_s_gbit=0.33, receive_s_gbit=0.39, awake=0.054, line=1.08, threads=1.0, death_heard=True),
+    "iroh": Toll(send_s_gbit=0.99, receive_s_gbit=0.69, awake=0.088, line=1.27, threads=1.5, death_heard=False),
 }
 
 
@@ -54,6 +57,7 @@ def toll_of(processor: Processor) -> Toll:
     return Toll(
         send_s_gbit=known.send_s_gbit if processor.send_s_gbit is None else processor.send_s_gbit,
         receive_s_gbit=known.receive_s_gbit if processor.receive_s_gbit is None else processor.receive_s_gbit,
+        awake=known.awake if processor.awake is None else processor.awake,
         line=known.line,
         threads=known.threads,
         death_heard=known.death_heard,

@@ -148,6 +148,15 @@ class _Host:
         self.points: Points | None = None
         """Who looks at its sends, if anybody does."""
 
+    def send_cpu_s(self) -> float:
+        """Return what sending a byte takes of its cores, as fast as its line is now."""
+        assert self.toll is not None, "it has cores"
+        return self.toll.send_s_gbit / GBIT_BYTES + self.toll.awake * self.factor / self.link.up_bytes_s
+
+    def receive_cpu_s(self) -> float:
+        assert self.toll is not None, "it has cores"
+        return self.toll.receive_s_gbit / GBIT_BYTES + self.toll.awake * self.factor / self.link.down_bytes_s
+
 
 class SimNetwork:
     """All links, all connections, and the faults between them."""
@@ -506,7 +515,7 @@ class SimConn:
         for place, host in enumerate((mine, theirs)):
             if host.toll is not None and host.cores is not None:
                 weights[place] = host.toll.line
-                cpu_s = (host.toll.receive_s_gbit if place else host.toll.send_s_gbit) / GBIT_BYTES
+                cpu_s = host.receive_cpu_s() if place else host.send_cpu_s()
                 links += [host.loop, host.cores.link]
                 weights += [cpu_s, cpu_s]
         flow = Flow(

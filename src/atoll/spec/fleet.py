@@ -67,7 +67,9 @@ class Processor(Struct, frozen=True, kw_only=True):
     """The kind of link that its peers talk over, which costs what was measured (`sim/cores.py`) ..."""
     send_s_gbit: float | None = None
     receive_s_gbit: float | None = None
-    """... unless this says otherwise: processor time per gigabit."""
+    """... unless this says otherwise: processor time per gigabit, and ..."""
+    awake: float | None = None
+    """... the part of a core that each end of a line needs while it is full, however slow it is."""
     pass_bytes_s: float = 3.5e9
     """What one core passes over when it adds up, hashes or copies."""
     computer: str = ""
@@ -187,6 +189,7 @@ class _ProcessorText(_Text, frozen=True):
     links: LinkName = "iroh"
     send_s_gbit: float | None = None
     receive_s_gbit: float | None = None
+    awake: float | None = None
     passes: str = "3.5 GB"
     computer: str = ""
 
@@ -337,6 +340,7 @@ def _processor(text: _ProcessorText, read: Callable[..., Any]) -> Processor:
         links=text.links,
         send_s_gbit=text.send_s_gbit,
         receive_s_gbit=text.receive_s_gbit,
+        awake=text.awake,
         pass_bytes_s=read(size_bytes, text.passes, "processor", "passes"),
         computer=text.computer,
     )
@@ -368,8 +372,8 @@ def _rates_of(processor: Processor | None) -> list[tuple[str, float]]:
     """Return the numbers that a processor says, by their keys."""
     if processor is None:
         return []
-    said = {"cores": processor.cores, "send_s_gbit": processor.send_s_gbit, "receive_s_gbit": processor.receive_s_gbit}
-    numbers = [(key, number) for key, number in said.items() if number is not None]
+    keys = ("cores", "send_s_gbit", "receive_s_gbit", "awake")
+    numbers = [(key, number) for key in keys if (number := getattr(processor, key)) is not None]
     return [*numbers, ("passes", processor.pass_bytes_s)]
 
 
