@@ -39,7 +39,7 @@ ANYWHERE: list[tuple[Combine, Route]] = [
     (rule, route)
     for rule in (Trimmed(drop=0.2), MedianNormClip(over="chunk"), CentredClip(over="chunk"), Rda())
     for route in (Butterfly(), AllGather())
-]
+] + [(Rda(), Butterfly(group=2))]
 GATHERED: list[tuple[Combine, Route]] = [
     (rule, AllGather())
     for rule in (MedianNormClip(), MedianNormClip(over="whole"), CentredClip(), CentredClip(over="tensor"))
