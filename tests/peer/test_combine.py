@@ -39,7 +39,9 @@ ANYWHERE: list[tuple[Combine, Route]] = [
     (rule, route)
     for rule in (Trimmed(drop=0.2), MedianNormClip(over="chunk"), CentredClip(over="chunk"), Rda())
     for route in (Butterfly(), AllGather())
-] + [(Rda(), Butterfly(group=2))]
+]
+SUMMED: list[tuple[Combine, Route]] = [(Rda(), Butterfly(group=2))]
+"""What groups add up and pass on."""
 GATHERED: list[tuple[Combine, Route]] = [
     (rule, AllGather())
     for rule in (MedianNormClip(), MedianNormClip(over="whole"), CentredClip(), CentredClip(over="tensor"))
@@ -55,7 +57,7 @@ def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool 
     return replace(run, recipe=replace(run.recipe, channel={name: channel}))
 
 
-@pytest.mark.parametrize(("combine", "route"), [*ANYWHERE, *GATHERED])
+@pytest.mark.parametrize(("combine", "route"), [*ANYWHERE, *SUMMED, *GATHERED])
 def test_every_rule_brings_all_to_one_anchor_on_its_routes(combine: Combine, route: Route) -> None:
     run = ruled(combine, route)
     outcome = play(run, PEERS, build=sized(SIZE))
