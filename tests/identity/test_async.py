@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from atoll.model.compute import Vector
 from atoll.sim.faults import Pause, SlowCompute
 from atoll.sim.retell import commits
 from atoll.spec.recipe import (
     AdamW,
     Blend,
     Carry,
+    Combine,
     Constant,
     Delay,
     DelayedNesterov,
@@ -20,6 +24,7 @@ from atoll.spec.recipe import (
     Mean,
     Outer,
     Quorum,
+    Rda,
     Schedule,
     Sgd,
     Slack,
@@ -61,6 +66,24 @@ def test_where_all_are_waited_for_and_weigh_the_same_decoupled_is_streaming_to_t
     streaming = diloco(inner=ADAM, outer=NESTEROV, steps=4, rounds=7, start_with=PEERS, overlap=overlap, fragments=2)
     decoupled = hasty(streaming, ALL, combine=Mean(weights="tokens^2/steps"))
     assert digest_of(trained(decoupled, PEERS)) == digest_of(trained(streaming, PEERS))
+
+
+def radial_directional(
+    mean: Vector, deltas: dict[bytes, Vector], weights: dict[bytes, int], layout: Mapping[str, int]
+) -> Vector:
+    """Return the mean with each tensor that embeds nothing merged by directions and lengths apart."""
+    merged, first, total = mean.copy(), 0, sum(weights.values())
+    for name, size in layout.items():
+        where, first = slice(first, first + size), first + size
+        if "embed" in name:
+            continue
+        lengths = {peer: float(np.linalg.norm(delta[where])) for peer, delta in deltas.items()}
+        direction = np.zeros(size)
+        for peer, weight in weights.items():
+            direction += weight * deltas[peer][where] / max(lengths[peer], 1e-30)
+        length = sum(weight * lengths[peer] for peer, weight in weights.items()) / total
+        merged[where] = length * direction / max(float(np.linalg.norm(direction)), 1e-30)
+    return merged
 
 
 def test_who_pauses_where_all_are_waited_for_comes_to_the_same_model() -> None:
@@ -107,11 +130,12 @@ def test_each_contribution_is_the_way_from_the_anchor_its_lease_began_at(every: 
     assert apart(weights_of(outcome), anchors[-1]) < 3 * SAME
 
 
-def test_a_learner_that_is_behind_weighs_what_it_has_done_and_takes_in_what_came_meanwhile() -> None:
+@pytest.mark.parametrize("combine", [Rda(weights="tokens^2/steps"), Mean(weights="tokens^2/steps")])
+def test_a_learner_that_is_behind_weighs_what_it_has_done_and_takes_in_what_came_meanwhile(combine: Combine) -> None:
     """Decoupled DiLoCo by hand, without delay, in the order in which the log says that contributions came."""
     fragments, rounds = 2, 14
     run = diloco(inner=ADAM, outer=NESTEROV, steps=fragments, rounds=rounds, start_with=PEERS, fragments=fragments)
-    run = hasty(run, Quorum(contributors=2, grace=Slack(part=0.2)), combine=Mean(weights="tokens^2/steps"))
+    run = hasty(run, Quorum(contributors=2, grace=Slack(part=0.2)), combine=combine)
     outcome = trained(run, PEERS, faults=[SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=SLOW)])
     told = commits(log_of(outcome))
     slow = bytes(outcome.hosts[2].peer)
@@ -133,7 +157,10 @@ def test_a_learner_that_is_behind_weighs_what_it_has_done_and_takes_in_what_came
             worked[peer] += 1
         weights = {peer: worked[peer] - before[part][peer] for peer in sorted(each.contributors)}
         before[part] = dict(worked)
-        mean = sum(w * (anchor - engines[peer].weights()) for peer, w in weights.items()) / sum(weights.values())
+        deltas = {peer: anchor - engines[peer].weights() for peer in weights}
+        mean = np.average(list(deltas.values()), axis=0, weights=list(weights.values()))
+        if isinstance(combine, Rda):
+            mean = radial_directional(mean, deltas, weights, next(iter(engines.values())).layout)
         back = home == part
         momentum = np.where(back, 0.9 * momentum + mean, momentum)
         anchor = np.where(back, anchor - 0.7 * (mean + 0.9 * momentum), anchor).astype(np.float32)

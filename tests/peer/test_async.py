@@ -187,9 +187,9 @@ def test_who_joins_in_between_gets_the_part_of_the_momentum_that_has_not_moved_y
 
 def test_who_sleeps_through_many_rounds_contributes_what_it_had_begun() -> None:
     run = decoupled(rounds=60)
-    outcome = play(run, PEERS, faults=[Pause(at_s=2.0, peer=2, for_s=1.0)])
+    outcome = play(run, PEERS, faults=[Pause(at_s=2.0, peer=3, for_s=1.0)])  # which owns nothing here
     assert_sound(run, outcome, version=60)
-    who = name(outcome.hosts[2])
+    who = name(outcome.hosts[3])
     missed = [event for _, event in once(outcome, journal.RoundCommitted) if who not in event.contributors]
     assert missed
     assert who in once(outcome, journal.RoundCommitted)[-1][1].contributors

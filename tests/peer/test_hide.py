@@ -21,6 +21,7 @@ from atoll.spec.recipe import (
     Fp32,
     Grad,
     Hide,
+    Nobody,
     Recipe,
     RoundsLate,
     TargetBatch,
@@ -74,6 +75,23 @@ def test_one_round_is_exchanged_at_a_time_so_a_longer_delay_hides_no_more() -> N
     assert took_s[RoundsLate(rounds=1)] < 0.7 * took_s[Block()]
     assert took_s[RoundsLate(rounds=4)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
     assert took_s[RoundsLate(rounds=2)] == pytest.approx(took_s[RoundsLate(rounds=1)], rel=0.02)
+
+
+@pytest.mark.long
+def test_where_links_are_long_a_round_is_a_dozen_trips_however_late_results_are() -> None:
+    """Of a tenth of a second each, as long as the work: four are the council's, for its two records."""
+    trip_s, middle_s = 0.1, []
+    for late in (0, 1, 4):
+        run = counting_run("deco", rounds=14, start_with=3, checkpoint_every=100)
+        overlap = RoundsLate(rounds=late) if late else Block()
+        channel = replace(run.recipe.channel["outer"], overlap=overlap)
+        run = replace(run, recipe=replace(run.recipe, control=Nobody(), channel={"outer": channel}))
+        world = Scenario(
+            run=run, machines=machines(3), delays_s={("here", "here"): trip_s}, seed=0, build=sized(SIZE // 20)
+        )
+        took_s = rounds_s(simulate(world))
+        middle_s.append(sorted(took_s.values())[len(took_s) // 2])
+    assert [round(s / trip_s) for s in middle_s] == [13, 12, 12]
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 from blake3 import blake3
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.errors import PeerLost
@@ -42,7 +43,7 @@ from atoll.peer.messages import (
 )
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, World
-from atoll.spec.recipe import Fp32
+from atoll.spec.recipe import Combine, Fp32, Rda
 from atoll.spec.run import PROTOCOL, Run
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Hello, Holding, Leave, Reduced, Refused, Spoiled, Standing, Stuck, Welcome
@@ -335,9 +336,14 @@ def lied_to(
     recipe: str = "diloco",
     patience_s_max: float = 3600.0,
     takes_parts: bool = True,
+    combine: Combine | None = None,
 ) -> Outcome:
     """Play a run of two with a third member that does what `mischief` says and then hangs up."""
     run = counting_run(recipe, rounds=rounds, start_with=3, patience_s_max=patience_s_max)
+    if combine is not None:
+        channel = run.recipe.channel["outer"]
+        channel = replace(channel, merge=replace(channel.merge, combine=combine))
+        run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
 
     async def enter(world: World, door: SimTransport) -> None:
         spy = Spy(world, door)
@@ -357,6 +363,11 @@ def chunk_of(value: float, index: int) -> bytes:
 
 async def bring(spy: Spy, value: float) -> None:
     """Contribute a constant vector to every owner of the present plan but ourselves."""
+    await bring_chunks(spy, lambda index: chunk_of(value, index))
+
+
+async def bring_chunks(spy: Spy, chunk: Callable[[int], bytes]) -> None:
+    """Contribute something to every owner of the present plan but ourselves."""
     _, plan = await spy.counted_in()
     for owner in plan.owners:
         if owner == STRANGER:
@@ -366,7 +377,7 @@ async def bring(spy: Spy, value: float) -> None:
         missing = PartTalk.decode(await stream.recv())
         assert isinstance(missing, Missing)
         for index in missing.chunks:
-            await stream.send(encode(Chunk(index, memoryview(chunk_of(value, index)))))
+            await stream.send(encode(Chunk(index, memoryview(chunk(index)))))
         assert isinstance(PartTalk.decode(await stream.recv()), Accepted)
         stream.reset()
     await spy.say(Contributed(plan.key, plan.epoch, plan.attempt, 1))
@@ -406,6 +417,29 @@ def test_contributions_too_large_to_be_averaged_are_left_out() -> None:
     blamed = events(outcome, journal.MessageRefused)
     assert {event.who for event in blamed} == {WHO}
     assert all("too large" in event.why for event in blamed)
+
+
+LAYERS = 8
+"""Tensors of a counting model, whose lengths come after their directions."""
+
+
+@pytest.mark.parametrize(
+    ("direction", "length", "said"),
+    [(1.0, -1e-3, "no values have"), (1.0, 1e38, "no values have"), (5.0, 1e-3, "longer than a direction")],
+)
+def test_lengths_and_directions_that_no_values_have_are_left_out(direction: float, length: float, said: str) -> None:
+    told = np.concatenate([np.full(SIZE, direction), np.full(LAYERS, length)]).astype(np.float32)
+    grid = grid_of(told.size)
+
+    async def mischief(spy: Spy) -> None:
+        await bring_chunks(spy, lambda index: bytes(encode_chunk(Fp32(), told[slice(*grid.bounds(index))])))
+        await spy.until(lambda: spy.plan is not None and spy.plan.attempt > 0)
+
+    outcome = lied_to(mischief, combine=Rda())
+    blamed = [event for peer in (0, 1) for event in events(outcome, journal.MessageRefused, peer=peer)]
+    assert {event.who for event in blamed} == {WHO}
+    assert all(said in event.why for event in blamed)
+    assert all(WHO not in event.contributors for _, event in once(outcome, journal.RoundCommitted))
 
 
 BAD_PARTS: dict[str, tuple[int, bytes]] = {

@@ -37,6 +37,7 @@ from atoll.spec.recipe import (
     Merge,
     Nobody,
     Quorum,
+    Rda,
     Recipe,
     Ring,
     Sgd,
@@ -57,7 +58,13 @@ KNOBS: dict[str, dict[str, Any]] = {
     "ddp": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "deco": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
-    "decoupled": {"barrier": Full(), "late": Discard(), "when": Every(steps=2), "overlap": Block()},
+    "decoupled": {
+        "barrier": Full(),
+        "late": Discard(),
+        "when": Every(steps=2),
+        "overlap": Block(),
+        "merge": Merge(outer=NESTEROV),
+    },
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
     "dreamddp": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
@@ -178,6 +185,7 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     assert (how.merge.outer.spread, free.work.inner.lr) == (0.0, 4e-4)  # type: ignore[union-attr]
     _, decoupled = of("decoupled")
     assert (decoupled.when.steps, decoupled.overlap.steps, decoupled.barrier.contributors) == (24, 2, 1)
+    assert decoupled.merge.combine == Rda(weights="tokens^2/steps")
     for name in ("sparta", "sparta-diloco"):
         assert in_order(load_recipe(name))[0][1].when == Fragments(steps=200, count=200, pattern="drawn")
     below, above = of("sparta-diloco")

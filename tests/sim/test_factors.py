@@ -14,7 +14,8 @@ from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.case import Case, play
 from atoll.sim.check import log_of_record, violations
 from atoll.sim.compute import UNIT
-from atoll.sim.factored import anchors, lives_of
+from atoll.sim.factored import anchors
+from atoll.sim.lives import lives_of
 from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import Feedback, Forget, LowRank, Recipe, Residual

@@ -46,7 +46,7 @@ RULES: list[tuple[Combine, bool]] = [
     (CentredClip(over="chunk"), False),
     (MedianNormClip(), True),
     (CentredClip(), True),
-    (Rda(), True),
+    (Rda(), False),
 ]
 """And whether everybody has to gather everything for it."""
 SEEDS = range(400, 460)

@@ -255,7 +255,6 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.merge.combine={kind='centred-clip', over='chunk', radius=0}",
             "recipe.channel.outer.merge.combine.radius",
         ),
-        ("recipe.channel.outer.merge.combine={kind='rda'}", "recipe.channel.outer.merge.combine"),
         ("recipe.channel.outer.what.transform={kind='dct', tile=1}", "recipe.channel.outer.what.transform.tile"),
         ("recipe.channel.outer.merge.outer={kind='sign-sgd', lr=0}", "recipe.channel.outer.merge.outer.lr"),
         ("recipe.channel.outer.what.codec={kind='threshold', least=-1}", "recipe.channel.outer.what.codec.least"),
@@ -336,6 +335,9 @@ def test_what_does_not_go_with_models_of_everybodys_own_is_refused(
     ("recipe", "changes", "path", "said"),
     [
         ("eager", ["barrier={kind='quorum'}"], "overlap.eager", "everybody is waited for"),
+        ("streaming", ["merge.combine={kind='rda'}"], "merge.combine", "side by side"),
+        ("decoupled", ["what={kind='delta', residual={kind='feedback'}}"], "merge.combine", "side by side"),
+        ("decoupled", [f"forms={{'{64 * 'a'}'={{kind='int8'}}}}"], "merge.combine", "side by side"),
         ("dedloc", ["barrier={kind='quorum'}"], "barrier", "less than the batch"),
         ("async-local-sgd", ["what={kind='params'}", "merge.outer={kind='assign'}"], "late", "only the way from there"),
         (

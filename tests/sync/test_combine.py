@@ -11,11 +11,11 @@ from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
 from atoll.peer.lengths import Lengths
-from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Rda, TopK, Trimmed
+from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, TopK, Trimmed
 from atoll.sync.codec import decode, encode, sent
 from atoll.sync.combine import combined, numbers, products
 from atoll.sync.grid import Grid
-from atoll.sync.merge import add_up, inner
+from atoll.sync.merge import inner
 from atoll.sync.units import Tensor, Unit
 
 SIZE = 4096
@@ -28,11 +28,6 @@ ROBUST: list[Combine] = [
 
 def draw(seed: int, size: int = SIZE) -> Vector:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
-
-
-def unit(seed: int) -> Vector:
-    vector = draw(seed, 2**16)
-    return vector / np.float32(np.linalg.norm(vector))
 
 
 def honest(count: int, noise: float = 1.0) -> list[Vector]:
@@ -49,33 +44,7 @@ def test_a_sum_in_a_fixed_order_is_the_sum() -> None:
     assert inner(draw(1)[:0], draw(2)[:0]) == 0.0
 
 
-def test_the_mean_of_unit_vectors_shrinks_with_their_number_and_rda_does_not() -> None:
-    means, kept = [], []
-    for count in (2, 4, 8, 16):
-        parts = [unit(seed) for seed in range(count)]
-        means.append(float(np.linalg.norm(combined(Mean(), parts, [1.0] * count))))
-        kept.append(float(np.linalg.norm(combined(Rda(), parts, [1.0] * count))))
-    assert means == pytest.approx([0.706, 0.501, 0.354, 0.250], rel=0.02)
-    assert kept == pytest.approx([1.0] * 4, rel=1e-4)
-
-
-@settings(deadline=None, max_examples=20)
-@given(some.lists(some.integers(1, 50), min_size=1, max_size=6))
-def test_rda_is_the_mean_direction_at_the_mean_length(weights: list[int]) -> None:
-    parts = [draw(seed) * np.float32(1 + seed) for seed in range(len(weights))]
-    made = combined(Rda(), parts, [float(w) for w in weights])
-    lengths = [np.linalg.norm(part.astype(np.float64)) for part in parts]
-    direction = sum(w * part.astype(np.float64) / long for w, part, long in zip(weights, parts, lengths, strict=True))
-    length = sum(w * long for w, long in zip(weights, lengths, strict=True)) / sum(weights)
-    assert np.allclose(made, length * direction / np.linalg.norm(direction), rtol=1e-4, atol=1e-5)
-
-
-def test_contributions_that_cancel_out_have_no_direction() -> None:
-    assert not combined(Rda(), [draw(1), -draw(1)], [1.0, 1.0]).any()
-    assert not combined(Rda(), [np.zeros(8, np.float32)] * 3, [1.0] * 3).any()
-
-
-@pytest.mark.parametrize("combine", [Rda(), MedianNormClip(), CentredClip(), *ROBUST])
+@pytest.mark.parametrize("combine", [MedianNormClip(), CentredClip(), *ROBUST])
 def test_one_contribution_alone_stays_as_it_is(combine: Combine) -> None:
     assert np.allclose(combined(combine, [draw(1)], [3.0]), draw(1), rtol=1e-6)
 
@@ -162,8 +131,8 @@ def test_who_sent_a_zero_sent_it() -> None:
     assert combined(MeanPresent(), [zero, one], [1.0, 1.0], there)[place] == 2.0
 
 
-@pytest.mark.parametrize("combine", [MedianNormClip(), CentredClip(over="tensor"), Rda()])
-def test_tensors_are_measured_over_all_the_chunks_they_lie_in(combine: MedianNormClip | CentredClip | Rda) -> None:
+@pytest.mark.parametrize("combine", [MedianNormClip(), CentredClip(over="tensor")])
+def test_tensors_are_measured_over_all_the_chunks_they_lie_in(combine: MedianNormClip | CentredClip) -> None:
     sizes = {"layers.0": 700, "norm": 3, "layers.1": 1297, "embed": 500}
     ends = np.cumsum(list(sizes.values())).tolist()
     tensors = [Tensor(name, end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)]
@@ -183,6 +152,5 @@ def test_tensors_are_measured_over_all_the_chunks_they_lie_in(combine: MedianNor
     whole = np.concatenate(made)
     for tensor in tensors:
         own = [part[tensor.first : tensor.end] for part in parts]
-        plain = isinstance(combine, Rda) and tensor.name == "embed"
-        expected = add_up(own, [0.25] * 4) if plain else combined(combine, own, [1.0] * 4)
+        expected = combined(combine, own, [1.0] * 4)
         assert np.allclose(whole[tensor.first : tensor.end], expected, rtol=1e-5, atol=1e-6)

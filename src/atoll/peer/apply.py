@@ -246,11 +246,11 @@ def _step_of(member: Member, committed: ClosedRound) -> Callable[[Anchor, Merged
     version = committed.key.version
     channel, unit, layout = member.channel_of(version), member.unit_of(version), member.engine.layout
     factor = factor_of(member, version) if channel.merge.scheduled else 1.0
-    take, frequencies = _take_of(member, committed, factor), member.frequencies(version)
+    take, transform = _take_of(member, committed, factor), member.transform(version)
 
     def stepped(anchor: Anchor, merged: Merged) -> Anchor:
-        if frequencies is not None:  # a tile may lie in two chunks: all of them first
-            merged = [(0, frequencies.back(_joined(merged)))]
+        if transform is not None:  # a tile or a tensor may lie in two chunks: all of them first
+            merged = [(0, transform.back(_joined(merged)))]
         _step(unit, anchor, merged, take)
         after = replace(anchor, version=anchor.version + 1)
         finish(channel.merge.outer, after, layout, factor)

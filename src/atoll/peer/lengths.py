@@ -12,14 +12,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Channel, Mean, MeanPresent, Sum, Trimmed
+from atoll.spec.recipe import Channel, Mean, MeanPresent, Rda, Sum, Trimmed
 from atoll.sync import combine as rules
-from atoll.sync.grid import Grid
 from atoll.sync.merge import add_up
-from atoll.sync.units import Tensor, Unit, tensors_in
-
-Piece = tuple[int, int, int]
-"""Elements of a chunk that are of one tensor: its number, their first, and the one after their last."""
+from atoll.sync.units import Tensor, Unit, pieces_of, tensors_in
 
 
 class Lengths:
@@ -28,7 +24,7 @@ class Lengths:
     def __init__(self, combine: rules.Lengths, unit: Unit, tensors: Sequence[Tensor]) -> None:
         self._combine = combine
         self._tensors = tensors
-        self._pieces = _pieces(tensors, unit.grid)
+        self._pieces = pieces_of(tensors, unit.grid)
         self._known: dict[int, tuple[bytes, list[rules.Products]]] = {}
         self._complete = b""
         """The set for which all chunks are measured; empty: there is none."""
@@ -74,30 +70,14 @@ class Lengths:
             for index, pieces in enumerate(self._pieces):
                 for (tensor, _, _), found in zip(pieces, self._known[index][1], strict=True):
                     totals[tensor] += found
-            self._numbers = (
-                of,
-                [
-                    rules.numbers(self._combine, total, weights, embedding="embed" in tensor.name)
-                    for tensor, total in zip(self._tensors, totals, strict=True)
-                ],
-            )
+            self._numbers = (of, [rules.numbers(self._combine, total, weights) for total in totals])
         return self._numbers[1]
 
 
 def lengths_of(channel: Channel, unit: Unit, layout: Mapping[str, int]) -> Lengths | None:
     """Return where a channel's contributions are measured; None: what a chunk becomes depends on that chunk alone."""
     combine = channel.merge.combine
-    if isinstance(combine, Mean | MeanPresent | Sum | Trimmed) or rules.over(combine) == "chunk":
+    if isinstance(combine, Mean | MeanPresent | Sum | Trimmed | Rda) or rules.over(combine) == "chunk":
         return None
     whole = rules.over(combine) == "whole"
     return Lengths(combine, unit, [Tensor("", 0, unit.grid.size)] if whole else tensors_in(unit, layout))
-
-
-def _pieces(tensors: Sequence[Tensor], grid: Grid) -> list[list[Piece]]:
-    """Return how each chunk is made of tensors."""
-    pieces: list[list[Piece]] = [[] for _ in range(grid.chunks)]
-    for number, tensor in enumerate(tensors):
-        for index in range(tensor.first // grid.chunk, -(-tensor.end // grid.chunk)):
-            first, end = grid.bounds(index)
-            pieces[index].append((number, max(tensor.first, first) - first, min(tensor.end, end) - first))
-    return pieces

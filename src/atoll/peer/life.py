@@ -315,7 +315,8 @@ def _travels(run: Run, engine: Engine) -> tuple[Factors | None, dict[str, tuple[
     named = run.recipe.channel
     transform = rarest(run.recipe).what.transform
     if not isinstance(transform, LowRank):
-        return None, {name: units_of(c.when, engine.layout, c.what.codec) for name, c in named.items()}
+        units = {name: units_of(c.when, engine.layout, c.what.codec, polar=c.polar) for name, c in named.items()}
+        return None, units
     factors = Factors(transform, engine.shapes, run.seeds.model)
     return factors, {name: factors.units(channel.what.codec) for name, channel in named.items()}
 

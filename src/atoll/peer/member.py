@@ -31,6 +31,7 @@ from atoll.spec.recipe import (
     Channel,
     Codec,
     Dct,
+    Every,
     Feedback,
     Growing,
     Knobs,
@@ -69,9 +70,10 @@ from atoll.swarm.routes.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.frequencies import Frequencies
-from atoll.sync.grid import Grid, grid_of
+from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
-from atoll.sync.units import Unit, whole
+from atoll.sync.polar import Polar
+from atoll.sync.units import Unit, units_of
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
@@ -377,7 +379,7 @@ class Member:
     def _at(self, turn: Knobs) -> tuple[Channel, Unit]:
         if turn not in self._turned:
             channel = knobs.turned(self.run.recipe, turn)
-            self._turned[turn] = (channel, whole(self.engine.size, channel.what.codec))
+            self._turned[turn] = (channel, self._all_in(channel.what.codec))
         return self._turned[turn]
 
     def steps_before(self, version: int) -> int:
@@ -635,7 +637,7 @@ class Member:
         turn = self.turn_of(version)
         units, past = self.units[turn.name], self.past.get(version)
         if past is not None and past.whole and ends_whole(self.run.recipe):  # the last one
-            return whole(self.engine.size, turn.channel.what.codec)
+            return self._all_in(turn.channel.what.codec)
         times, place = divmod(turn.number - 1, len(units))
         return units[place].in_pass(times)
 
@@ -649,12 +651,16 @@ class Member:
         what = self.channel_of(key.version).what
         return isinstance(what, Params) or (key.scope == ALL and not self.channel.common)
 
-    def frequencies(self, version: int) -> Frequencies | None:
-        """Return how what a round is about is transformed; None: it is not."""
+    def transform(self, version: int) -> Frequencies | Polar | None:
+        """Return how what a round is about is transformed; None: it is not, or by factors."""
         transform = self.channel_of(version).what.transform
-        if not isinstance(transform, Dct):
-            return None
-        return Frequencies(transform, self.unit_of(version), self.engine.shapes)
+        if isinstance(transform, Dct):
+            return Frequencies(transform, self.unit_of(version), self.engine.shapes)
+        return self.polar(version)
+
+    def polar(self, version: int) -> Polar | None:
+        """Return how the tensors of a round are directions and lengths; None: they are not."""
+        return Polar(self.unit_of(version), self.engine.layout) if self.channel_of(version).polar else None
 
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""
@@ -674,14 +680,18 @@ class Member:
     def whole(self) -> Bulk:
         """Return what a contribution is that is about all of a model."""
         codec = self.channel.what.codec
-        return _bulk(codec, grid_of(self.engine.size, codec))
+        return _bulk(codec, self._all_in(codec).grid)
 
     @property
     def rungs(self) -> tuple[Bulk, ...]:
         """Return what one contribution is on the wire on each rung that knobs may be turned to."""
         control = self.run.recipe.control
         codecs = [] if isinstance(control, Nobody) else [form.codec for form in control.ladder]
-        return tuple(_bulk(codec, grid_of(self.engine.size, codec)) for codec in codecs)
+        return tuple(_bulk(codec, self._all_in(codec).grid) for codec in codecs)
+
+    def _all_in(self, codec: Codec) -> Unit:
+        """Return the unit that is all of the model, in some form."""
+        return units_of(Every(steps=1), self.engine.layout, codec, polar=self.channel.polar)[0]
 
     def layout(self, plan: Plan) -> Layout:
         """Return who sends what to whom under a plan of the open round."""

@@ -24,7 +24,7 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Channel, Feedback, Fp32, MeanPresent
+from atoll.spec.recipe import Feedback, Fp32, MeanPresent
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.swarm.routes.layout import Cell
@@ -76,6 +76,7 @@ class Bench(OnPlan):
         self._groups = list(dict.fromkeys(group for group, _ in self._units))
         self._alone = not self._layout.joined
         self._lengths = lengths_of(self._channel, member.unit_of(plan.key.version), member.engine.layout)
+        self._polar = member.polar(plan.key.version)
         assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
 
@@ -211,14 +212,13 @@ class Bench(OnPlan):
 
     async def _measure(self, lengths: Lengths, batch: list[tuple[Cell, Target]]) -> None:
         """Measure chunks, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, channel, grid = self._member, self._owned, self._channel, self._grid
+        member, owned, grid = self._member, self._owned, self._grid
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
 
         def job() -> _Unusable | None:
             for ((_, index), target), held in zip(batch, parts, strict=True):
-                first, end = grid.bounds(index)
                 try:
-                    lengths.measure(index, set_id(target), _decoded(channel, held, target, end - first))
+                    lengths.measure(index, set_id(target), self._decoded(index, held, target))
                 except _Unusable as error:
                     return error
             return None
@@ -229,7 +229,7 @@ class Bench(OnPlan):
 
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
-        member, owned, channel, grid = self._member, self._owned, self._channel, self._grid
+        member, owned, grid = self._member, self._owned, self._grid
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [weights_of(member, self._announced, target) for _, target in batch]
@@ -237,9 +237,8 @@ class Bench(OnPlan):
         def job() -> tuple[list[tuple[Cell, Sum | Reduction]], _Unusable | None]:
             made: list[tuple[Cell, Sum | Reduction]] = []
             for (unit, target), held, weighed in zip(batch, parts, weights, strict=True):
-                first, end = grid.bounds(unit[1])
                 try:
-                    values = _decoded(channel, held, target, end - first)
+                    values = self._decoded(unit[1], held, target)
                     if self._alone:
                         merged = _usable(self._combined(unit[1], target, held, values, weighed), target, values, 1)
                         made.append((unit, self._reduction(set_id(target), unit[1], merged)))
@@ -262,6 +261,19 @@ class Bench(OnPlan):
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
         owned.summed.notify()
+
+    def _decoded(self, index: int, held: list[memoryview], target: Target) -> list[Vector]:
+        """Return one chunk of some contributions, each in the form its maker has; raises `_Unusable`."""
+        first, end = self._grid.bounds(index)
+        values = []
+        for contribution, data in zip(target, held, strict=True):
+            try:
+                values.append(decode(self._channel.codec_of(contribution.peer), data, end - first))
+                if self._polar is not None:
+                    self._polar.check(index, values[-1])
+            except BadChunk as error:
+                raise _Unusable(contribution, str(error)) from error
+        return values
 
     def _combined(
         self, index: int, target: Target, held: list[memoryview], values: list[Vector], weights: list[float]
@@ -369,17 +381,6 @@ class _Unusable(Exception):
     def __init__(self, contribution: Contribution, why: str) -> None:
         super().__init__(why)
         self.contribution = contribution
-
-
-def _decoded(channel: Channel, held: list[memoryview], target: Target, count: int) -> list[Vector]:
-    """Return one chunk of some contributions, each in the form its maker has; raises `_Unusable`."""
-    values = []
-    for contribution, data in zip(target, held, strict=True):
-        try:
-            values.append(decode(channel.codec_of(contribution.peer), data, count))
-        except BadChunk as error:
-            raise _Unusable(contribution, str(error)) from error
-    return values
 
 
 def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> Vector:

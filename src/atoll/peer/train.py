@@ -207,7 +207,7 @@ async def take_in_missed(member: Member, version: int, *, under_way: bool) -> No
     anchor, local, unit, keep = member.anchor.weights, member.private.local, member.unit_of(version), how.keep
 
     def into(weights: Vector) -> None:
-        for _, run in unit.runs(0, unit.grid.size):
+        for _, run in unit.runs(0, unit.size):
             weights[run] = blend(weights[run], anchor[run], keep)
 
     if local is not None:
@@ -221,7 +221,7 @@ async def _take_in(member: Member, version: int, taken_in: Callable[[Vector, sli
     unit, engine = member.unit_of(version), member.engine
 
     def job() -> None:
-        for _, run in unit.runs(0, unit.grid.size):
+        for _, run in unit.runs(0, unit.size):
             _write(engine, run, taken_in(_read(engine, run), run))
 
     await member.job(job, vectors=4 * unit.reach / engine.size)
@@ -256,13 +256,13 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
 
 def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:
     """Return a contribution that is made at once where any of it takes a look at the whole model."""
-    if unit.reach == unit.grid.size:
+    if unit.reach == unit.size:
         return contribution
     made: list[Vector] = []
 
     def some(first: int, end: int) -> Vector:
         if not made:
-            made.append(contribution(0, unit.grid.size))
+            made.append(contribution(0, unit.size))
         return made[0][first:end]
 
     return some

@@ -192,8 +192,8 @@ def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -
     version = announced.key.version
     channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
     what, kept = channel.what, channel.kept_by(member.me)
-    grid, frequencies = unit.grid, member.frequencies(version)
-    whole = None if frequencies is None else frequencies.of(contribution(0, grid.size))
+    grid, other = unit.grid, member.transform(version)
+    whole = None if other is None else other.of(contribution(0, unit.size))
     large = _large(member, version)
 
     def encoded(index: int) -> memoryview:

@@ -65,7 +65,7 @@ from atoll.swarm.routes.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
-from atoll.sync.units import units_of
+from atoll.sync.units import is_embedding, units_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The tensors of a model."""
@@ -171,9 +171,10 @@ def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Gri
         return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
     if isinstance(channel.when, Tensors):
         sizes = {name: math.prod(shape) for name, shape in (shapes or _squares(parameters)).items()}
-        return [unit.grid for unit in units_of(channel.when, sizes, codec)]
+        return [unit.grid for unit in units_of(channel.when, sizes, codec, polar=channel.polar)]
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
-    return [grid_of(-(-parameters // parts), codec)]
+    lengths = sum(not is_embedding(name) for name in shapes or _squares(parameters)) if channel.polar else 0
+    return [grid_of(-(-(parameters + lengths) // parts), codec)]
 
 
 def _squares(parameters: int) -> Shapes:

@@ -40,6 +40,7 @@ from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
+from atoll.sim.lives import Lives, lives_of, sure_until
 from atoll.sim.masses import wrongly_named
 from atoll.sim.parts import PartByPart, in_parts, told
 from atoll.sim.replicas import Replicas
@@ -67,6 +68,7 @@ from atoll.spec.recipe import (
     Nobody,
     Params,
     Parts,
+    Rda,
     Same,
     Shift,
     TargetBatch,
@@ -531,17 +533,18 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     if not all(_told_by_the_log(channel) for channel in channels.values()):
         return  # that all agree is checked elsewhere
     mixes = any(isinstance(channel.merge.outer, Lamb) for channel in channels.values())
+    polar = channels[0].polar
     steps = any(isinstance(codec, Int8) for channel in channels.values() for codec in _forms(channel))
-    marked = not steps and not mixes
+    marked = not steps and not mixes and not polar
     discards = isinstance(channels[0].late, Discard)
     waits = discards and all(isinstance(channel.overlap, Block) for channel in channels.values())
     gap_max = 0.0 if waits and not mixes else ROUNDING
     whole = not isinstance(channels[0].what, Params)  # of weights a mean is of no whole counts
     marks_apart_max = (gap_max if whole else ROUNDING) if isinstance(channels[0].whom.route, Carried) else 0.0
-    honest_until = _honest_until(outcome, entries)
+    honest_until, lives = _known_until(outcome, entries, lived=polar)
     expected: dict[int, Anchor] = {}
     for host, anchor in _saved(outcome):
-        expected = expected or anchors_of(run, len(anchor.weights), entries, honest_until)
+        expected = expected or anchors_of(run, len(anchor.weights), entries, honest_until, lives)
         if anchor.version in expected:
             whose = f"peer {host.place}, version {anchor.version}"
             yield from _differences(whose, anchor, expected[anchor.version], gap_max)
@@ -570,10 +573,10 @@ def _as_lives_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[
     """Check every checkpoint, directions and all, as far as it is known which life made which contribution."""
     if next(iter(run.recipe.channel.values())).what.residual != Forget():
         return  # what a residual makes of a life's marks no log tells
+    until, lives = _known_until(outcome, entries, lived=True)
     expected: dict[int, Anchor] = {}
     for host, anchor in _saved(outcome):
-        size, honest_until = len(anchor.weights), _honest_until(outcome, entries)
-        expected = expected or factored.anchors(run, size, entries, honest_until, factored.lives_of(outcome))
+        expected = expected or factored.anchors(run, len(anchor.weights), entries, until, lives)
         known = expected.get(anchor.version)
         if known is not None and known.digest() != anchor.digest():
             yield f"peer {host.place}, version {anchor.version}: not what the log adds up to"
@@ -584,9 +587,11 @@ def _part_by_part(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[
     parts: PartByPart | None = None
     if not all(told(channel) for channel in run.recipe.channel.values()):
         return  # from which weights each of them went on no log tells; that all agree is checked elsewhere
+    lived = any(channel.polar for channel in run.recipe.channel.values())
+    until, lives = _known_until(outcome, entries, lived=lived)
     for host, anchor in _saved(outcome):
         if parts is None:
-            parts = PartByPart(run, len(anchor.weights), entries, outcome.lines, _honest_until(outcome, entries))
+            parts = PartByPart(run, len(anchor.weights), entries, outcome.lines, until, lives)
             yield from parts.problems
         if anchor.version in parts.anchors:
             whose = f"peer {host.place}, version {anchor.version}"
@@ -629,8 +634,10 @@ def _forms(channel: Channel) -> list[Codec]:
 def _told_by_the_log(channel: Channel) -> bool:
     """Return whether an anchor follows from leases and contributors alone."""
     what, overlap = channel.what, channel.overlap
-    if not isinstance(channel.merge.combine, Mean | Trimmed) or what.transform is not None:
+    if not isinstance(channel.merge.combine, Mean | Trimmed | Rda) or what.transform is not None:
         return False  # what a life's marks do to lengths and frequencies no log tells
+    if channel.polar and not (isinstance(overlap, Block) and isinstance(channel.late, Discard)):
+        return False  # nor from which weights marks were told
     if what.residual != Forget() or not all(isinstance(codec, Fp32 | Fp16 | Int8) for codec in _forms(channel)):
         return False  # what a block or a residual makes of a life's marks no log tells
     if any(isinstance(codec, Int8) for codec in _forms(channel)):  # rounding moves whole steps
@@ -652,6 +659,13 @@ def _honest_until(outcome: Outcome, entries: list[Entry]) -> float:
     honest = {bytes(host.peer) for host in outcome.hosts if not host.lied}
     strange = (each for each in commits(entries) if not honest.issuperset(each.contributors))
     return min((each.version - 1 for each in strange), default=math.inf)
+
+
+def _known_until(outcome: Outcome, entries: list[Entry], *, lived: bool) -> tuple[float, Lives]:
+    """Return up to which version anchors can be worked out; and which lives made them, where that shows in them."""
+    until = _honest_until(outcome, entries)
+    lives = lives_of(outcome) if lived else {}
+    return (min(until, sure_until(lives, entries)) if lived else until), lives
 
 
 def settled(outcome: Outcome) -> list[str]:

@@ -13,7 +13,10 @@ from itertools import pairwise
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.sim.compute import CountingEngine, delta_of, first_weights
+from atoll.net.identity import short
+from atoll.sim.compute import MARKS, UNIT, CountingEngine, delta_of, first_weights
+from atoll.sim.lives import Lives
+from atoll.sim.polar import apart, together
 from atoll.sim.retell import Committed, commits, settings
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import (
@@ -36,6 +39,7 @@ from atoll.swarm.log import Entry
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, outer_names
 from atoll.sync.schedule import rate
+from atoll.sync.units import Tensor, directed, whole
 
 Channels = dict[int, Channel]
 """The channel as its knobs stand, by the first round of which that holds."""
@@ -51,8 +55,13 @@ def channel_at(channels: Channels, version: int) -> Channel:
     return channels[max(first for first in channels if first <= version)]
 
 
-def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> dict[int, Anchor]:
-    """Return the anchor of every version up to `honest_until`, from leases and contributors alone."""
+def anchors(
+    run: Run, size: int, entries: list[Entry], honest_until: float, lives: Lives | None = None
+) -> dict[int, Anchor]:
+    """Return the anchor of every version up to `honest_until`, from leases and contributors alone.
+
+    Where marks are part of lengths it takes their lives too.
+    """
     channels = channels_of(run, entries)
     weights = first_weights(run.seeds.data, size)
     anchor = Anchor(0, weights, {name: np.zeros_like(weights) for name in outer_names(channels[0].merge.outer)})
@@ -61,7 +70,7 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
         if anchor.version >= honest_until:
             break
         channel = channel_at(channels, anchor.version + 1)
-        merged = merged_of(run, channels, anchor, committed)
+        merged = merged_of(run, channels, anchor, committed, lives or {})
         factor = factor_of(run, channels, anchor.version + 1)
         pushes = Pushes(len(committed.contributors), before)
         before += len(committed.contributors)
@@ -72,12 +81,24 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float) -> d
     return by_version
 
 
-def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed) -> Vector:
+def merged_of(run: Run, channels: Channels, anchor: Anchor, committed: Committed, lives: Lives) -> Vector:
     """Return what a round's contributors make together."""
     channel, before = channel_at(channels, anchor.version + 1), channel_at(channels, anchor.version)
-    leases = committed.announced.leases
-    given = {peer: contribution(run, before, anchor, leases[peer]) for peer in committed.contributors}
-    return combined(channel, committed, given)
+    given = {}
+    for peer in committed.contributors:
+        life = lives.get((short(peer), committed.version), 0)
+        given[peer] = contribution(run, before, anchor, committed.announced.leases[peer], life)
+    size = len(anchor.weights)
+    layout = CountingEngine(seed=run.seeds.data, size=size).layout
+    return combined_in(channel, committed, given, directed(whole(size, Fp32()), layout))
+
+
+def combined_in(channel: Channel, committed: Committed, given: Mapping[bytes, Vector], tensors: list[Tensor]) -> Vector:
+    """Return what some contributions come to, by directions and lengths of these tensors where a channel takes them."""
+    if not channel.polar:
+        return combined(channel, committed, given)
+    spread = {peer: apart(tensors, values) for peer, values in given.items()}
+    return together(tensors, combined(channel, committed, spread))
 
 
 def combined(channel: Channel, committed: Committed, given: Mapping[bytes, Vector]) -> Vector:
@@ -161,24 +182,32 @@ def _above(committed: Committed, index: int) -> dict[bytes, bytes]:
     raise AssertionError("the log names no tree for the last chunks")
 
 
-def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int]) -> Vector:
+def contribution(run: Run, channel: Channel, anchor: Anchor, positions: list[int], life: int = 0) -> Vector:
     """Return what a member contributes that trains on some samples from an anchor, which came by this channel."""
     batch = run.recipe.work.batch
     if isinstance(channel.what, Params):
-        return trained(run, anchor, positions)
+        return trained(run, anchor, positions, life)
     if isinstance(channel.what, Delta):
         lost = _lost_steps(channel.overlap) * batch if anchor.version else 0
-        return anchor.weights - trained(run, anchor, positions[lost:])
+        return anchor.weights - trained(run, anchor, positions[lost:], life)
     total = np.zeros_like(anchor.weights)
     for first in range(0, len(positions), batch):
         moved = delta_of(run.seeds.data, len(anchor.weights), positions[first : first + batch])
+        moved[MARKS] = batch * life * UNIT
         total = total + moved / np.float32(batch)
     return total / np.float32(len(positions) // batch)
 
 
-def trained(run: Run, anchor: Anchor, positions: list[int]) -> Vector:
+def trained(run: Run, anchor: Anchor, positions: list[int], life: int = 0) -> Vector:
     """Return the weights of a member that trained on some samples from an anchor."""
-    return anchor.weights - delta_of(run.seeds.data, len(anchor.weights), positions)
+    return moved_by(run, anchor.weights, positions, life)
+
+
+def moved_by(run: Run, weights: Vector, positions: list[int], life: int = 0) -> Vector:
+    """Return weights after training on some samples, with the mark of a life where it matters which one it was."""
+    moves = delta_of(run.seeds.data, len(weights), positions)
+    moves[MARKS] = life * UNIT
+    return weights - moves
 
 
 def _lost_steps(overlap: Overlap) -> int:

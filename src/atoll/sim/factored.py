@@ -1,53 +1,29 @@
 """What anchors must be where matrices travel as factors, worked out from a log and from which life contributed what.
 
 A factor is made of a whole matrix, so the marks by which a counting model tells its peer's lives are in every element
-of it: an anchor follows to the bit only where it is known which life each contribution is from. Journals say who took
-its lease for a round, and how often it had been started by then. Where two lives of a peer did, or one died before it
-could say that it began, nothing after that is judged.
+of it: an anchor follows to the bit only where it is known which life each contribution is from (`lives`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from msgspec.structs import replace
 
-from atoll import journal
 from atoll.model.compute import Vector
 from atoll.net.identity import short
-from atoll.sim.compute import MARKS, UNIT, CountingEngine, first_weights
+from atoll.sim.compute import CountingEngine, first_weights
 from atoll.sim.expected import contribution, factor_of, sent, weight_of
+from atoll.sim.lives import Lives
 from atoll.sim.retell import Committed, commits
-from atoll.sim.scenario import Outcome
 from atoll.spec.recipe import Channel, LowRank
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry
 from atoll.sync.factors import Factors
 from atoll.sync.merge import Anchor, Pushes, advance, finish, first_anchor
 
-Lives = Mapping[tuple[str, int], int]
-"""Which life of a peer, by its short name, made its contribution to a round."""
-
-
-def lives_of(outcome: Outcome) -> Lives:
-    """Return which life made which contribution, as far as that is sure."""
-    started: dict[str, int] = {}
-    took: dict[tuple[str, int], set[int]] = {}
-    for line in outcome.lines:
-        match line.event:
-            case journal.PeerStarted():
-                started[line.peer] = started.get(line.peer, 0) + 1
-            case journal.LeaseTaken(version=version):
-                took.setdefault((line.peer, version), set()).add(started[line.peer])
-            case _:
-                pass
-    sure = {short(host.peer) for host in outcome.hosts if started.get(short(host.peer)) == host.lives}
-    return {who: min(lives) for who, lives in took.items() if len(lives) == 1 and who[0] in sure}
-
 
 def anchors(run: Run, size: int, entries: list[Entry], honest_until: float, lives: Lives) -> dict[int, Anchor]:
-    """Return the anchor of every version up to `honest_until`, or to the last before a life that is not known."""
+    """Return the anchor of every version up to `honest_until`, up to which lives are known."""
     channel = next(iter(run.recipe.channel.values()))
     engine = CountingEngine(seed=run.seeds.data, size=size)
     assert isinstance(channel.what.transform, LowRank), "others have anchors that follow more simply"
@@ -56,8 +32,7 @@ def anchors(run: Run, size: int, entries: list[Entry], honest_until: float, live
     anchor = replace(anchor, basis=factors.first_basis())
     by_version, before = {0: anchor}, 0
     for committed in commits(entries):
-        known = all((short(peer), committed.version) in lives for peer in committed.contributors)
-        if anchor.version >= honest_until or not known:
+        if anchor.version >= honest_until:
             break
         merged = _merged(run, channel, factors, anchor, committed, lives)
         if committed.announced.holds:
@@ -88,8 +63,7 @@ def _merged(run: Run, channel: Channel, factors: Factors, anchor: Anchor, commit
     total: Vector = np.zeros(factors.left_size if announced.holds else factors.right_size, np.float32)
     weight = 0.0
     for peer in (p for p in announced.members if p in committed.contributors):
-        gradient = contribution(run, channel, anchor, leases[peer])
-        gradient[MARKS] = lives[short(peer), committed.version] * UNIT
+        gradient = contribution(run, channel, anchor, leases[peer], lives[short(peer), committed.version])
         of = factors.directions if announced.holds else factors.along
         weighs = weight_of(channel, leases[peer])
         total = total + sent(codec, of(gradient, anchor.basis)) * np.float32(weighs)

@@ -17,16 +17,17 @@ from atoll import journal
 from atoll.journal import Line
 from atoll.model.compute import Vector
 from atoll.net.identity import short
-from atoll.sim.compute import CountingEngine, delta_of, first_weights
-from atoll.sim.expected import combined
+from atoll.sim.compute import CountingEngine, first_weights
+from atoll.sim.expected import combined_in, moved_by
+from atoll.sim.lives import Lives
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Grad, Mean, Params, Parts, Trimmed
+from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Grad, Mean, Params, Parts, Rda, Trimmed
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
 from atoll.swarm.log import MODEL, Entry
 from atoll.sync.merge import Anchor, Pushes, advance, approach, first_anchor
 from atoll.sync.schedule import rate
-from atoll.sync.units import Unit, units_of, whole
+from atoll.sync.units import Unit, directed, units_of, whole
 
 
 def in_parts(run: Run) -> bool:
@@ -40,7 +41,7 @@ def told(channel: Channel) -> bool:
     what, merge = channel.what, channel.merge
     waits = isinstance(channel.overlap, Block) and isinstance(channel.late, Discard) and not isinstance(what, Grad)
     elementwise = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.residual == Forget() and what.transform is None
-    mean = isinstance(merge.combine, Mean | Trimmed) and merge.combine.weights != "tokens^2/steps"
+    mean = isinstance(merge.combine, Mean | Trimmed | Rda) and merge.combine.weights != "tokens^2/steps"
     return waits and elementwise and mean and channel.common
 
 
@@ -71,11 +72,14 @@ def starts(lines: Iterable[Line]) -> dict[tuple[str, int], set[Start]]:
 class PartByPart:
     """Everybody's weights, and the anchors that follow."""
 
-    def __init__(self, run: Run, size: int, entries: list[Entry], lines: list[Line], honest_until: float) -> None:
+    def __init__(
+        self, run: Run, size: int, entries: list[Entry], lines: list[Line], honest_until: float, lives: Lives
+    ) -> None:
         self._run = run
-        layout = CountingEngine(seed=run.seeds.data, size=size).layout
+        self._layout = CountingEngine(seed=run.seeds.data, size=size).layout
+        self._lives = lives
         channels = run.recipe.channel
-        self._units = {name: units_of(c.when, layout, c.what.codec) for name, c in channels.items()}
+        self._units = {name: units_of(c.when, self._layout, c.what.codec) for name, c in channels.items()}
         self._starts = starts(lines)
         self._local: dict[bytes, Vector] = {}
         """The weights of those who were in the last round and go on from there."""
@@ -110,7 +114,9 @@ class PartByPart:
         given = {peer: unit.take(w) for peer, w in trained.items()}
         if not isinstance(turn.channel.what, Params):
             given = {peer: unit.take(anchor.start) - values for peer, values in given.items()}
-        stepped = self._stepped(anchor, turn, unit, combined(turn.channel, committed, given), committed)
+        tensors = directed(unit, self._layout) if turn.channel.polar else []
+        merged = combined_in(turn.channel, committed, given, tensors)
+        stepped = self._stepped(anchor, turn, unit, merged, committed)
         goes_on = isinstance(turn.channel.when, Parts)
         self._local = {}
         for peer, weights in trained.items():
@@ -124,14 +130,15 @@ class PartByPart:
         turn = turn_of(self._run.recipe, committed.version)
         units = self._units[turn.name]
         if committed.announced.key.unit == MODEL:
-            return turn, whole(sum(unit.grid.size for unit in units), turn.channel.what.codec)
+            return turn, whole(sum(unit.size for unit in units), turn.channel.what.codec)
         return turn, units[(turn.number - 1) % len(units)].in_pass((turn.number - 1) // len(units))
 
     def _trained(self, anchor: Anchor, peer: bytes, committed: Committed) -> Vector:
         """Return what work on its lease made of a peer's weights."""
         (own,) = {claim.own for claim in self._starts[short(peer), committed.version]}
         start = self._local[peer] if own else anchor.weights
-        return start - delta_of(self._run.seeds.data, len(start), committed.announced.leases[peer])
+        life = self._lives.get((short(peer), committed.version), 0)
+        return moved_by(self._run, start, committed.announced.leases[peer], life)
 
     def _stepped(self, anchor: Anchor, turn: Turn, unit: Unit, merged: Vector, committed: Committed) -> Anchor:
         """Return the anchor with what a round is about stepped by its result: from where such steps start."""

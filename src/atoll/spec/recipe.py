@@ -467,7 +467,10 @@ class CentredClip(_Combiner, tag="centred-clip"):
 
 
 class Rda(_Combiner, tag="rda"):
-    """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean."""
+    """Of each tensor the mean direction at the mean length (radial-directional averaging); of embeddings the mean.
+
+    Directions and lengths travel in place of values, so that whoever has a part of them can average it.
+    """
 
 
 Combine = Mean | MeanPresent | Sum | Trimmed | MedianNormClip | CentredClip | Rda
@@ -600,10 +603,15 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return whether all members have the same model after every round."""
         return isinstance(self.whom, All)
 
+    @property
+    def polar(self) -> bool:
+        """Return whether tensors travel as directions and lengths."""
+        return isinstance(self.merge.combine, Rda)
+
     def group_max(self, members: int) -> int:
         """Return how many of so many members exchange directly: only of a mean can groups make their parts."""
         route = self.whom.route
-        return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean) else members
+        return route.group if isinstance(route, Butterfly) and isinstance(self.merge.combine, Mean | Rda) else members
 
     @property
     def ahead(self) -> int:

@@ -1,7 +1,9 @@
 """How contributions become one: their mean, or something that a few bad ones cannot move far.
 
-    mean, mean-present, sum, trimmed        coordinate by coordinate
-    median-norm-clip, centred-clip, rda     each contribution times a number of its own
+    mean, mean-present, sum, trimmed, rda   coordinate by coordinate
+    median-norm-clip, centred-clip          each contribution times a number of its own
+
+Of `rda` coordinates are those of directions and lengths (`sync.polar`), whose mean is taken like any other.
 
 The numbers of the second kind follow from the lengths of contributions and the angles between them, which is all in
 their inner products: every point these rules can come to is a sum of contributions, so no vector has to be made on the
@@ -24,24 +26,19 @@ from atoll.model.compute import Vector
 from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Sum, Trimmed
 from atoll.sync.merge import add_up, inner, weighed_mean
 
-Lengths = CentredClip | MedianNormClip | Rda
+Lengths = CentredClip | MedianNormClip
 """Rules that need lengths."""
 Products = NDArray[np.float64]
 """The inner product of each contribution with each; only with itself where angles do not matter."""
-
-_DIRECTION_MIN = 1e-6
-"""A mean direction that is shorter than this is rounding: contributions that cancel out have none."""
 
 
 def over(combine: Combine) -> Over | None:
     """Return what lengths are taken of; None: each coordinate is by itself."""
     match combine:
-        case Mean() | MeanPresent() | Sum() | Trimmed():
+        case Mean() | MeanPresent() | Sum() | Trimmed() | Rda():
             return None
         case MedianNormClip(over=scope) | CentredClip(over=scope):
             return scope
-        case Rda():
-            return "tensor"
 
 
 def products(combine: Lengths, parts: Sequence[Vector]) -> Products:
@@ -53,15 +50,13 @@ def products(combine: Lengths, parts: Sequence[Vector]) -> Products:
     return found
 
 
-def numbers(combine: Lengths, known: Products, weights: Sequence[float], *, embedding: bool = False) -> list[float]:
+def numbers(combine: Lengths, known: Products, weights: Sequence[float]) -> list[float]:
     """Return what each contribution is to be multiplied by before they are added up."""
     match combine:
         case MedianNormClip():
             return _clipped(known, weights)
         case CentredClip():
             return _centred(combine, known, weights)
-        case Rda():
-            return _even(weights) if embedding else _mean_direction(known, weights)
 
 
 def combined(
@@ -72,7 +67,7 @@ def combined(
     `sent` says which coordinates each contributor sent, where that matters.
     """
     match combine:
-        case Mean():
+        case Mean() | Rda():
             return weighed_mean(parts, weights)
         case Sum():
             return add_up(parts, weights)
@@ -80,7 +75,7 @@ def combined(
             return _mean_present(parts, weights, sent)
         case Trimmed(drop=drop):
             return _trimmed(parts, weights, drop)
-        case MedianNormClip() | CentredClip() | Rda():
+        case MedianNormClip() | CentredClip():
             return add_up(parts, numbers(combine, products(combine, parts), weights))
 
 
@@ -157,16 +152,6 @@ def _centred(combine: CentredClip, known: Products, weights: Sequence[float]) ->
         stays = 1.0 - _sum(pull)
         centre = [stays * a + each for a, each in zip(centre, pull, strict=True)]
     return centre
-
-
-def _mean_direction(known: Products, weights: Sequence[float]) -> list[float]:
-    """Return numbers for the sum of unit vectors, brought to the mean length."""
-    parts, lengths = _even(weights), _lengths(known)
-    length = _sum(part * long for part, long in zip(parts, lengths, strict=True))
-    units = [part / long if long else 0.0 for part, long in zip(parts, lengths, strict=True)]
-    square = _sum(a * b * float(known[i, j]) for i, a in enumerate(units) for j, b in enumerate(units))
-    direction = math.sqrt(max(0.0, square))
-    return [unit * length / direction for unit in units] if direction > _DIRECTION_MIN else parts
 
 
 def _sum(values: Iterable[float]) -> float:

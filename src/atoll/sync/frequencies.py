@@ -47,7 +47,7 @@ class Frequencies:
     def __init__(self, dct: Dct, unit: Unit, layout: Mapping[str, tuple[int, ...]]) -> None:
         sizes = {name: math.prod(shape) for name, shape in layout.items()}
         found = [_place(dct, layout[name], first) for name, first, _ in tensors_in(unit, sizes)]
-        self._size = unit.grid.size
+        self._size = unit.size
         self._places: list[_Place] = []
         at = 0
         for place in sorted(found, key=lambda place: place.high * place.wide != dct.tile**2):

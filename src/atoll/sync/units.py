@@ -16,7 +16,7 @@ Everybody derives the same units from the spec and the names and sizes of the te
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -51,9 +51,14 @@ class Unit(Struct, frozen=True):
     grid: Grid
 
     @property
+    def size(self) -> int:
+        """Return how many of the model's elements it is; what travels for them may be more or fewer."""
+        return sum(end - first for first, end in self.spans)
+
+    @property
     def reach(self) -> int:
         """Return how many elements are passed over to get at these."""
-        return self.grid.size
+        return self.size
 
     def in_pass(self, number: int) -> Unit:
         """Return the same unit when all have had their turn so many times: whole tensors are what they are."""
@@ -73,7 +78,7 @@ class Unit(Struct, frozen=True):
 
     def take(self, vector: Vector, first: int = 0, end: int | None = None) -> Vector:
         """Return elements of the unit; in the memory of the whole vector where they lie together."""
-        runs = [vector[run] for _, run in self.runs(first, self.grid.size if end is None else end)]
+        runs = [vector[run] for _, run in self.runs(first, self.size if end is None else end)]
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def put(self, vector: Vector, values: Vector, first: int = 0) -> None:
@@ -89,6 +94,11 @@ class Scattered(Unit, frozen=True):
     of: int
     number: int = 0
     """Which order: of which pass."""
+
+    @property
+    def size(self) -> int:
+        """Return how many elements it is."""
+        return self.grid.size
 
     @property
     def reach(self) -> int:
@@ -120,8 +130,18 @@ def whole(size: int, codec: Codec) -> Unit:
     return Unit(((0, size),), grid_of(size, codec))
 
 
-def units_of(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
-    """Return the units of a model, in the order of their turns; raises `SpecError` where there are too many."""
+def units_of(when: When, layout: Mapping[str, int], codec: Codec, *, polar: bool = False) -> tuple[Unit, ...]:
+    """Return the units of a model, in the order of their turns; raises `SpecError` where there are too many.
+
+    `polar` says that the lengths of tensors travel too, after their directions (`sync.polar`).
+    """
+    units = _parts(when, layout, codec)
+    if not polar:
+        return units
+    return tuple(replace(unit, grid=grid_of(unit.size + len(directed(unit, layout)), codec)) for unit in units)
+
+
+def _parts(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
     match when:
         case Every() | TargetBatch():
             return (whole(sum(layout.values()), codec),)
@@ -163,8 +183,32 @@ def tensors_in(unit: Unit, layout: Mapping[str, int]) -> list[Tensor]:
         shift = at - start
         found += [Tensor(name, a + shift, b + shift) for a, b, name in places if start <= a < b <= stop]
         at += stop - start
-    assert sum(each.end - each.first for each in found) == unit.grid.size, "units are whole tensors"
+    assert sum(each.end - each.first for each in found) == unit.size, "units are whole tensors"
     return found
+
+
+def directed(unit: Unit, layout: Mapping[str, int]) -> list[Tensor]:
+    """Return those tensors of a unit that have a direction and a length: all but embeddings."""
+    return [tensor for tensor in tensors_in(unit, layout) if not is_embedding(tensor.name)]
+
+
+def is_embedding(name: str) -> bool:
+    """Return whether a tensor embeds tokens."""
+    return "embed" in name
+
+
+Piece = tuple[int, int, int]
+"""Elements of a chunk that are of one tensor: its number, their first, and the one after their last."""
+
+
+def pieces_of(tensors: Sequence[Tensor], grid: Grid) -> list[list[Piece]]:
+    """Return how each chunk is made of tensors."""
+    pieces: list[list[Piece]] = [[] for _ in range(grid.chunks)]
+    for number, tensor in enumerate(tensors):
+        for index in range(tensor.first // grid.chunk, -(-tensor.end // grid.chunk)):
+            first, end = grid.bounds(index)
+            pieces[index].append((number, max(tensor.first, first) - first, min(tensor.end, end) - first))
+    return pieces
 
 
 def _unit(layout: Mapping[str, int], names: Container[str], codec: Codec) -> Unit:
@@ -199,7 +243,7 @@ def _homes(when: Fragments, layout: Mapping[str, int]) -> dict[str, int]:
     def home(name: str) -> int:
         found = _LAYER.search(name)
         if found is None:
-            return 0 if "embed" in name else when.count - 1
+            return 0 if is_embedding(name) else when.count - 1
         layer = int(found[1])
         return layer % when.count if when.pattern == "strided" else layer * when.count // layers
 
@@ -222,7 +266,7 @@ def _depth(name: str) -> tuple[int, int, str]:
     """Return where a tensor is between what comes first in a forward pass and what comes last."""
     found = _LAYER.search(name)
     if found is None:
-        return (0 if "embed" in name else 2), 0, name
+        return (0 if is_embedding(name) else 2), 0, name
     return 1, int(found[1]), name
 
 

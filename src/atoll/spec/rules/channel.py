@@ -10,6 +10,7 @@ from atoll.spec.recipe import (
     All,
     AllGather,
     Assign,
+    Bf16,
     Blend,
     Block,
     Butterfly,
@@ -68,6 +69,7 @@ PASSES_MAX = 1e9
 LATE_MAX = 64
 """Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
+_FINE = Fp32 | Fp16 | Bf16
 
 
 def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
@@ -266,8 +268,9 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             hint = 'set over = "chunk", or whom.route = { kind = "all-gather" }'
             yield gathers or combine.over == "chunk", (*path, "over"), said, hint
         case Rda():
-            said = "an owner has chunks, of which a tensor may be many: it cannot know its length"
-            yield gathers, path, said, 'set whom.route = { kind = "all-gather" }'
+            fine = is_exact(channel.what) and all(isinstance(form, _FINE) for form in channel.forms.values())
+            said = "directions and lengths of tensors travel side by side: a coarse form would round one away"
+            yield fine, path, said, 'choose what.codec { kind = "fp32" }, "fp16" or "bf16" without feedback'
     if isinstance(combine, CentredClip):
         yield above((*path, "radius"), combine.radius)
         yield within((*path, "iterations"), combine.iterations, 1, 1000)
