@@ -45,6 +45,8 @@ def test_light_commands_load_nothing_heavy_and_answer_in_half_a_cpu_second(argum
     used_s, *modules = done.stderr.splitlines()[-1].split()
     assert not set(HEAVY) & set(modules)
     assert float(used_s) < 0.5
+    if arguments == ("recipes",):
+        assert "atoll.spec.recipe" not in modules, "however many there are: listing them checks none"
 
 
 def test_help_lists_every_command_and_every_exit_code() -> None:

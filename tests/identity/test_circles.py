@@ -15,6 +15,7 @@ from atoll.spec.recipe import (
     All,
     Assign,
     Circles,
+    Cosine,
     Delta,
     Drawn,
     Exponential,
@@ -186,6 +187,29 @@ def test_pairs_with_a_pull_stay_together_and_drift_apart_without() -> None:
     free = run_of(Circles(pattern=Drawn()), outer=HEAVY, what=Delta(), rounds=rounds)
     near, far = (_spread(trained(run, PEERS), rounds - 1) for run in (pulled, free))
     assert far > 1.5 * near
+
+
+@pytest.mark.long
+def test_how_far_apart_pairs_are_does_not_grow_in_fifty_rounds_and_falls_with_the_rate() -> None:
+    rounds = 50
+    constant = run_of(Circles(pattern=Drawn()), outer=HEAVY, rounds=rounds)
+    falling = replace(constant, recipe=replace(constant.recipe, work=replace(constant.recipe.work, schedule=Cosine())))
+    stays, falls = (_apart_by_thirds(trained(run, PEERS)) for run in (constant, falling))
+    assert stays[2] < 1.25 * stays[0]
+    assert falls[2] < 0.6 * stays[2]
+
+
+@pytest.mark.long
+def test_without_the_pull_they_go_on_drifting_apart() -> None:
+    few, many = (run_of(Circles(pattern=Drawn()), outer=HEAVY, what=Delta(), rounds=rounds) for rounds in (12, 50))
+    assert _spread(trained(many, PEERS), 49) > 2 * _spread(trained(few, PEERS), 11)
+
+
+def _apart_by_thirds(outcome: Outcome) -> list[float]:
+    """Return how far peers were from the mean they took, as a part of its length, in each third of the rounds."""
+    applied = [line.event for line in outcome.lines if isinstance(line.event, journal.RoundApplied)]
+    thirds = np.array_split(np.arange(1, max(event.version for event in applied)), 3)
+    return [float(np.mean([event.apart for event in applied if event.version in third])) for third in thirds]
 
 
 def test_how_far_apart_peers_were_is_in_the_journal_of_a_round_of_all() -> None:

@@ -51,6 +51,7 @@ def test_work_that_hides_everything_else_has_a_largest_granularity() -> None:
 def test_what_no_journal_tells_is_not_told() -> None:
     assert of_run(Progress()) is None
     assert say_granularity(None) == "-"
+    assert say_granularity(1.2e-5) == "< 0.001", "and nobody reads the rest"
 
 
 @pytest.mark.parametrize(("granularity", "gain"), [(0.0, 1.0), (1.0, 4 / 3), (10.0, 11 / 6), (1e9, 2.0)])

@@ -81,6 +81,25 @@ def test_a_fragment_that_takes_as_long_as_the_delay_costs_no_time() -> None:
     assert goes_on < 1.12 * WORK_S
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(("fragments", "part", "overlap"), [(4, 0.45, Delay(steps=STEPS // 2)), (0, 0.9, OneRound())])
+def test_where_steps_take_a_second_peers_compute_all_the_time(fragments: int, part: float, overlap: Overlap) -> None:
+    """What bytes need on the wire is this part of a round's work: nine tenths of the delay, or of all of it.
+
+    The rest is for settling and committing, which take some round trips.
+    """
+    work_s, size = 10 * WORK_S, SIZE * max(1, fragments)
+    rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / (part * work_s)
+
+    def computing(overlap: Overlap) -> float:
+        run = overlapped(overlap)
+        run = in_fragments(run, fragments) if fragments else run
+        return work_s / took_s(play(run, 3, build=sized(size, flop=6e10), rate_bytes_s=rate_bytes_s))
+
+    assert computing(overlap) > 0.98
+    assert computing(Block()) < 1 / (1 + part)
+
+
 @pytest.mark.parametrize("overlap", OVERLAPS)
 @pytest.mark.parametrize("at_s", [2.3, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (1.0, 3.1))])
 def test_whenever_a_peer_crashes_nothing_is_lost_or_counted_twice(overlap: Overlap, at_s: float) -> None:

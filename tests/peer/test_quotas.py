@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -12,11 +13,12 @@ from atoll.model.compute import Step
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import AdamW, BySpeed, Cyclic, Growing, Mean, OneRound, Overlap, Same, TargetBatch
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import AdamW, BySpeed, Cyclic, Growing, Lamb, Mean, OneRound, Overlap, Same, TargetBatch
 from atoll.spec.run import Run
 from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of
-from tests.peer.world import assert_sound, counting_run, events, name, play
+from tests.peer.world import assert_sound, counting_run, events, name, once, play
 
 SLOW = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=2.0), SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=4.0)]
 STEPS = 8
@@ -77,12 +79,18 @@ def together(samples: int, *, rounds: int, start_with: int) -> Run:
     return replace(run, recipe=replace(run.recipe, channel={channel: how}))
 
 
-@pytest.mark.parametrize("peers", [2, 3])
+def speeds(peers: int) -> list[SlowCompute]:
+    """Return that everybody but the first is slower, each by a factor of its own."""
+    chance = np.random.default_rng(peers)
+    factors = chance.uniform(2.0, 5.0, peers)
+    return [SlowCompute(at_s=0.0, peer=at, for_s=1e6, factor=float(factors[at])) for at in range(1, peers)]
+
+
+@pytest.mark.parametrize("peers", [2, 3, *(pytest.param(peers, marks=pytest.mark.long) for peers in (4, 8))])
 def test_whoever_takes_part_at_whatever_speed_it_is_one_machine_with_that_batch(peers: int) -> None:
-    batch, rounds = 6 * BATCH, 5
+    batch, rounds = 2 * max(3, peers) * BATCH, 5
     run = together(batch, rounds=rounds, start_with=peers)
-    faults = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=3.0)]
-    outcome = trained(run, peers, faults=faults)
+    outcome = trained(run, peers, faults=speeds(peers))
     plain = engine_of(
         replace(run, recipe=replace(run.recipe, work=replace(run.recipe.work, inner=AdamW(lr=3e-3, weight_decay=0.0))))
     )
@@ -101,6 +109,50 @@ def test_a_round_goes_on_when_some_of_its_members_die_and_the_next_batch_is_whol
     samples = {e.version: e.samples for e in events(outcome, journal.RoundCommitted, peer=0)}
     assert min(samples.values()) >= 16, "of those who stayed"
     assert [samples[version] for version in (1, 10, 11, 12)] == [40, 40, 40, 40]
+
+
+# as shipped: LAMB, and gradients in fp16
+
+
+def dedloc(peers: int, *, rounds: int = 40) -> Run:
+    """Return a run of the shipped recipe with batches of 48 samples, whose loss is looked at after every round."""
+    run = together(48, rounds=rounds, start_with=peers)
+    shipped = load_recipe("dedloc").channel["outer"]
+    assert isinstance(shipped.merge.outer, Lamb)
+    merge = replace(shipped.merge, outer=replace(shipped.merge.outer, lr=2e-2), scheduled=False)
+    channel = replace(shipped, when=TargetBatch(samples=48), merge=merge)
+    upkeep = replace(run.upkeep, evaluate_every=1, patience_s_max=30.0)
+    return replace(run, recipe=replace(run.recipe, channel={"outer": channel}), upkeep=upkeep)
+
+
+def losses(outcome: Outcome) -> dict[int, float]:
+    """Return the held-out loss after every round."""
+    return {e.version: e.loss for e in events(outcome, journal.Evaluated) if e.loss is not None}
+
+
+@pytest.mark.long
+def test_the_curves_of_two_four_and_eight_are_that_of_one_machine_with_that_batch() -> None:
+    alone = losses(play(dedloc(1), 1, build=engine_of))
+    assert alone[40] < 0.92 * alone[0]
+    for peers in (2, 4, 8):
+        found = losses(play(dedloc(peers), peers, build=engine_of, faults=speeds(peers)))
+        assert [found[version] for version in alone] == pytest.approx(list(alone.values()), rel=0.005)
+
+
+@pytest.mark.long
+def test_two_of_eight_that_die_in_mid_round_hold_up_nobody_for_long_and_leave_no_mark_on_the_loss() -> None:
+    run = dedloc(8)
+    calm = play(run, 8, build=engine_of)
+    began_s = next(at_s for at_s, event in once(calm, journal.RoundAnnounced) if event.version == 20)
+    ended_s = next(at_s for at_s, event in once(calm, journal.RoundCommitted) if event.version == 20)
+    at_s = (began_s + ended_s) / 2
+    outcome = play(run, 8, build=engine_of, faults=[Crash(at_s=at_s, peer=6), Crash(at_s=at_s, peer=7)])
+    commits_s = [at_s for at_s, _ in once(outcome, journal.RoundCommitted)]
+    assert max(later - earlier for earlier, later in pairwise(commits_s)) < 30.0
+    samples = [event.samples for _, event in once(outcome, journal.RoundCommitted)]
+    assert sum(count < 48 for count in samples) <= 2, "of the round they died in those of six are left"
+    before, after = losses(calm), losses(outcome)
+    assert [after[version] for version in before] == pytest.approx(list(before.values()), rel=0.02)
 
 
 # rounds that grow

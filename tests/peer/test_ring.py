@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -35,7 +36,19 @@ from atoll.spec.run import Run
 from atoll.swarm.policy.patience import STALL_S
 from atoll.sync.codec import decoded
 from atoll.sync.grid import grid_of
-from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, machines, name, once, play, sized
+from tests.peer.world import (
+    anchor_of,
+    assert_sound,
+    counting_run,
+    events,
+    lines,
+    log_of,
+    machines,
+    name,
+    once,
+    play,
+    sized,
+)
 
 SIZE = 640
 """Elements of the model: ten chunks."""
@@ -265,3 +278,19 @@ def test_a_joiner_is_counted_in_the_next_round_and_ends_equal_to_the_others() ->
     later = [event.version for at_s, event in once(outcome, journal.RoundAnnounced) if at_s > joined[0].at_s]
     assert first.version == later[0], "the first that was announced once it was in"
     assert set(first.ring) == {host.peer for host in outcome.hosts}
+
+
+def test_a_joiner_gets_its_state_while_the_others_work_and_holds_up_no_round() -> None:
+    """The last round without it and the first with it are as long as the others."""
+    run = ring_run(3, codec=Buckets(), rounds=16)
+    work = replace(run.recipe.work, batch=40)
+    run = replace(run, recipe=replace(run.recipe, work=work))
+    outcome = play(run, 4, entrances=[Entrance(peer=3, round=11)], build=sized(SIZE))
+    (fetched,) = lines(outcome, journal.StateFetched, peer=3)
+    assert isinstance(fetched.event, journal.StateFetched)
+    began_s = [at_s for at_s, _ in once(outcome, journal.RoundAnnounced)]
+    sent_s = [line.at_s for line in lines(outcome, journal.ContributionSent) if line.at_s > fetched.at_s]
+    assert max(at_s for at_s in began_s if at_s < fetched.at_s) < fetched.at_s - fetched.event.took_s
+    assert min(sent_s) < min(at_s for at_s in began_s if at_s > fetched.at_s), "a round was open, and at work"
+    took_s = [later - earlier for earlier, later in pairwise(began_s)]
+    assert max(took_s[1:]) < 1.05 * min(took_s[1:])

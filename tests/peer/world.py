@@ -120,12 +120,12 @@ def machines(count: int, *, rate_bytes_s: float = 12.5e6) -> list[Machine]:
     ]
 
 
-def sized(size: int) -> Build:
-    """Return how to build counting models of so many elements."""
+def sized(size: int, *, flop: float = 6e9) -> Build:
+    """Return how to build counting models of so many elements, a sample of which takes so many operations."""
 
     def build(run: Run) -> CountingEngine:
         return CountingEngine(
-            seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, sample_cost=Cost(flop=6e9)
+            seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, sample_cost=Cost(flop=flop)
         )
 
     return build

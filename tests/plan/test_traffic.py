@@ -9,8 +9,9 @@ from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.sim.faults import SlowCompute
 from atoll.spec.fleet import expand, load_fleet
+from atoll.spec.knobs import turned
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Every, Knobs, LowRank, Recipe, Threshold
+from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Every, Knobs, LowRank, Nobody, Recipe, Threshold
 from atoll.swarm.policy import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
@@ -32,6 +33,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
     ("name", "parameters", "peers"),
     [
         ("ddp", 300_000, 4),
+        ("deco", 300_000, 3),
         ("diloco", 300_000, 3),
         ("opendiloco", 600_000, 3),
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
@@ -41,6 +43,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         pytest.param("streaming", 3_000_000, 3, marks=pytest.mark.long),
+        pytest.param("stellatrain", 4_000_000, 3, marks=pytest.mark.long),
     ],
 )
 def test_predicted_bytes_are_those_counted_within_two_percent(name: str, parameters: int, peers: int) -> None:
@@ -53,6 +56,29 @@ def test_predicted_bytes_are_those_counted_within_two_percent(name: str, paramet
     received = (sum(each.received_bytes for each in counted) - control) / ROUNDS
     assert predicted.worst.sent_bytes == pytest.approx(sent, rel=OVERHEAD)
     assert sum(each.received_bytes for each in predicted.moved) == pytest.approx(received, rel=OVERHEAD)
+
+
+@pytest.mark.parametrize(
+    ("name", "rung", "parameters"),
+    [
+        ("stellatrain", 0, 300_000),
+        pytest.param("stellatrain", 2, 1_000_000, marks=pytest.mark.long),
+        pytest.param("stellatrain", 5, 6_000_000, marks=pytest.mark.long),
+        pytest.param("deco", 1, 300_000, marks=pytest.mark.long),
+        pytest.param("deco", 3, 1_000_000, marks=pytest.mark.long),
+        pytest.param("deco", 5, 4_000_000, marks=pytest.mark.long),
+    ],
+)
+def test_wherever_a_policy_turns_the_knobs_bytes_are_those_predicted(name: str, rung: int, parameters: int) -> None:
+    peers = 3
+    run = counting_run(name, rounds=ROUNDS, start_with=peers, checkpoint_every=100)
+    ((channel_name, channel),) = run.recipe.channel.items()
+    knobs = Knobs(rung=rung, steps=channel.when.round_steps)
+    stays = replace(run.recipe, channel={channel_name: turned(run.recipe, knobs)}, control=Nobody())
+    outcome = play(replace(run, recipe=stays), peers, build=sized(parameters), rate_bytes_s=1e9)
+    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    predicted = traffic(run.recipe, parameters, [Line()] * peers, knobs)
+    assert ROUNDS * sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted), rel=OVERHEAD)
 
 
 @pytest.mark.long
@@ -271,6 +297,12 @@ def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
     peers, parameters = 8, 64 * 8 * 1000
     found = traffic(load_recipe("ddp"), parameters, [Line()] * peers)
     assert found.step_bytes == every_step_fp32(parameters, peers)
+
+
+def test_a_round_of_fedavg_moves_what_a_step_of_ddp_does() -> None:
+    fedavg, ddp = (traffic(load_recipe(name), 1_000_000, [Line()] * 5) for name in ("fedavg", "ddp"))
+    assert fedavg.moved == ddp.moved
+    assert fedavg.steps > ddp.steps == 1
 
 
 def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_however_many_there_are() -> None:

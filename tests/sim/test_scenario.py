@@ -25,7 +25,18 @@ from atoll.sim.faults import (
     SlowLink,
 )
 from atoll.sim.loop import OutOfTime
-from atoll.sim.scenario import Entrance, Outcome, PeerBroke, Scenario, World, key_of, on_fleet, simulate, stand_in
+from atoll.sim.scenario import (
+    Entrance,
+    Outcome,
+    PeerBroke,
+    Scenario,
+    World,
+    key_of,
+    on_fleet,
+    simulate,
+    somebody_failed,
+    stand_in,
+)
 from atoll.spec.fleet import Churn, Machine, load_fleet
 from atoll.spec.load import demo_run
 from atoll.spec.run import Run
@@ -212,3 +223,26 @@ def test_the_world_knows_what_was_announced_and_committed() -> None:
     play(counting_run(rounds=3, start_with=2), 2, enough=enough)
     assert seen[-1] == (3, 3)
     assert all(0 <= announced - committed <= 1 for announced, committed in seen)
+
+
+class Diverging(CountingEngine):
+    """A model that one sample is too much for."""
+
+    def train(self, steps: Sequence[Step]) -> Trained:
+        trained = super().train(steps)
+        if any(POISON in step.samples for step in steps):
+            self._assigned[:] = float("nan")
+        return trained
+
+
+POISON = 20
+
+
+def test_a_play_ends_when_a_peer_fails_by_itself_though_others_would_wait_for_it_for_ever() -> None:
+    run = counting_run(rounds=12, start_with=4)
+    outcome = play(run, 4, build=lambda run: Diverging(seed=run.seeds.data), enough=somebody_failed)
+    (failed,) = [host for host in outcome.hosts if host.failures]
+    assert "training diverged" in str(failed.failures[0])
+    assert outcome.took_s < 60
+    with pytest.raises(OutOfTime):
+        play(run, 4, build=lambda run: Diverging(seed=run.seeds.data), limit_s=120.0)

@@ -14,6 +14,7 @@ from atoll.errors import SpecError
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
 from atoll.spec.recipe import Accumulate, AdamW, Delta, Every, Fp16, Grad, Sgd
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
+from atoll.spec.shelf import recipe_heads
 
 RUN = """
 name = "small"
@@ -611,6 +612,13 @@ def test_ddp_exchanges_gradients_every_step_and_opendiloco_halves_the_bytes_of_d
     assert half.channel["outer"].what == Delta(codec=Fp16())
     assert half.work == full.work
     assert half.channel["outer"].merge == full.channel["outer"].merge
+
+
+def test_what_a_recipe_says_of_itself_is_read_without_the_rest_of_it() -> None:
+    heads = recipe_heads()
+    assert list(heads) == recipe_names()
+    for name, head in heads.items():
+        assert head == (load_recipe(name).about, load_recipe(name).paper)
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:

@@ -351,6 +351,14 @@ def test_two_bits_for_the_largest_are_a_sign_and_a_size() -> None:
     assert np.sort(counts)[-3:].sum() > 0.999 * 65536, "zero, and one value on either side"
 
 
+def test_one_bit_and_a_size_for_the_largest_are_hardly_worse_than_two_bits() -> None:
+    def lost(values: Sign | Buckets) -> float:
+        codec, exact = TopK(keep=64, values=values), decode(TopK(keep=64), encode(TopK(keep=64), BELL), 2**20)
+        return float(np.linalg.norm(decode(codec, encode(codec, BELL), 2**20) - exact) / np.linalg.norm(exact))
+
+    assert lost(Sign(block=4096)) < 1.1 * lost(Buckets(bits=2, width=6.0))
+
+
 # rounding by chance
 
 

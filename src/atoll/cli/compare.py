@@ -218,7 +218,7 @@ class _Play:
         """Return what is played for a recipe: the whole fleet, or its fastest machine for who trains alone."""
         from atoll.cli.local import with_peers
         from atoll.cli.machine import build_torch
-        from atoll.sim.scenario import Scenario, losses_of, on_fleet
+        from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed
         from atoll.spec.variant import SOLO
 
         machines = [_slower(machine, self.slower) for machine in self.machines]
@@ -233,6 +233,7 @@ class _Play:
             faults=() if label == SOLO else self.faults,
             build=lambda run: build_torch(run, self.here),
             scale=self.scale,
+            enough=somebody_failed,
         )
 
 

@@ -1,9 +1,10 @@
 """The `atoll` command.
 
 Each command lives in its own file as a typer function named `command` (or a typer app named `app`, for those with
-commands of their own). Those files import only light modules at the top, the rest inside the function, so that help
-answers at once and a laptop without a GPU stack can plan. Whatever a person can act on ends here as one `error:` line
-and one `hint:` line on stderr, with the exit code of its kind; a traceback means a defect of ours.
+commands of their own). Only the file of the command that is asked for is read; it imports light modules at the top and
+the rest inside the function, so that help answers at once and a laptop without a GPU stack can plan. Whatever a person
+can act on ends here as one `error:` line and one `hint:` line on stderr, with the exit code of its kind; a traceback
+means a defect of ours.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
 import typer
@@ -64,9 +66,10 @@ def _root() -> None:
     """Train one language model on many machines that are far apart, unequal and unreliable."""
 
 
-def _register() -> None:
-    """Add every command whose file is there."""
-    for name in COMMANDS:
+def _register(words: Sequence[str]) -> None:
+    """Add the command that the first word names; where it names none, every one whose file is there."""
+    named = [name for name in COMMANDS if name in words[:1]]
+    for name in named or COMMANDS:
         if importlib.util.find_spec(f"atoll.cli.{name}") is None:
             continue
         module = importlib.import_module(f"atoll.cli.{name}")
@@ -76,11 +79,9 @@ def _register() -> None:
             app.command(name, hidden=getattr(module, "HIDDEN", False))(module.command)
 
 
-_register()
-
-
 def main() -> NoReturn:
     """Run the command line; never returns."""
+    _register(sys.argv[1:])
     try:
         app(prog_name="atoll")
     except AtollError as error:

@@ -8,6 +8,7 @@ atoll recipes [NAME] --model 125m --fleet homes    and what each moves: bytes a 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ from atoll.units import say_bytes, say_count, say_table, say_time
 if TYPE_CHECKING:
     from atoll.plan.traffic import Line, Traffic
     from atoll.spec.recipe import Form, Recipe
+    from atoll.spec.shelf import Head
 
 VOCABULARY = 1024
 """Of a named size, unless its parameters are counted out: that of the embedded corpus's tokenizer."""
@@ -59,19 +61,19 @@ def listing(
         if model or parameters or fleet or peers or as_json:
             raise SpecError("options go behind the name", hint="atoll recipes NAME --model 125m --fleet homes")
         return
-    from atoll.spec.load import load_recipe, recipe_names
+    from atoll.spec.shelf import recipe_heads
 
-    recipes = {name: load_recipe(name) for name in recipe_names()}
+    heads = recipe_heads()
     asked = _asked(model, parameters, fleet, peers)
-    moved = {name: asked.moves(recipe) for name, recipe in recipes.items()} if asked else {}
+    moved = _all_moves(asked, list(heads)) if asked else {}
     if as_json:
         rows = [
             {"name": name, "about": each.about, "paper": each.paper} | ({"moves": asdict(moved[name])} if asked else {})
-            for name, each in recipes.items()
+            for name, each in heads.items()
         ]
         print(json.dumps({"schema": "atoll.recipes/1", "recipes": rows}))
         return
-    print("\n".join(_table(asked, moved) if asked else _list(recipes)))
+    print("\n".join(_table(asked, moved) if asked else _list(heads)))
 
 
 @app.command("list")
@@ -179,9 +181,9 @@ def _said(choice: Any) -> str:
     return f"{say(choice)}: {doc[:1].lower()}{doc[1:]}"
 
 
-def _list(recipes: dict[str, Recipe]) -> list[str]:
-    wide = max(len(name) for name in recipes)
-    lines = [f"{name:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}" for name, each in recipes.items()]
+def _list(heads: Mapping[str, Head]) -> list[str]:
+    wide = max(len(name) for name in heads)
+    lines = [f"{name:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}" for name, each in heads.items()]
     more = "More on one: atoll recipes NAME. What they move: atoll recipes --model 125m --fleet homes"
     return [*lines, f"\n{more}. In a run file: [recipe] base = NAME"]
 
@@ -241,6 +243,13 @@ class _Asked:
             exchange_s_min=found.slowest.least_s or None,
             slowest_line=_slowest(found),
         )
+
+
+def _all_moves(asked: _Asked, names: Sequence[str]) -> dict[str, _Moves]:
+    """Return what each of some recipes moves."""
+    from atoll.spec.load import load_recipe
+
+    return {name: asked.moves(load_recipe(name)) for name in names}
 
 
 def _slowest(found: Traffic) -> str | None:

@@ -77,7 +77,7 @@ def command(
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
     from atoll.cli.local import with_peers
-    from atoll.sim.scenario import Scenario, losses_of, on_fleet, stand_in
+    from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed, stand_in
     from atoll.spec.fleet import load_fleet
 
     imagined = load_fleet(fleet)
@@ -100,6 +100,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         faults=fault_list(faults, seed, len(machines)),
         build=build,
         scale=scale,
+        enough=somebody_failed,
     )
 
 

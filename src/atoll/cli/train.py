@@ -7,12 +7,14 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from atoll.net.transport import DEFAULT_LINKS, LinkKind
-from atoll.spec.run import Run
+
+if TYPE_CHECKING:
+    from atoll.spec.run import Run
 
 
 def command(

@@ -43,6 +43,8 @@ def doubled(granularity: float) -> float:
 def say_granularity(granularity: float | None) -> str:
     if granularity is None:
         return "-"
+    if granularity < 0.001:
+        return "< 0.001"
     return f"{granularity:.2g}" if granularity < 10 else f"{granularity:.0f}"
 
 

@@ -39,8 +39,8 @@ p { margin: .4rem 0; max-width: 60rem; }
 .found { border-left: 4px solid #0072B2; padding: .2rem 0 .2rem 1rem; margin: 1.2rem 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .42rem .7rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; color: var(--dim); font-size: .88rem; }
+th, td { padding: .42rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th { font-weight: 600; color: var(--dim); font-size: .88rem; white-space: normal; vertical-align: bottom; }
 th:first-child, td:first-child, .plain td, .plain th { text-align: left; }
 .plain td { white-space: normal; vertical-align: top; }
 td:first-child { font-weight: 600; }

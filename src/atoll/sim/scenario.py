@@ -239,6 +239,14 @@ def losses_of(fleet: Fleet) -> dict[tuple[str, str], float]:
     return {(a, b): link(fleet, a, b).loss for a in regions for b in regions}
 
 
+def somebody_failed(world: World) -> bool:
+    """Return whether a peer stopped for an error of its own, such as training that diverged.
+
+    Nobody starts it again. Others may wait for it for as long as time lasts, where it was in the council.
+    """
+    return any(host.failures for host in world.hosts)
+
+
 def simulate(scenario: Scenario) -> Outcome:
     """Play a scenario to its end; raises `SimulationFailed` on deadlock, livelock, stall or a broken peer."""
     loop = VirtualLoop()

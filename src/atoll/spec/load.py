@@ -20,12 +20,13 @@ from atoll.errors import SpecError
 from atoll.spec.recipe import Recipe
 from atoll.spec.rules.run import check
 from atoll.spec.run import Folder, Run, Shards
+from atoll.spec.shelf import RECIPES
+from atoll.spec.shelf import recipe_names as recipe_names
 from atoll.spec.strict import Layers, Tree, merge, near, parse_toml, read_toml, record
 
 RUN_BYTES_MAX = 2**20
 """No run is larger: a peer that sends more is sending something else."""
 
-_RECIPES = files("atoll") / "recipes"
 _EXAMPLES = files("atoll") / "spec" / "examples"
 
 
@@ -60,11 +61,6 @@ def decode_run(data: bytes, *, source: str = "run") -> Run:
     return check(record(tree, Run, layers), layers)
 
 
-def recipe_names() -> list[str]:
-    """Return the names of the shipped recipes."""
-    return sorted(entry.name.removesuffix(".toml") for entry in _RECIPES.iterdir() if entry.name.endswith(".toml"))
-
-
 def load_recipe(name: str) -> Recipe:
     """Return a shipped recipe."""
     tree = parse_toml(recipe_text(name), f"{name}.toml")
@@ -76,7 +72,7 @@ def recipe_text(name: str) -> str:
     known = recipe_names()
     if name not in known:
         raise SpecError(f"no recipe is called '{name}'", hint=f"known recipes: {', '.join(known)}{near(name, known)}")
-    return (_RECIPES / f"{name}.toml").read_text("utf-8")
+    return (RECIPES / f"{name}.toml").read_text("utf-8")
 
 
 def schema() -> dict[str, Any]:

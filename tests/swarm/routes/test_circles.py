@@ -125,6 +125,16 @@ def test_with_some_missing_a_lattice_mixes_as_fast_as_was_found(
     assert left(Lattice(side=32), 1024, 4, lost=lost) < 2 * after_four
 
 
+def test_a_lattice_that_is_three_quarters_full_mixes_as_fast_as_was_found() -> None:
+    """768 peers where 32 x 32 would have a place; here sides follow the members, so fewer places are empty."""
+    assert left(Lattice(side=32), 768, 2) < 2 * 2e-4
+    assert left(Lattice(side=32), 768, 4) < 2 * 1.6e-7
+
+
+def test_with_one_in_twenty_missing_every_round_four_rounds_on_a_lattice_leave_next_to_nothing() -> None:
+    assert left(Lattice(side=32), 1024, 4, lost=0.05) < 1e-4
+
+
 def test_pairs_mix_by_half_a_round_and_a_ring_as_its_graph_says() -> None:
     draws = range(1, 200, 20)
     pairs = [np.mean([left(Drawn(), 64, rounds, first_round=first) for first in draws]) for rounds in (4, 10)]

@@ -173,6 +173,16 @@ def test_equal_lines_own_equal_shares_and_a_slow_one_nothing() -> None:
     assert solve([10.0, 10.0, 10.0, 1.0], 4) == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0.0])
 
 
+def test_a_line_ten_times_as_fast_owns_everything_and_rounds_are_less_than_twice_as_short() -> None:
+    """Owners alike, each line carries 2 (N-1)/N of a contribution either way; beside one that owns all, one."""
+    for count in (4, 8):
+        rates = [1000.0] + [100.0] * (count - 1)
+        shares = solve(rates, count)
+        assert shares == pytest.approx([1.0] + [0.0] * (count - 1))
+        alike_s, alone_s = (slowest(rates, each, count) for each in ([1 / count] * count, shares))
+        assert alike_s / alone_s == pytest.approx(2 * (count - 1) / count)
+
+
 def test_where_two_contribute_shares_make_no_difference_and_are_equal() -> None:
     assert solve([5.0, 1.0], 2) == pytest.approx([0.5, 0.5])
 

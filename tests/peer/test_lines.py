@@ -1,0 +1,42 @@
+"""What lines cost a round, in virtual time: shares that follow them, and circles that do not grow with the swarm."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.sim.scenario import Outcome, Scenario, simulate
+from tests.peer.world import DELAYS_S, counting_run, events, machines, name, once, play, sized
+
+SIZE, RATE = 100_000, 1e5
+
+
+def rounds_s(outcome: Outcome) -> list[float]:
+    """Return how long it was from each announcement to the next."""
+    return [later - earlier for earlier, later in pairwise(at_s for at_s, _ in once(outcome, journal.RoundAnnounced))]
+
+
+@pytest.mark.long
+@pytest.mark.xfail(
+    strict=True, reason="a line is measured by what others send over it: one faster than all is not seen"
+)
+def test_a_line_ten_times_as_fast_as_the_others_owns_everything() -> None:
+    peers, fast = 8, 3
+    run = counting_run("dedloc", rounds=8, start_with=peers, checkpoint_every=100)
+    lines = machines(peers, rate_bytes_s=RATE)
+    lines[fast] = replace(lines[fast], up_bytes_s=10 * RATE, down_bytes_s=10 * RATE)
+    outcome = simulate(Scenario(run=run, machines=lines, delays_s=DELAYS_S, build=sized(2 * SIZE)))
+    told = [event.shares.get(name(outcome.hosts[fast]), 0.0) for event in events(outcome, journal.SharesChanged)]
+    assert max(told, default=0.0) > 0.9
+
+
+@pytest.mark.long
+def test_a_round_of_pairs_takes_as_long_among_sixteen_as_among_four() -> None:
+    took_s = {}
+    for peers in (4, 16):
+        run = counting_run("noloco", rounds=6, start_with=peers, checkpoint_every=100)
+        took_s[peers] = sorted(rounds_s(play(run, peers, build=sized(SIZE), rate_bytes_s=RATE)))[2]
+    assert took_s[16] < 1.05 * took_s[4]
