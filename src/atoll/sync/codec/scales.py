@@ -135,7 +135,7 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
         case Sign():
             filled = np.full(len(rows), codec.block, np.float32)
             filled[-1:] -= -count % codec.block
-            scales = np.abs(rows).sum(axis=1) / filled
+            scales = _added(np.abs(rows)) / filled
         case Stochastic(bits=bits):
             norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
             scales = (norms / _levels(bits)).astype(np.float32)
@@ -145,6 +145,20 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
 def _largest(rows: NDArray[np.float32]) -> Vector:
     largest: Vector = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
     return largest
+
+
+def _added(rows: NDArray[np.float32]) -> Vector:
+    """Return the sum of each row, whose memory is used up: its second half is added to the first, and so on.
+
+    So every device adds in the same order (`model.codec`), and in one that rounds little.
+    """
+    width = rows.shape[1]
+    while width > 1:
+        half = -(-width // 2)
+        rows[:, : width - half] += rows[:, half:width]
+        width = half
+    sums: Vector = rows[:, 0]
+    return sums
 
 
 def _codes(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int) -> NDArray[Any]:
