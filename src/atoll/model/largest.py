@@ -18,36 +18,41 @@ _LAST_PLACE = (1 << _PLACE_BITS) - 1
 def largest_of(rows: Tensor, keep: int) -> Tensor:
     """Return the places of so many of each row, rising."""
     width = rows.shape[1]
-    everywhere = torch.arange(width, device=rows.device)
     if keep >= width:
-        return everywhere.repeat(len(rows), 1)
+        return torch.arange(width, device=rows.device).repeat(len(rows), 1)
     magnitudes = rows.contiguous().view(torch.int32) & 0x7FFFFFFF
     teams = width // _TEAM
     if keep > teams or width % _TEAM or not len(rows):
-        return _chosen(_ranked(magnitudes, everywhere), keep)
+        return _chosen(magnitudes, keep)
     best = magnitudes.view(-1, _TEAM, teams).amax(dim=1)
-    least = best.topk(keep, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
-    left = magnitudes >= least
+    left = magnitudes >= _least(best, keep)[:, None]
     counts = left.sum(dim=1)
     crowded = counts > width // 4
-    if bool(crowded.any()):
-        left &= ~crowded[:, None]
-        counts = torch.where(crowded, 0, counts)
-        places = _chosen(_few(magnitudes, left, counts, keep), keep)
-        places[crowded] = _chosen(_ranked(magnitudes[crowded], everywhere), keep)
-        return places
-    return _chosen(_few(magnitudes, left, counts, keep), keep)
+    if not bool(crowded.any()):
+        return _chosen_of(magnitudes, left, counts, keep)
+    places = torch.empty((len(rows), keep), dtype=torch.int64, device=rows.device)
+    places[crowded] = _chosen(magnitudes[crowded], keep)
+    few = ~crowded
+    if bool(few.any()):
+        places[few] = _chosen_of(magnitudes[few], left[few], counts[few], keep)
+    return places
 
 
-def _few(magnitudes: Tensor, left: Tensor, counts: Tensor, keep: int) -> Tensor:
-    """Return what is left of each row, ranked, side by side."""
+def _chosen_of(magnitudes: Tensor, left: Tensor, counts: Tensor, keep: int) -> Tensor:
+    """Return the places of the largest of each row, rising, of which only those that are left come into question."""
     width = magnitudes.shape[1]
     at = left.flatten().nonzero().squeeze(1)
     row, place = at // width, at % width
-    before = (counts.cumsum(0) - counts)[row]
-    ranked = torch.full((len(left), max(keep, int(counts.max()))), -1, dtype=torch.int64, device=left.device)
-    ranked[row, torch.arange(len(at), device=at.device) - before] = _ranked(magnitudes.flatten()[at], place)
-    return ranked
+    ranked = _ranked(magnitudes.flatten()[at], place)
+    few = torch.full((len(left), int(counts.max())), -1, dtype=torch.int64, device=left.device)
+    few[row, torch.arange(len(at), device=at.device) - (counts.cumsum(0) - counts)[row]] = ranked
+    return place[ranked >= _least(few, keep)[row]].view(-1, keep)
+
+
+def _chosen(magnitudes: Tensor, keep: int) -> Tensor:
+    """Return the places of the largest of each row, rising."""
+    ranked = _ranked(magnitudes, torch.arange(magnitudes.shape[1], device=magnitudes.device))
+    return (ranked >= _least(ranked, keep)[:, None]).nonzero()[:, 1].view(-1, keep)
 
 
 def _ranked(magnitudes: Tensor, places: Tensor) -> Tensor:
@@ -55,6 +60,6 @@ def _ranked(magnitudes: Tensor, places: Tensor) -> Tensor:
     return (magnitudes.long() << _PLACE_BITS) | (_LAST_PLACE - places)
 
 
-def _chosen(ranked: Tensor, keep: int) -> Tensor:
-    best = ranked.topk(keep, dim=1, sorted=False).values
-    return (_LAST_PLACE - (best & _LAST_PLACE)).sort(dim=1).values
+def _least(ranked: Tensor, keep: int) -> Tensor:
+    """Return the least of so many largest of each row."""
+    return ranked.topk(keep, dim=1, sorted=False).values.amin(dim=1)

@@ -75,51 +75,76 @@ def why_not(codec: Buckets, data: bytes | memoryview, count: int) -> str:
     return "" if is_padded(codes, count, codec.bits) else "has bits after its last element"
 
 
+class _Desk:
+    """Memory for as many elements as a processor keeps near, in which the rest are worked on one after the other."""
+
+    def __init__(self, values: Vector) -> None:
+        self.values, near = values, min(values.size, _NEAR)
+        self._steps, self._whole, self._places = np.empty(near, np.float32), np.empty(near), np.empty(near, np.intp)
+
+    def parts(self) -> Iterator[Vector]:
+        """Yield the elements, some at a time."""
+        return (self.values[first : first + _NEAR] for first in range(0, self.values.size, _NEAR))
+
+    def counted(self, part: Vector, unit: float) -> NDArray[np.float64]:
+        """Return elements in whole parts of a unit, what is less cut off."""
+        steps, whole = self._steps[: part.size], self._whole[: part.size]
+        np.multiply(part, np.float32(unit), out=steps)
+        whole[:] = np.trunc(steps, out=steps)
+        return whole
+
+    def away(self, part: Vector, centre: np.float32, per_step: np.float32) -> Vector:
+        """Return how many steps elements are away from a centre, to the nearest."""
+        steps = np.subtract(part, centre, out=self._steps[: part.size])
+        steps *= per_step
+        return np.rint(steps, out=steps)
+
+    def exact(self, steps: Vector) -> NDArray[np.float64]:
+        """Return whole numbers, which can be multiplied and added up exactly."""
+        whole = self._whole[: steps.size]
+        whole[:] = steps
+        return whole
+
+    def places(self, codes: NDArray[np.uint8]) -> NDArray[np.intp]:
+        """Return codes as numpy counts them."""
+        places = self._places[: codes.size]
+        places[:] = codes
+        return places
+
+
 def _in_bins(codec: Buckets, values: Vector, low: np.float32, high: np.float32, codes: NDArray[np.uint8]) -> Vector:
     """Write each element's bin, and return what the bins mean."""
+    desk, bins = _Desk(values), 1 << codec.bits
     unit = _unit(max(float(high), -float(low)), VALUE_BITS)
-    total = sum(int(_counted(values[part], unit).sum(dtype=np.int64)) for part in _parts(values.size))
+    total = sum(float(desk.counted(part, unit).sum()) for part in desk.parts())
     centre = np.float32(total / values.size / unit)
-    per_step = _per_step(codec, values, centre, max(float(high - centre), float(centre - low)))
-    bins = 1 << codec.bits
-    sums, counts = np.zeros(bins), np.zeros(bins, np.int64)
-    for part in _parts(values.size):
-        steps = values[part] - centre
-        steps *= per_step
-        np.rint(steps, out=steps)
+    per_step = _per_step(codec, desk, centre, max(float(high - centre), float(centre - low)))
+    sums, counts, first = np.zeros(bins), np.zeros(bins, np.int64), 0
+    for part in desk.parts():
+        steps = desk.away(part, centre, per_step)
         np.clip(steps, -bins // 2, bins // 2 - 1, out=steps)
         steps += np.float32(bins // 2)
-        codes[part] = steps
-        sums += np.bincount(codes[part], weights=_counted(values[part], unit), minlength=bins)
-        counts += np.bincount(codes[part], minlength=bins)
+        here = codes[first : first + part.size]
+        here[:] = steps
+        places = desk.places(here)
+        sums += np.bincount(places, weights=desk.counted(part, unit), minlength=bins)
+        counts += np.bincount(places, minlength=bins)
+        first += part.size
     return (sums / np.maximum(counts, 1) / unit).astype(np.float32)
 
 
-def _per_step(codec: Buckets, values: Vector, centre: np.float32, farthest: float) -> np.float32:
+def _per_step(codec: Buckets, desk: _Desk, centre: np.float32, farthest: float) -> np.float32:
     """Return how many bins lie between two values that are one apart."""
     unit = _unit(farthest, DISTANCE_BITS)
-    squares = 0.0
-    for part in _parts(values.size):
-        steps = values[part] - centre
-        steps *= np.float32(unit)
-        whole = np.rint(steps, out=steps).astype(np.float64)
-        squares += float(np.dot(whole, whole))
-    step = codec.width * math.sqrt(squares / values.size) / unit / (1 << codec.bits)
+    distances = (desk.exact(desk.away(part, centre, np.float32(unit))) for part in desk.parts())
+    squares = sum(float(np.dot(each, each)) for each in distances)
+    step = codec.width * math.sqrt(squares / desk.values.size) / unit / (1 << codec.bits)
     return np.float32(1.0 / step if step >= STEP_MIN else 0.0)
 
 
 def _unit(largest: float, bits: int) -> float:
     """Return how many of the smallest part that is counted make one: a power of two."""
     return 2.0 ** min(bits - math.frexp(largest)[1], UNIT_EXPONENT_MAX)
-
-
-def _counted(values: Vector, unit: float) -> NDArray[np.int32]:
-    """Return values in whole parts, what is less cut off."""
-    return (values * np.float32(unit)).astype(np.int32)
-
-
-def _parts(size: int) -> Iterator[slice]:
-    return (slice(first, min(first + _NEAR, size)) for first in range(0, size, _NEAR))
 
 
 def _table_bytes(codec: Buckets) -> int:

@@ -83,7 +83,7 @@ def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.int64]:
 
     Most of a row is ruled out first: cut it into teams, any way, and take the largest of each. As many of those as are
     to be kept are at least as large as the last of them, so what is kept is too. Of a bell 73 are left for 64 to keep.
-    Where many are left, since they are equal, the row is looked at as a whole.
+    Rows of which many are left, since they are equal, are looked at as a whole.
     """
     width = rows.shape[1]
     if keep >= width:
@@ -92,24 +92,38 @@ def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.int64]:
     magnitudes = rows.view(np.int32) & 0x7FFFFFFF
     teams = width // _TEAM
     if keep > teams or width % _TEAM or not rows.size:
-        return _chosen(_ranked(magnitudes, np.arange(width)), keep)
+        return _chosen(magnitudes, keep)
     best = magnitudes.reshape(-1, _TEAM, teams).max(axis=1)
-    least = np.partition(best, teams - keep, axis=1)[:, teams - keep, None]
-    at = np.flatnonzero(magnitudes >= least)
-    row, place = np.divmod(at, width)
-    counts = np.bincount(row, minlength=len(rows))
+    best.partition(teams - keep, axis=1)
+    at = np.flatnonzero(magnitudes >= best[:, teams - keep, None])
+    counts = np.bincount(at // width, minlength=len(rows))
     crowded = counts > width // 4
-    if crowded.any():
-        few = ~crowded[row]
-        at, row, place = at[few], row[few], place[few]
-        counts[crowded] = 0
-    nth = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    left = np.full((len(rows), max(keep, int(counts.max()))), -1, np.int64)
-    left[row, nth] = _ranked(magnitudes.reshape(-1)[at], place)
-    places = _chosen(left, keep)
-    if crowded.any():
-        places[crowded] = _chosen(_ranked(magnitudes[crowded], np.arange(width)), keep)
+    if not crowded.any():
+        return _chosen_of(magnitudes, at, counts, keep)
+    places = np.empty((len(rows), keep), np.int64)
+    places[crowded] = _chosen(magnitudes[crowded], keep)
+    few = at[~crowded[at // width]]
+    few -= np.cumsum(crowded)[few // width] * width  # as if the crowded rows were not there
+    places[~crowded] = _chosen_of(magnitudes[~crowded], few, counts[~crowded], keep)
     return places
+
+
+def _chosen_of(
+    magnitudes: NDArray[np.int32], at: NDArray[np.int64], counts: NDArray[np.int64], keep: int
+) -> NDArray[np.int64]:
+    """Return the places of the largest of each row, rising, of which only those at some places come into question."""
+    row, place = np.divmod(at, magnitudes.shape[1])
+    ranked = _ranked(magnitudes.reshape(-1)[at], place)
+    left = np.full((len(counts), int(counts.max(initial=keep))), -1, np.int64)
+    left[row, np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)] = ranked
+    return place[ranked >= _least(left, keep)[row]].reshape(-1, keep)
+
+
+def _chosen(magnitudes: NDArray[np.int32], keep: int) -> NDArray[np.int64]:
+    """Return the places of the largest of each row, rising."""
+    ranked = _ranked(magnitudes, np.arange(magnitudes.shape[1]))
+    least = _least(ranked.copy(), keep)
+    return np.nonzero(ranked >= least[:, None])[1].reshape(-1, keep)
 
 
 def _ranked(magnitudes: NDArray[np.int32], places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,13 +131,10 @@ def _ranked(magnitudes: NDArray[np.int32], places: NDArray[np.int64]) -> NDArray
     return (magnitudes.astype(np.int64) << _PLACE_BITS) | (_LAST_PLACE - places)
 
 
-def _chosen(ranked: NDArray[np.int64], keep: int) -> NDArray[np.int64]:
-    """Return the places of the largest of each row, rising; the rows are not in order any longer."""
-    beyond = ranked.shape[1] - keep
-    ranked.partition(beyond, axis=1)
-    places: NDArray[np.int64] = _LAST_PLACE - (ranked[:, beyond:] & _LAST_PLACE)
-    places.sort(axis=1)
-    return places
+def _least(ranked: NDArray[np.int64], keep: int) -> NDArray[np.int64]:
+    """Return the least that is kept of each row; the rows are not in order any longer."""
+    ranked.partition(ranked.shape[1] - keep, axis=1)
+    return ranked[:, ranked.shape[1] - keep]
 
 
 def _indexes(codec: TopK, places: NDArray[np.uint8], count: int) -> NDArray[Any]:
