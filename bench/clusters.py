@@ -27,7 +27,7 @@ from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AdamW, Constant, DelayedNesterov, Every, Outer, Recipe, Same, Sgd
+from atoll.spec.recipe import AdamW, Codec, Constant, DelayedNesterov, Every, Outer, Recipe, Same, Sgd
 from atoll.spec.run import Budget, Data, Membership, Run, Seeds, Upkeep
 
 DIMENSIONS, CLASSES, CLUSTERS, HIDDEN = 512, 4, 8, 64
@@ -105,6 +105,9 @@ class Classifier:
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
         raise NotImplementedError("deltas are exchanged here")
+
+    def encoder(self, codec: Codec) -> None:
+        """Return nothing: it is no device."""
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = min(count, HELD_OUT - first)

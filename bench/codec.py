@@ -1,13 +1,20 @@
-"""How fast codecs are: ours beside what plain torch does for the same, and the machine's memory.
+"""How fast codecs are: ours beside what plain torch does for the same, and memory; and what that is of a round's work.
 
-    python -m bench.codec                     every codec, one thread
-    python -m bench.codec --only 'top-k*'     those with such names
+    python -m bench.codec                           every codec and recipe on one thread of the processor
+    python -m bench.codec --device cuda             on a device, where codecs have a form for it
+    python -m bench.codec --only 'top-k*'           codecs with such names, and no recipes
+    python -m bench.codec --device cuda --compiled  what torch.compile would make of them, and whether to the same bits
 
-A vector is encoded and decoded chunk by chunk, as a peer does it; times are in fp32 bytes of the vector per second of
-processor time. The bound is a copy of it in memory, chunk by chunk too, the least that any codec has to do that reads
-and writes. For int8 and top-k the same is done by torch in its plainest form (no packing of places, no values in fewer
-bits, which ours does on top). Ours, torch and the copy take turns, and the best of the turns counts: a machine is only
-ever held up. Of `dct` the two ways are the transform alone, of a vector as a matrix of 1,024 columns.
+A vector is encoded and decoded as a peer does it: on the processor chunk by chunk, in seconds of processor time, on a
+device many chunks at once. Rates are in fp32 bytes of the vector. The bound is a copy of it in the same memory, the
+least that any codec has to do that reads and writes. For int8 and top-k the same is done by torch in its plainest form
+(no packing of places, no values in fewer bits, which ours does on top). Ours, torch and the copy take turns, and the
+best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
+processor's bytes; `from host` is the whole way of a contribution, where what work began from and the residual come out
+of the host's memory and the bytes and the residual go back there, `pinned` the same if that memory were page-locked. Of
+`dct` the two ways are the transform alone, of a vector as a matrix of 1,024 columns.
+
+Recipes: see `bench.phases`.
 """
 
 from __future__ import annotations
@@ -24,16 +31,37 @@ import torch
 from bench.show import parser_of, show
 from torch import Tensor
 
-from atoll.model.compute import Vector
-from atoll.spec.recipe import Bf16, Buckets, Codec, Dct, E3m0, Fp16, Fp32, Int8, Sign, Stochastic, Threshold, TopK
+from atoll.model import codec as there
+from atoll.model.codec import OnDevice, on_device
+from atoll.model.compute import Portion, Vector
+from atoll.model.encoder import TorchEncoder
+from atoll.peer.encode import DEVICE_ELEMENTS
+from atoll.spec.recipe import (
+    Bf16,
+    Buckets,
+    CacheLines,
+    Codec,
+    Dct,
+    E3m0,
+    Feedback,
+    Forget,
+    Fp16,
+    Fp32,
+    Int8,
+    Sign,
+    Stochastic,
+    Threshold,
+    TopK,
+)
 from atoll.sync.codec import decode, encode
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.units import whole
 
-ELEMENTS = 2**24
+ELEMENTS, DEVICE_VECTOR = 2**24, 2**27
 TURNS = 5
+DECAY = 0.95
 TWO_BITS = Buckets(bits=2, width=6.0)
 CODECS: dict[str, Codec] = {
     "fp32": Fp32(),
@@ -49,26 +77,39 @@ CODECS: dict[str, Codec] = {
     "top-k-2bit": TopK(values=TWO_BITS),
     "threshold-1%": Threshold(least=2.5758),
     "threshold-50%": Threshold(least=0.6745),
+    "cache-lines": CacheLines(),
 }
 FED_BACK = ("int8", "top-k-2bit")
 """Those that are also measured with a residual."""
+Ways = dict[str, Callable[[], object]]
 
 
 @dataclass
 class Row:
     """One codec."""
 
-    name: str
+    codec: str
+    where: str
+    """The kind of device that it is done on."""
     bits: float
     """Of an element on the wire."""
     encode_gb_s: float
     decode_gb_s: float
     copy_gb_s: float
-    torch_gb_s: float | None
+    torch_gb_s: float | None = None
     """Encoding, in torch's plainest form."""
+    from_host_gb_s: float | None = None
+    """Encoding on a device, from the host's memory and back."""
+    pinned_gb_s: float | None = None
+    """Likewise, if that is page-locked."""
+    same_bits: bool = True
+    """Whether the bytes are the processor's."""
 
 
-def measured(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> Row:
+# on the processor
+
+
+def on_processor(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> Row:
     """Return a codec's row."""
     grid = grid_of(values.size, codec)
     residual = np.zeros_like(values)
@@ -76,34 +117,35 @@ def measured(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> Row:
 
     def encoded(first: int, end: int) -> memoryview:
         if fed_back:
-            return encode_fed_back(codec, values[first:end], residual[first:end], 0.95)
+            return encode_fed_back(codec, values[first:end], residual[first:end], DECAY)
         return encode(codec, values[first:end])
 
     chunks = [bytes(encoded(first, end)) for first, end in _bounds(grid)]
-    plain = _torch(codec, values)
-    ways: dict[str, Callable[[], object]] = {
+    plain = _torch(codec)
+    data = torch.from_numpy(values)
+    ways: Ways = {
         "encode": lambda: [encoded(first, end) for first, end in _bounds(grid)],
         "decode": lambda: [decode(codec, c, e - f) for c, (f, e) in zip(chunks, _bounds(grid), strict=True)],
         "copy": lambda: [_copied(target[f:e], values[f:e]) for f, e in _bounds(grid)],
-        **({"torch": lambda: [plain(f, e) for f, e in _bounds(grid)]} if plain is not None else {}),
     }
-    took_s = _best_of_turns(ways)
-    rates = {way: 4e-9 * values.size / best_s for way, best_s in took_s.items()}
+    if plain is not None:
+        ways["torch"] = lambda: [plain(data[f:e]) for f, e in _bounds(grid)]
+    rates = _rates(values.size, ways, time.process_time)
     bits = 8 * sum(map(len, chunks)) / values.size
-    return Row(name, bits, rates["encode"], rates["decode"], rates["copy"], rates.get("torch"))
+    return Row(name, "cpu", bits, rates["encode"], rates["decode"], rates["copy"], rates.get("torch"))
 
 
 def transformed(values: Vector) -> Row:
     """Return the row of the cosine transform: to frequencies, and back."""
     tiles = Frequencies(Dct(), whole(values.size, Fp32()), {"weight": (values.size // 1024, 1024)})
-    there, target = tiles.of(values), np.empty_like(values)
-    ways: dict[str, Callable[[], object]] = {
+    spectrum, target = tiles.of(values), np.empty_like(values)
+    ways: Ways = {
         "encode": lambda: tiles.of(values),
-        "decode": lambda: tiles.back(there),
+        "decode": lambda: tiles.back(spectrum),
         "copy": lambda: _copied(target, values),
     }
-    rates = {way: 4e-9 * values.size / best_s for way, best_s in _best_of_turns(ways).items()}
-    return Row("dct", 32.0, rates["encode"], rates["decode"], rates["copy"], None)
+    rates = _rates(values.size, ways, time.process_time)
+    return Row("dct", "cpu", 32.0, rates["encode"], rates["decode"], rates["copy"])
 
 
 def _copied(target: Vector, values: Vector) -> Vector:
@@ -115,25 +157,101 @@ def _bounds(grid: Grid) -> Iterator[tuple[int, int]]:
     return map(grid.bounds, range(grid.chunks))
 
 
-def _best_of_turns(ways: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the shortest time of each way, which take turns."""
+# on a device
+
+
+def there_on(
+    device: torch.device, name: str, codec: OnDevice, values: Vector, *, fed_back: bool, compiled: bool
+) -> Row:
+    """Return a codec's row on a device, of the whole chunks of a vector."""
+    grid = grid_of(values.size, codec)
+    count, chunks = grid.chunk, values.size // grid.chunk
+    rows = torch.from_numpy(values[: chunks * count]).to(device).view(chunks, count)
+    residual, target = torch.zeros_like(rows), torch.empty_like(rows)
+    few = max(1, DEVICE_ELEMENTS // count)
+    make = torch.compile(there.encode) if compiled else there.encode
+
+    def encoded(some: Tensor, left: Tensor) -> Tensor:
+        if not fed_back:
+            return make(codec, some)
+        wanted = left.mul_(DECAY).add_(some)
+        wire = make(codec, wanted)
+        wanted.sub_(there.decoded(codec, wire, count))
+        return wire
+
+    wires = [encoded(some, left) for some, left in zip(torch.split(rows, few), torch.split(residual, few), strict=True)]
+    plain = _torch(codec)
+    ways: Ways = {
+        "encode": lambda: [
+            encoded(a, b) for a, b in zip(torch.split(rows, few), torch.split(residual, few), strict=True)
+        ],
+        "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
+        "copy": lambda: target.copy_(rows),
+        "from host": _from_host(codec, rows, few, fed_back=fed_back, pinned=False),
+        "pinned": _from_host(codec, rows, few, fed_back=fed_back, pinned=device.type == "cuda"),
+    }
+    if plain is not None:
+        ways["torch"] = lambda: [plain(some.flatten()) for some in torch.split(rows, few)]
+    rates = _rates(rows.numel(), ways, lambda: _device_s(device))
+    return Row(
+        codec=name,
+        where=device.type,
+        bits=8 * wires[0].shape[1] / count,
+        encode_gb_s=rates["encode"],
+        decode_gb_s=rates["decode"],
+        copy_gb_s=rates["copy"],
+        torch_gb_s=rates.get("torch"),
+        from_host_gb_s=rates["from host"],
+        pinned_gb_s=rates["pinned"],
+        same_bits=fed_back or _same(codec, wires[0][:4], rows[:4]),
+    )
+
+
+def _from_host(codec: OnDevice, rows: Tensor, few: int, *, fed_back: bool, pinned: bool) -> Callable[[], object]:
+    """Return how a peer makes a contribution of such values, from where work began to bytes."""
+    size, count = rows.numel(), rows.shape[1]
+    start = torch.zeros(size, pin_memory=pinned).numpy()
+    residual = torch.zeros(size, pin_memory=pinned).numpy() if fed_back else None
+    encoder = TorchEncoder(codec, rows.view(-1))
+    portions = [Portion((slice(first, first + count),)) for first in range(0, size, count)]
+    rule = Feedback(decay=DECAY) if fed_back else Forget()
+    parts = [portions[first : first + few] for first in range(0, len(portions), few)]
+    return lambda: [encoder.encode(part, start, rule, residual) for part in parts]
+
+
+def _same(codec: OnDevice, wire: Tensor, rows: Tensor) -> bool:
+    """Return whether chunks are the bytes that the processor makes."""
+    pairs = zip(wire.cpu().numpy(), rows.cpu().numpy(), strict=True)
+    return all(made.tobytes() == bytes(encode(codec, values)) for made, values in pairs)
+
+
+def _device_s(device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _rates(elements: int, ways: Ways, now_s: Callable[[], float]) -> dict[str, float]:
+    """Return the GB/s of each way at its best; they take turns."""
     best_s = dict.fromkeys(ways, float("inf"))
     for _ in range(TURNS):
         for name, way in ways.items():
-            began_s = time.process_time()
+            began_s = now_s()
             way()
-            best_s[name] = min(best_s[name], time.process_time() - began_s)
-    return best_s
+            best_s[name] = min(best_s[name], now_s() - began_s)
+    return {name: 4e-9 * elements / took_s for name, took_s in best_s.items()}
 
 
-def _torch(codec: Codec, values: Vector) -> Callable[[int, int], object] | None:
-    """Return how torch encodes a chunk in its plainest form, where there is one to compare with."""
-    whole = torch.from_numpy(values)
+# torch, in its plainest form
+
+
+def _torch(codec: Codec) -> Callable[[Tensor], object] | None:
+    """Return how torch encodes some elements, where there is something to compare with."""
     match codec:
         case Int8(block=block):
-            return lambda first, end: _torch_absmax(whole[first:end].view(-1, block))
+            return lambda values: _torch_absmax(values.view(-1, block))
         case TopK(keep=keep, block=block):
-            return lambda first, end: _torch_largest(whole[first:end].view(-1, block), keep)
+            return lambda values: _torch_largest(values.view(-1, block), keep)
         case _:
             return None
 
@@ -148,29 +266,67 @@ def _torch_largest(rows: Tensor, keep: int) -> tuple[Tensor, Tensor]:
     return rows.gather(1, places), places
 
 
+# all of them
+
+
+class Bench:
+    """Measures codecs where a peer on a device would do them."""
+
+    def __init__(self, device: torch.device, elements: int, *, compiled: bool) -> None:
+        self.device, self._compiled = device, compiled
+        self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
+
+    def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
+        """Return a codec's row, on the device if it has a form there."""
+        there = on_device(codec) if self.device.type != "cpu" or self._compiled else None
+        if there is None:
+            return on_processor(name, codec, self._values[:ELEMENTS], fed_back=fed_back)
+        return there_on(self.device, name, there, self._values, fed_back=fed_back, compiled=self._compiled)
+
+    def dct(self) -> Row:
+        """Return the row of the cosine transform."""
+        return transformed(self._values[:ELEMENTS])
+
+    def rows(self, only: str) -> Iterator[Row]:
+        """Yield the rows of codecs with such names."""
+        for name, codec in CODECS.items():
+            if fnmatch(name, only):
+                yield self.row(name, codec, fed_back=False)
+        for name in FED_BACK:
+            if fnmatch(name, only):
+                yield self.row(f"{name}, fed back", CODECS[name], fed_back=True)
+        if fnmatch("dct", only):
+            yield self.dct()
+
+
 def main() -> int:
+    from bench.phases import Share, share_text, shares
+
     parser = parser_of(__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
     parser.add_argument("--only", default="*", help="codecs with such names: int8, top-k*, ...")
-    parser.add_argument("--elements", type=int, default=ELEMENTS, help="of the vector; a multiple of 4096")
+    parser.add_argument("--elements", type=int, help="of the vector; a multiple of 4096")
+    parser.add_argument("--compiled", action="store_true", help="through torch.compile; no recipes")
+    parser.add_argument("--size", help="the model whose steps recipes take: 5m, 125m, ...")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    values = np.random.default_rng(0).standard_normal(options.elements, np.float32)
-    names = [(name, False) for name in CODECS] + [(name, True) for name in FED_BACK]
-    rows = (
-        measured(f"{name}{', fed back' if fed_back else ''}", CODECS[name], values, fed_back=fed_back)
-        for name, fed_back in names
-        if fnmatch(name, options.only)
-    )
-    more = [transformed(values)] if fnmatch("dct", options.only) else []
-    show(chain(rows, more), _text, as_json=options.json)
+    device = torch.device(options.device)
+    elements = options.elements or (ELEMENTS if device.type == "cpu" else DEVICE_VECTOR)
+    bench = Bench(device, elements, compiled=options.compiled)
+    every = options.only == "*" and not options.compiled
+    rows: Iterator[Row | Share] = chain(bench.rows(options.only), shares(bench, options.size) if every else [])
+    show(rows, lambda row: _text(row) if isinstance(row, Row) else share_text(row), as_json=options.json)
     return 0
 
 
 def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
     both = (row.encode_gb_s, row.decode_gb_s)
-    encodes, decodes = (f"{rate:5.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
-    return f"{row.name:<22}{row.bits:6.2f} bits   encodes {encodes}{beside})   decodes {decodes})"
+    encodes, decodes = (f"{rate:7.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
+    host = f"   from host {row.from_host_gb_s:.2f}, pinned {row.pinned_gb_s:.2f}" if row.from_host_gb_s else ""
+    wrong = "" if row.same_bits else "   OTHER BITS"
+    name = f"{row.codec:<22}{row.where:<6}{row.bits:6.2f} bits"
+    return f"{name}   encodes {encodes}{beside})   decodes {decodes}){host}{wrong}"
 
 
 if __name__ == "__main__":

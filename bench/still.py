@@ -27,6 +27,7 @@ from atoll.net.ticket import parse_ticket
 from atoll.net.transport import LinkKind
 from atoll.peer.life import Start, Stop, live
 from atoll.spec.load import decode_run
+from atoll.spec.recipe import Codec
 from atoll.spec.run import Run
 
 NOISE = 1e-3
@@ -80,6 +81,9 @@ class StillEngine:
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
         return self.train(()), self._noise.copy()
+
+    def encoder(self, codec: Codec) -> None:
+        """Return nothing: it is no device."""
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         return float(count), count

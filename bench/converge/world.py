@@ -15,12 +15,13 @@ from typing import NamedTuple
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
-from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.observe.trial import fold_trial
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.fleet import Device, Machine
+from atoll.spec.recipe import Codec
 from atoll.spec.run import Run
 
 SAY_EVERY_S = 30.0
@@ -51,6 +52,9 @@ class Lean:
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
         return self._engine.gradient(steps)
+
+    def encoder(self, codec: Codec) -> Encoder | None:
+        return self._engine.encoder(codec)
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         return 0.0, 0

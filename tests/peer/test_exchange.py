@@ -65,7 +65,7 @@ def test_on_a_fast_and_long_path_one_stream_is_too_narrow(monkeypatch: pytest.Mo
 
 
 def test_a_contribution_that_goes_out_while_it_is_encoded_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.peer.work.ENCODE_ELEMENTS", SIZE // 16)
+    monkeypatch.setattr("atoll.peer.encode.ENCODE_ELEMENTS", SIZE // 16)
     outcome = exchanged([FAST_BYTES_S] * 3, rounds=2, faults=[Crash(at_s=1.0, peer=1, restart_after_s=0.5)])
     whole = [event for event in events(outcome, journal.ContributionSent) if event.version == 2]
     assert len(whole) == 3, "everybody's arrived"

@@ -13,11 +13,13 @@ peer derives from the spec alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
+
+from atoll.spec.recipe import Codec, Residual
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
@@ -46,6 +48,28 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     samples: tuple[int, ...]
     rate: float = 1.0
     """Factor on the optimizer's learning rate, from the schedule."""
+
+
+class Portion(NamedTuple):
+    """A chunk of a contribution that is to be encoded."""
+
+    runs: tuple[slice, ...]
+    """Where its elements are in a vector, one run after the other."""
+    values: Vector | None = None
+    """What they are; none: the way from where work began to the weights as they are now."""
+
+
+class Encoder(Protocol):
+    """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
+
+    def encode(
+        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: Vector | None
+    ) -> list[memoryview]:
+        """Return chunks, and let the residual be what is left out of them by its rule.
+
+        `start` is where work began, where portions have no values. Raises `FloatingPointError` where values are not
+        finite: then nothing of the contribution counts.
+        """
 
 
 class Engine(Protocol):
@@ -80,6 +104,9 @@ class Engine(Protocol):
 
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
         """Return the mean gradient over the steps' samples at the present weights, changing nothing."""
+
+    def encoder(self, codec: Codec) -> Encoder | None:
+        """Return what encodes where the weights are; None: that is here, or it has no form for this codec."""
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         """Return summed loss and token count over held-out samples [first, first+count)."""

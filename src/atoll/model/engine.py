@@ -28,13 +28,15 @@ from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder
-from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.codec import on_device
+from atoll.model.compute import Cost, Encoder, Step, Trained, Vector
+from atoll.model.encoder import TorchEncoder
 from atoll.model.graph import Recorded, warming
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
-from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.recipe import Accumulate, AdamW, Codec, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
 AUTOMATIC = "auto"
@@ -71,11 +73,13 @@ def build_engine(
     compile: bool | None = None,
     recompute: bool | None = None,
     record: bool | None = None,
+    encode: bool | None = None,
 ) -> TorchEngine:
     """Return an engine holding the run's initial weights; None lets the machine decide.
 
     `recompute` trades a third more work for the memory of activations (activation checkpointing); `record` launches a
-    step's kernels all at once, which only CUDA can.
+    step's kernels all at once, which only CUDA can; `encode` makes chunks on the device, which pays where
+    that is not the processor.
     """
     where = pick_device(device)
     shape, layout = folder.layout_of(run, data.vocab_size)
@@ -92,7 +96,8 @@ def build_engine(
         model.model.recompute = _is_big(shape, micro, where) if recompute is None else recompute
         compiled = _wants_compile(where, compile)
         records = where.type == "cuda" and record is not False
-        return TorchEngine(run, data, shape, layout, model, flat, threads, compiled, records)
+        encodes = where.type == "cuda" if encode is None else encode
+        return TorchEngine(run, data, shape, layout, model, flat, threads, compiled, records, encodes)
 
 
 def pick_device(name: str) -> torch.device:
@@ -121,6 +126,7 @@ class TorchEngine:
         threads: int,
         compiled: bool,
         records: bool,
+        encodes: bool,
     ) -> None:
         self.shape, self.model, self.compiled = shape, model, compiled
         self.device = flat.device
@@ -133,6 +139,7 @@ class TorchEngine:
         # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
         self._pads, self._records = compiled or records, records
+        self._encodes = encodes
         self._recorded: Recorded | None = None
         """None before the first step, which is taken without."""
 
@@ -189,6 +196,10 @@ class TorchEngine:
                 mean: Vector = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()]).cpu().numpy()
                 self._drop_gradients()
             return self._trained_by(steps, loss_sum), mean
+
+    def encoder(self, codec: Codec) -> Encoder | None:
+        form = on_device(codec) if self._encodes else None
+        return None if form is None else TorchEncoder(form, self._flat)
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self.held_out() - first))

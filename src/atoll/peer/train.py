@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -44,6 +45,22 @@ SLICE_S = 1.0
 
 Contribution = Callable[[int, int], Vector]
 """Returns elements of what a round is about, in memory of their own: all at once would be one more model."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A contribution: the way from the weights as they are now to where work began."""
+
+    engine: Engine
+    start: Vector
+    unit: Unit
+
+    def __call__(self, first: int, end: int) -> Vector:
+        delta = np.empty(end - first, np.float32)
+        for at, run in self.unit.runs(first, end):
+            weights = _read(self.engine, run)
+            np.subtract(self.start[run], weights, out=delta[at : at + weights.size])
+        return delta
 
 
 def stint_of(member: Member, key: Key, own: Lease) -> Stint:
@@ -251,7 +268,7 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.start
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
-    return _at_hand(unit, partial(_delta, member.engine, start, unit))
+    return _at_hand(unit, Way(member.engine, start, unit))
 
 
 def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:
@@ -271,11 +288,16 @@ def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:
 def finite(values: Vector, version: int) -> Vector:
     """Return values that may leave; raises `LocalError` when training has diverged."""
     if not np.isfinite(values).all():
-        raise LocalError(
-            f"training diverged in round {version}: some values are not finite",
-            hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
-        )
+        raise diverged(version)
     return values
+
+
+def diverged(version: int) -> LocalError:
+    """Return what is to be said of values that are not finite."""
+    return LocalError(
+        f"training diverged in round {version}: some values are not finite",
+        hint="lower the learning rate or clip gradients (recipe.work.inner.lr, recipe.work.clip)",
+    )
 
 
 def joined(member: Member, stint: Stint) -> Contribution:
@@ -329,12 +351,4 @@ def _write(engine: Engine, run: slice | Places, values: Vector) -> None:
 
 def _way(start: Vector, weights: Vector, unit: Unit, first: int, end: int) -> Vector:
     delta: Vector = unit.take(start, first, end) - unit.take(weights, first, end)
-    return delta
-
-
-def _delta(engine: Engine, start: Vector, unit: Unit, first: int, end: int) -> Vector:
-    delta = np.empty(end - first, np.float32)
-    for at, run in unit.runs(first, end):
-        weights = _read(engine, run)
-        np.subtract(start[run], weights, out=delta[at : at + weights.size])
     return delta

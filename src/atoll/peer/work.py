@@ -6,16 +6,13 @@ count, or not yet, is in `settle`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from itertools import islice
-
-import numpy as np
 
 from atoll import journal as events
 from atoll.model.compute import Cost, Vector
 from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
+from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
 from atoll.peer.member import Member, Own, Stint
 from atoll.peer.private import goes_on
@@ -23,8 +20,6 @@ from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
 from atoll.peer.train import (
     Contribution,
     contribution_of,
-    factor_of,
-    finite,
     free_steps,
     joined,
     late_contribution,
@@ -34,23 +29,14 @@ from atoll.peer.train import (
 )
 from atoll.spec.recipe import (
     Block,
-    CacheLines,
     Delay,
-    Feedback,
-    Forget,
-    Hold,
     OneRound,
     RoundsLate,
-    Significance,
     StandIn,
-    Threshold,
 )
 from atoll.swarm.log import OpenRound
-from atoll.sync.codec import decoded, encode, seed_of
-from atoll.sync.feedback import encode_fed_back
+from atoll.sync.codec import decoded
 
-ENCODE_ELEMENTS = 2**22
-"""So many are encoded at once."""
 EVALUATE_SAMPLES = 16
 """Held-out samples per slice."""
 
@@ -125,8 +111,8 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
-    encode_ = _encoded if member.factors is None else factored
-    encoded = encode_(member, announced, contribution)
+    encode = encoded_of if member.factors is None else factored
+    encoded = encode(member, announced, contribution)
     grid = member.grid_of(announced.key)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
@@ -174,7 +160,7 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
     serial, chunks = made.serial, made.chunks
     if member.in_parts or stint.trained is not None:
         late = joined(member, stint) if stint.trained is not None else late_contribution(member, stint)
-        encoded = _encoded(member, announced, late)
+        encoded = encoded_of(member, announced, late)
         grid, chunks, serial = member.grid_of(announced.key), {}, member.next_serial()
         while len(chunks) < grid.chunks:
             chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
@@ -182,62 +168,6 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
         await keep_private(member, announced.key.version)
     member.own = stint.own = Own(announced.key, serial, chunks)
     member.changes.notify()
-
-
-def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
-    """Return a contribution encoded, some chunks at a time: the first of each owner's come first.
-
-    A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
-    """
-    version = announced.key.version
-    channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
-    what, kept = channel.what, channel.kept_by(member.me)
-    grid, other = unit.grid, member.transform(version)
-    whole = None if other is None else other.of(contribution(0, unit.size))
-    large = _large(member, version)
-
-    def encoded(index: int) -> memoryview:
-        first, end = grid.bounds(index)
-        values = contribution(first, end) if whole is None else whole[first:end]
-        finite(values, version)
-        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
-        match what.residual:
-            case Forget():
-                return encode(kept, values, seed, least)
-            case Feedback(decay=decay):
-                assert residual is not None, "who feeds back keeps what is left out"
-                left_out = unit.take(residual, first, end)
-                data = encode_fed_back(kept, values, left_out, decay, seed, least)
-                unit.put(residual, left_out, first)
-                return data
-            case Hold():
-                assert residual is not None, "who holds back keeps it"
-                data = encode(kept, values, seed, least)
-                unit.put(residual, values - decoded(kept, data, end - first), first)
-                return data
-
-    every = -(-grid.chunks // len(announced.members))
-    order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
-    few = max(1, ENCODE_ELEMENTS // grid.chunk)
-    while some := {index: encoded(index) for index in islice(order, few)}:
-        yield some
-
-
-def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
-    """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
-    codec, unit, weights = member.channel_of(version).what.codec, member.unit_of(version), member.anchor.weights
-    match codec:
-        case Threshold(least=least, scaled=scaled):
-            factor = factor_of(member, version) if scaled else 1.0
-            return lambda first, end: least * factor
-        case Significance(least=least, shrinks=shrinks):
-            part = np.float32(least / math.sqrt(version) if shrinks else least)
-            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
-        case CacheLines(remember=True):
-            name = member.channel.when.unit(version)
-            return lambda first, end: member.private.threshold(codec, name, first)
-        case _:
-            return lambda first, end: None
 
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:

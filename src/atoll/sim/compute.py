@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.sim.cores import Cores, Work
+from atoll.spec.recipe import Codec
 
 T = TypeVar("T")
 
@@ -281,6 +282,9 @@ class CountingEngine:
         trained, moves = self._look(steps)
         moves[MARKS] = trained.samples * self.life << _FINE_BITS
         return trained, _rounded(moves) / np.float32(max(1, trained.samples))
+
+    def encoder(self, codec: Codec) -> None:
+        """Return nothing: what counts is no device."""
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self._held_out - first))

@@ -18,6 +18,16 @@ _GROUP = 8
 """Numbers that are packed together: so many of any bits fill whole bytes."""
 
 
+def _spread(bits: int) -> NDArray[Any]:
+    each = np.arange(0, 8, bits, dtype=np.uint8)
+    numbers = (np.arange(256, dtype=np.uint8)[:, None] >> each) & np.uint8((1 << bits) - 1)
+    return numbers.view(f"<u{8 // bits}").reshape(-1)
+
+
+_SPREAD = {bits: _spread(bits) for bits in (2, 4)}
+"""The numbers that share a byte, a byte each in one word, for every byte."""
+
+
 def packed_bytes(count: int, bits: int) -> int:
     """Return how long so many numbers are."""
     if bits > 8:
@@ -32,8 +42,15 @@ def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
     if bits == 8:
         return numbers.astype(np.uint8, copy=False)
     count = numbers.size
+    if bits == 1:
+        return np.packbits(numbers.astype(np.bool_, copy=False), bitorder="little")
     groups = np.zeros((-(-count // _GROUP), _GROUP), np.uint8)
     groups.reshape(-1)[:count] = numbers
+    if bits in _SPREAD:  # as many as share a byte lie in one word, where neighbours move together, then pairs
+        wide = groups.reshape(-1).view(_SPREAD[bits].dtype)
+        for shift in range(8 - bits, 4 * wide.itemsize, 8 - bits):
+            wide |= wide >> np.array(shift, wide.dtype)
+        return wide.astype(np.uint8)[: packed_bytes(count, bits)]
     words = np.zeros(len(groups), np.uint64)
     for place in range(_GROUP):
         words |= groups[:, place].astype(np.uint64) << np.uint64(place * bits)
@@ -47,9 +64,10 @@ def unpack(data: NDArray[np.uint8], count: int, bits: int) -> NDArray[Any]:
         return data[:count].astype(np.uint16) | (high.astype(np.uint16) << np.uint16(8))
     if bits == 8:
         return data[:count]
-    if 8 % bits == 0:  # none is cut by the end of a byte
-        each = np.arange(0, 8, bits, dtype=np.uint8)
-        return ((data[:, None] >> each) & np.uint8((1 << bits) - 1)).reshape(-1)[:count]
+    if bits == 1:
+        return np.unpackbits(data, count=count, bitorder="little")
+    if bits in _SPREAD:
+        return _SPREAD[bits][data].view(np.uint8)[:count]
     groups = -(-count // _GROUP)
     wide = np.zeros((groups, _GROUP), np.uint8)
     full = np.zeros(groups * bits, np.uint8)

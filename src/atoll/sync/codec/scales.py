@@ -32,7 +32,7 @@ _HALF_UP = 1 << 22
 """Added to the bits of a float, carries into its exponent from one and a half times a power of two upwards."""
 _WHOLE = np.float32(1.5 * 2.0**23)
 """Where neighbouring floats are one apart, for as far as a code reaches in either direction."""
-_NEAR = 2**16
+_NEAR = 2**18
 """Elements that are worked on at once: what a processor keeps near."""
 _SCALE_MIN = np.float32(2.0**-120)
 """A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
@@ -102,13 +102,13 @@ def _in_steps(rows: NDArray[np.float32], scales: NDArray[np.float32], codes: NDA
     A small number added to `_WHOLE` is rounded to a whole one, a half to the even, and stands in its lowest bits: that
     is quicker than to round it and to make an integer of it.
     """
-    scales[:] = _nonzero(_largest(rows) / np.float32(_STEPS))
-    per_one, block = _per_one(scales)[:, None], rows.shape[1]
+    block = rows.shape[1]
     few = max(1, _NEAR // block)
     steps = np.empty((few, block), np.float32)
     for first in range(0, len(rows), few):
         some = rows[first : first + few]
-        near = np.multiply(some, per_one[first : first + few], out=steps[: len(some)])
+        scales[first : first + few] = step = _nonzero(_largest(some) / np.float32(_STEPS))
+        near = np.multiply(some, _per_one(step)[:, None], out=steps[: len(some)])
         near += _WHOLE
         part = codes[first * block : (first + few) * block]
         part[:] = near.view(np.int32).reshape(-1)[: part.size]
@@ -135,7 +135,7 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
         case Sign():
             filled = np.full(len(rows), codec.block, np.float32)
             filled[-1:] -= -count % codec.block
-            scales = np.abs(rows).sum(axis=1) / filled
+            scales = _added(np.abs(rows)) / filled
         case Stochastic(bits=bits):
             norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
             scales = (norms / _levels(bits)).astype(np.float32)
@@ -145,6 +145,20 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
 def _largest(rows: NDArray[np.float32]) -> Vector:
     largest: Vector = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
     return largest
+
+
+def _added(rows: NDArray[np.float32]) -> Vector:
+    """Return the sum of each row, whose memory is used up: its second half is added to the first, and so on.
+
+    So every device adds in the same order (`model.codec`), and in one that rounds little.
+    """
+    width = rows.shape[1]
+    while width > 1:
+        half = -(-width // 2)
+        rows[:, : width - half] += rows[:, half:width]
+        width = half
+    sums: Vector = rows[:, 0]
+    return sums
 
 
 def _codes(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int) -> NDArray[Any]:

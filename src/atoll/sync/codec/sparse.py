@@ -1,8 +1,9 @@
 """The largest of each block, and where they are.
 
-How many are kept follows from the codec and the length alone, so a chunk's size is known before it comes. On the wire
-come the kept values in the order of the vector, in a form of their own, then each one's place in its block, rising
-within a block, in as few bits as a place needs: 12 for a block of 4096.
+How many are kept follows from the codec and the length alone, so a chunk's size is known before it comes. Of equals
+those that come first are kept, so that everybody keeps the same, on whatever device (`model.codec`). On the wire come
+the kept values in the order of the vector, in a form of their own, then each one's place in its block, rising within a
+block, in as few bits as a place needs: 12 for a block of 4096.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from atoll.spec.recipe import TopK
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 _TEAM = 16
+_PLACE_BITS = 16
+_LAST_PLACE = (1 << _PLACE_BITS) - 1
 
 
 def kept(codec: TopK, count: int) -> int:
@@ -75,11 +78,12 @@ def _kept_of_rest(codec: TopK, count: int) -> int:
     return -(-codec.keep * (count % codec.block) // codec.block)
 
 
-def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.intp]:
+def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.int64]:
     """Return the places of the largest of each row, rising.
 
     Most of a row is ruled out first: cut it into teams, any way, and take the largest of each. As many of those as are
     to be kept are at least as large as the last of them, so what is kept is too. Of a bell 73 are left for 64 to keep.
+    Rows of which many are left, since they are equal, are looked at as a whole.
     """
     width = rows.shape[1]
     if keep >= width:
@@ -87,28 +91,50 @@ def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.intp]:
     # As integers magnitudes are in the same order, and what is not finite is the largest: it is sent, and refused.
     magnitudes = rows.view(np.int32) & 0x7FFFFFFF
     teams = width // _TEAM
-    if keep > teams or width % _TEAM:
+    if keep > teams or width % _TEAM or not rows.size:
         return _chosen(magnitudes, keep)
     best = magnitudes.reshape(-1, _TEAM, teams).max(axis=1)
-    least = np.partition(best, teams - keep, axis=1)[:, teams - keep, None]
-    row, place = np.divmod(np.flatnonzero(magnitudes >= least), width)
-    counts = np.bincount(row, minlength=len(rows))
-    if not rows.size or int(counts.max()) > width // 4:
-        return _chosen(magnitudes, keep)
-    nth = np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)
-    left = np.full((len(rows), int(counts.max())), -1, np.int32)
-    left[row, nth] = magnitudes[row, place]
-    where = np.zeros(left.shape, np.intp)
-    where[row, nth] = place
-    return np.take_along_axis(where, _chosen(left, keep), axis=1)
-
-
-def _chosen(magnitudes: NDArray[np.int32], keep: int) -> NDArray[np.intp]:
-    """Return the places of the largest of each row, rising."""
-    beyond = magnitudes.shape[1] - keep
-    places: NDArray[np.intp] = np.argpartition(magnitudes, beyond, axis=1)[:, beyond:]
-    places.sort(axis=1)
+    best.partition(teams - keep, axis=1)
+    at = np.flatnonzero(magnitudes >= best[:, teams - keep, None])
+    counts = np.bincount(at // width, minlength=len(rows))
+    crowded = counts > width // 4
+    if not crowded.any():
+        return _chosen_of(magnitudes, at, counts, keep)
+    places = np.empty((len(rows), keep), np.int64)
+    places[crowded] = _chosen(magnitudes[crowded], keep)
+    few = at[~crowded[at // width]]
+    few -= np.cumsum(crowded)[few // width] * width  # as if the crowded rows were not there
+    places[~crowded] = _chosen_of(magnitudes[~crowded], few, counts[~crowded], keep)
     return places
+
+
+def _chosen_of(
+    magnitudes: NDArray[np.int32], at: NDArray[np.int64], counts: NDArray[np.int64], keep: int
+) -> NDArray[np.int64]:
+    """Return the places of the largest of each row, rising, of which only those at some places come into question."""
+    row, place = np.divmod(at, magnitudes.shape[1])
+    ranked = _ranked(magnitudes.reshape(-1)[at], place)
+    left = np.full((len(counts), int(counts.max(initial=keep))), -1, np.int64)
+    left[row, np.arange(row.size) - np.repeat(np.cumsum(counts) - counts, counts)] = ranked
+    return place[ranked >= _least(left, keep)[row]].reshape(-1, keep)
+
+
+def _chosen(magnitudes: NDArray[np.int32], keep: int) -> NDArray[np.int64]:
+    """Return the places of the largest of each row, rising."""
+    ranked = _ranked(magnitudes, np.arange(magnitudes.shape[1]))
+    least = _least(ranked.copy(), keep)
+    return np.nonzero(ranked >= least[:, None])[1].reshape(-1, keep)
+
+
+def _ranked(magnitudes: NDArray[np.int32], places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return numbers in the order of magnitudes, of equal ones the first place the largest: no two are the same."""
+    return (magnitudes.astype(np.int64) << _PLACE_BITS) | (_LAST_PLACE - places)
+
+
+def _least(ranked: NDArray[np.int64], keep: int) -> NDArray[np.int64]:
+    """Return the least that is kept of each row; the rows are not in order any longer."""
+    ranked.partition(ranked.shape[1] - keep, axis=1)
+    return ranked[:, ranked.shape[1] - keep]
 
 
 def _indexes(codec: TopK, places: NDArray[np.uint8], count: int) -> NDArray[Any]:

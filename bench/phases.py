@@ -1,0 +1,178 @@
+"""What encoding costs of the work it is about: for every recipe that is shipped, on one device.
+
+A recipe's inner phase is its local steps between two exchanges of the same weights, each of `batch` samples of 1,024
+tokens; where a round ends at a number of samples that all work through together, of eight peers' an eighth. How long a
+token takes is measured with a model of a named size on the device at hand, and encoding with `bench.codec`: the
+contribution's codec with its residual, of as many elements as that model has. What a codec without a form on the device
+costs is the processor's time. Where a recipe may climb from one form of exchange to another, the dearest one is shown.
+
+What is not in it: reading weights out of a device for codecs that stay on the processor, decoding results, and what
+owners do with contributions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from bench.inner import Stream
+
+from atoll.model.compute import Step
+from atoll.model.engine import TorchEngine, build_engine
+from atoll.spec.load import load_recipe, recipe_names
+from atoll.spec.recipe import (
+    AdamW,
+    Channel,
+    Codec,
+    Dct,
+    Delta,
+    Every,
+    Feedback,
+    Form,
+    Fp32,
+    Hold,
+    LowRank,
+    Merge,
+    Nobody,
+    Recipe,
+    Rung,
+    Sgd,
+    TargetBatch,
+    Work,
+)
+from atoll.spec.run import Budget, Data, Fresh, Run
+from atoll.spec.say import kind
+from atoll.sync.factors import Factors
+
+if TYPE_CHECKING:
+    from bench.codec import Bench
+
+CONTEXT = 1024
+PEERS = 8
+SIZES = {"cpu": "5m", "cuda": "125m"}
+STEPS = 4
+
+
+@dataclass
+class Share:
+    """One recipe."""
+
+    recipe: str
+    codec: str
+    where: str
+    """The kind of device that encodes."""
+    steps: float
+    """Of its inner phase."""
+    encode_s: float
+    inner_s: float
+    share: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """What was measured of a model."""
+
+    engine: TorchEngine
+    token_s: float
+
+
+def shares(bench: Bench, size: str | None) -> Iterator[Share]:
+    """Yield what encoding is of each recipe's work."""
+    model = measured(bench.device, size or SIZES[bench.device.type])
+
+    @cache
+    def rate(codec: Codec, fed_back: bool) -> tuple[float, str]:
+        row = bench.row("", codec, fed_back=fed_back)
+        return row.from_host_gb_s or row.encode_gb_s, row.where
+
+    dct_gb_s = bench.dct().encode_gb_s
+    for name in recipe_names():
+        recipe = load_recipe(name)
+        found = []
+        for channel, codec, steps in _forms(recipe):
+            gb_s, where = rate(codec, isinstance(channel.what.residual, Feedback | Hold))
+            encode_s = 4e-9 * model.engine.size / gb_s
+            match channel.what.transform:
+                case Dct():
+                    encode_s += 4e-9 * model.engine.size / dct_gb_s
+                case LowRank() as low:
+                    encode_s = _factored_s(model.engine, low)
+                case None:
+                    pass
+            inner_s = steps * recipe.work.batch * CONTEXT * model.token_s
+            found.append(Share(name, _words(channel, codec), where, steps, encode_s, inner_s, encode_s / inner_s))
+        yield max(found, key=lambda each: each.share)
+
+
+def share_text(row: Share) -> str:
+    """Return a recipe's line."""
+    return (
+        f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s   "
+        f"encoding {row.encode_s:9.4f} s   {row.share:9.4%}"
+    )
+
+
+def measured(device: torch.device, size: str) -> Model:
+    """Return how long a token takes to train on."""
+    batch, context, vocab = (8, 128, 4096) if device.type == "cpu" else (32, CONTEXT, 32000)
+    run = Run(
+        name="bench",
+        recipe=Recipe(
+            work=Work(inner=AdamW(lr=3e-4), batch=batch, clip=1.0),
+            channel={"outer": Channel(when=Every(steps=1), what=Delta(), merge=Merge(outer=Sgd(lr=1.0)))},
+        ),
+        budget=Budget(rounds=1),
+        model=Fresh(size=size),
+        data=Data(context=context),
+    )
+    engine = build_engine(run, Stream(vocab, context, 64 * batch), device=str(device), threads=1)
+    steps = [Step(samples=tuple(range(at * batch, (at + 1) * batch))) for at in range(STEPS)]
+    engine.train(steps)
+    took_s = []
+    for _ in range(3):
+        began_s = time.perf_counter()
+        engine.train(steps)
+        took_s.append(time.perf_counter() - began_s)
+    return Model(engine, min(took_s) / (STEPS * batch * context))
+
+
+def _forms(recipe: Recipe) -> Iterator[tuple[Channel, Codec, float]]:
+    """Yield the forms that a recipe's exchanges may take, and how many steps lie between two of them."""
+    for channel in recipe.channel.values():
+        steps = _steps(recipe, channel)
+        yield channel, channel.what.codec, steps
+        ladder: tuple[Form, ...] = () if isinstance(recipe.control, Nobody) else recipe.control.ladder
+        for form in ladder:
+            yield channel, form.codec, form.steps if isinstance(form, Rung) else steps
+
+
+def _steps(recipe: Recipe, channel: Channel) -> float:
+    match channel.when:
+        case TargetBatch(samples=samples):
+            return samples / PEERS / recipe.work.batch
+        case when:
+            return when.steps
+
+
+def _factored_s(engine: TorchEngine, low: LowRank) -> float:
+    """Return how long a matrix takes to become factors, in both of a step's rounds."""
+    factors = Factors(low, engine.shapes, 0)
+    values = np.random.default_rng(0).standard_normal(engine.size, np.float32)
+    basis = factors.first_basis()
+    began_s = time.process_time()
+    factors.directions(values, basis)
+    factors.along(values, basis)
+    return time.process_time() - began_s
+
+
+def _words(channel: Channel, codec: Codec) -> str:
+    values = getattr(codec, "values", Fp32())
+    inside = "" if isinstance(values, Fp32) else f" of {kind(values)}"
+    fed = ", fed back" if isinstance(channel.what.residual, Feedback) else ""
+    before = "" if channel.what.transform is None else f"{kind(channel.what.transform)}, "
+    return f"{before}{kind(codec)}{inside}{fed}"

@@ -1,0 +1,48 @@
+"""Numbers of a few bits each, side by side, on any device: as `sync.codec.bits` packs them, a row for each chunk."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+_GROUP = 8
+"""Numbers that are packed together where a byte's end would cut one."""
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """Return how long so many numbers are."""
+    return count + packed_bytes(count, bits - 8) if bits > 8 else -(-count * bits // 8)
+
+
+def pack(numbers: Tensor, bits: int) -> Tensor:
+    """Return rows of unsigned numbers below 2 ** bits as bytes, each number's lowest bit first."""
+    if bits > 8:
+        return torch.cat([(numbers & 0xFF).to(torch.uint8), pack(numbers >> 8, bits - 8)], dim=1)
+    if bits == 8:
+        return numbers.to(torch.uint8)
+    group, kind = (8 // bits, torch.uint8) if 8 % bits == 0 else (_GROUP, torch.int64)
+    count = numbers.shape[1]
+    groups = pad(numbers.to(kind), (0, -count % group)).view(len(numbers), -1, group)
+    words = groups[..., 0].clone(memory_format=torch.contiguous_format)
+    for place in range(1, group):
+        words |= groups[..., place] << (place * bits)
+    if kind is torch.int64:
+        words = words.view(torch.uint8).view(len(numbers), -1, 8)[..., :bits].flatten(1)
+    return words[:, : packed_bytes(count, bits)]
+
+
+def unpack(data: Tensor, count: int, bits: int) -> Tensor:
+    """Return rows of `count` numbers from what `pack` made of them."""
+    if bits > 8:
+        return data[:, :count].int() | (unpack(data[:, count:], count, bits - 8).int() << 8)
+    if bits == 8:
+        return data[:, :count]
+    if 8 % bits == 0:
+        each = torch.arange(0, 8, bits, dtype=torch.uint8, device=data.device)
+        return ((data[..., None] >> each) & ((1 << bits) - 1)).flatten(1)[:, :count]
+    groups = -(-count // _GROUP)
+    full = pad(data, (0, groups * bits - data.shape[1])).view(len(data), groups, bits)
+    words = pad(full, (0, 8 - bits)).view(torch.int64)
+    each = torch.arange(0, 8 * bits, bits, device=data.device)
+    return ((words >> each) & ((1 << bits) - 1)).to(torch.uint8).flatten(1)[:, :count]

@@ -1,0 +1,128 @@
+"""A contribution as bytes: chunk by chunk, on the device that has the weights where it can, else on the processor.
+
+Both make the same bytes and leave the same residual, to the bit; only one of them passes the processor a model's worth
+of values to work through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+import numpy as np
+
+from atoll.model.compute import Encoder, Portion, Vector
+from atoll.peer.member import Member
+from atoll.peer.train import Contribution, Way, diverged, factor_of, finite
+from atoll.spec.recipe import CacheLines, Feedback, Forget, Hold, Significance, Threshold
+from atoll.swarm.log import OpenRound
+from atoll.sync.codec import decoded, encode, seed_of
+from atoll.sync.feedback import encode_fed_back
+from atoll.sync.grid import Grid
+from atoll.sync.units import Unit
+
+ENCODE_ELEMENTS = 2**22
+"""So many are encoded at once."""
+DEVICE_ELEMENTS = 2**24
+"""And so many on a device, which has more to do with each of its calls."""
+
+
+def encoded_of(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
+    """Return a contribution encoded, some chunks at a time: the first of each owner's come first.
+
+    A value that is not finite never leaves, and what left before it does not count: only whole contributions do.
+    """
+    version = announced.key.version
+    unit, kept = member.unit_of(version), member.channel_of(version).kept_by(member.me)
+    encoder = member.engine.encoder(kept)
+    if encoder is None or member.transform(version) is not None or not unit.spans:
+        one = _here(member, announced, contribution)
+        for indexes in _in_turn(unit.grid, len(announced.members), ENCODE_ELEMENTS):
+            yield {index: one(index) for index in indexes}
+        return
+    some = _there(member, announced, contribution, encoder)
+    for indexes in _in_turn(unit.grid, len(announced.members), DEVICE_ELEMENTS):
+        yield dict(zip(indexes, some(indexes), strict=True))
+
+
+def _in_turn(grid: Grid, owners: int, elements: int) -> Iterator[list[int]]:
+    """Yield the chunks, about so many elements at a time: first the first ones of about so many owners' shards."""
+    every = -(-grid.chunks // owners)
+    order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
+    while some := list(islice(order, max(1, elements // grid.chunk))):
+        yield some
+
+
+def _there(
+    member: Member, announced: OpenRound, contribution: Contribution, encoder: Encoder
+) -> Callable[[list[int]], list[memoryview]]:
+    """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
+    version = announced.key.version
+    unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
+    start = contribution.start if isinstance(contribution, Way) else None
+
+    def portion(index: int) -> Portion:
+        first, end = unit.grid.bounds(index)
+        return Portion(_runs(unit, first, end), contribution(first, end) if start is None else None)
+
+    def encoded(indexes: list[int]) -> list[memoryview]:
+        try:
+            return encoder.encode([portion(index) for index in indexes], start, rule, residual)
+        except FloatingPointError as error:
+            raise diverged(version) from error
+
+    return encoded
+
+
+def _runs(unit: Unit, first: int, end: int) -> tuple[slice, ...]:
+    return tuple(run for _, run in unit.runs(first, end) if isinstance(run, slice))
+
+
+def _here(member: Member, announced: OpenRound, contribution: Contribution) -> Callable[[int], memoryview]:
+    """Return how a chunk is encoded on the processor."""
+    version = announced.key.version
+    channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
+    what, kept = channel.what, channel.kept_by(member.me)
+    grid, other = unit.grid, member.transform(version)
+    whole = None if other is None else other.of(contribution(0, unit.size))
+    large = _large(member, version)
+
+    def encoded(index: int) -> memoryview:
+        first, end = grid.bounds(index)
+        values = contribution(first, end) if whole is None else whole[first:end]
+        finite(values, version)
+        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
+        match what.residual:
+            case Forget():
+                return encode(kept, values, seed, least)
+            case Feedback(decay=decay):
+                assert residual is not None, "who feeds back keeps what is left out"
+                left_out = unit.take(residual, first, end)
+                data = encode_fed_back(kept, values, left_out, decay, seed, least)
+                unit.put(residual, left_out, first)
+                return data
+            case Hold():
+                assert residual is not None, "who holds back keeps it"
+                data = encode(kept, values, seed, least)
+                unit.put(residual, values - decoded(kept, data, end - first), first)
+                return data
+
+    return encoded
+
+
+def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+    """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
+    codec, unit, weights = member.channel_of(version).what.codec, member.unit_of(version), member.anchor.weights
+    match codec:
+        case Threshold(least=least, scaled=scaled):
+            factor = factor_of(member, version) if scaled else 1.0
+            return lambda first, end: least * factor
+        case Significance(least=least, shrinks=shrinks):
+            part = np.float32(least / math.sqrt(version) if shrinks else least)
+            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
+        case CacheLines(remember=True):
+            name = member.channel.when.unit(version)
+            return lambda first, end: member.private.threshold(codec, name, first)
+        case _:
+            return lambda first, end: None
