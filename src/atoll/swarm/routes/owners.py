@@ -16,10 +16,11 @@ from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import AllGather, Route
 from atoll.swarm.log import OpenRound
-from atoll.swarm.routes.circles import Circle, circles_of
+from atoll.swarm.routes.circles import Circle, circles_in
 from atoll.swarm.routes.shares import (
     Shard,
     Shards,
+    by_region,
     cap_of,
     cut,
     fill_in,
@@ -45,7 +46,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
-    if circles := circles_of(broker.whom, announced.key, announced.members, announced.rates):
+    if circles := circles_in(broker.whom, announced):
         return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
@@ -96,8 +97,7 @@ class Sharing(Struct, frozen=True):
 
 def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
-    group_max = broker.setting.group_max(len(announced.members))
-    groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
+    groups = _groups(broker, announced)
     # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
     between = 2 * (len(groups) - 1) / len(groups)
     sharings = []
@@ -117,6 +117,14 @@ def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> li
     return sharings
 
 
+def _groups(broker: Broker, announced: OpenRound) -> tuple[tuple[bytes, ...], ...]:
+    """Return who adds up together: those of a region, or as many as may exchange directly."""
+    members = announced.members
+    if announced.regions:
+        return by_region(members, announced.regions)
+    return group_slices(members, groups_needed(len(members), broker.setting.group_max(len(members))))
+
+
 def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) -> str:
     """Return why shares should change; empty: they should not."""
     came = [short(p) for p in able if p not in broker.shares]
@@ -124,6 +132,8 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
     if came or went:
         names = [f"{', '.join(came)} came" if came else "", f"{', '.join(went)} went" if went else ""]
         return " and ".join(name for name in names if name)
+    if any(abs(sum(broker.shares[p] for p in one.best) - 1) > 1e-6 for one in sharings):
+        return "members are in other groups than before"
     for one in sharings:
         full = [p for p, best in one.best.items() if broker.shares[p] > max(one.caps[p], best) + 1e-9]
         if full:
@@ -210,8 +220,11 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
 
 
 def _takers(round_: Round, group: int, reached: Sequence[bytes]) -> list[bytes]:
-    """Return who of a circle could own what nobody of it does."""
-    return [p for p in reached if p in round_.circles[group].takers] if round_.circles else []
+    """Return who of a circle, or of a region, could own what nobody of it does."""
+    announced = round_.announced
+    among = [circle.takers for circle in round_.circles]
+    among = among or list(by_region(announced.members, announced.regions) if announced.regions else ())
+    return [p for p in reached if p in among[group]] if among else []
 
 
 def doubt(broker: Broker, owner: bytes, by: bytes, version: int, *, never: bool) -> tuple[Broker, list[Action]]:
