@@ -144,3 +144,15 @@ def test_a_new_broker_goes_on_with_the_regions_of_the_log() -> None:
     places = {A: 0, B: 1, C: 0, D: 1}
     found = table(All(route=Regions()), places)
     assert found.restarted().broker.history.regions == places
+
+
+def test_a_region_of_which_nobody_is_back_is_served_by_the_others_beside_their_own() -> None:
+    """Whatever these own there says nothing about their own region, in which a slow line alone owns everything."""
+    places = {A: 0, B: 1, C: 2}
+    found = table(All(route=Regions()), places).restarted()
+    found.arrive(A, B)
+    for peer, rate in ((A, 10**9), (B, 10)):
+        found.say(peer, replace(stands(peer, places), up_bytes_s=rate, down_bytes_s=rate))
+    found.tick(20.0)
+    owners = [{shard.owner for shard in found.round.shards if shard.group == group} for group in range(3)]
+    assert owners == [{A}, {B}, {A}]

@@ -52,7 +52,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     why = _reason(broker, able, sharings)
     notes: list[Action] = []
     if why:
-        best = {peer: share for one in sharings for peer, share in one.best.items()}
+        best = {peer: share for one in sharings if one.home for peer, share in one.best.items()}
         if broker.shares or any(len(set(one.best.values())) > 1 for one in sharings):
             told = {short(p): round(share, 3) for p, share in best.items()}
             key = announced.key
@@ -61,7 +61,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     shards = [
         shard
         for group, one in enumerate(sharings)
-        for shard in cut(broker.bulk.chunks, list(one.best), [broker.shares[p] for p in one.best], group)
+        for shard in cut(broker.bulk.chunks, list(one.best), list(one.shares(broker.shares).values()), group)
     ]
     return broker, tuple(shards), notes
 
@@ -89,6 +89,12 @@ class Sharing(Struct, frozen=True):
     best: dict[bytes, float]
     carries: float
     """Contributions that pass through an owner of everything, in and out."""
+    home: bool = True
+    """They are of the group; else others serve it, since nobody of it can, beside what they own in their own."""
+
+    def shares(self, present: Mapping[bytes, float]) -> Mapping[bytes, float]:
+        """Return what each owns: as much as at present, if it is their own group."""
+        return {p: present[p] for p in self.best} if self.home else self.best
 
     def slowest_s(self, shares: Mapping[bytes, float], size_bytes: int) -> float:
         times = [self.rates[p] for p in self.best], [shares[p] for p in self.best]
@@ -102,7 +108,8 @@ def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> li
     between = 2 * (len(groups) - 1) / len(groups)
     sharings = []
     for group in groups:
-        owners = [p for p in able if p in group] or (list(able) if len(groups) > 1 else [broker.me])
+        own = [p for p in able if p in group]
+        owners = own or (list(able) if len(groups) > 1 else [broker.me])
         rates, known = _rates(broker, owners)
         caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(group)) for p in owners]
         best = solve(rates, len(group) + between, caps)
@@ -112,6 +119,7 @@ def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> li
                 caps=dict(zip(owners, caps, strict=True)),
                 best=dict(zip(owners, best, strict=True)),
                 carries=len(group) + between,
+                home=bool(own) or len(groups) == 1,
             )
         )
     return sharings
@@ -132,6 +140,7 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
     if came or went:
         names = [f"{', '.join(came)} came" if came else "", f"{', '.join(went)} went" if went else ""]
         return " and ".join(name for name in names if name)
+    sharings = [one for one in sharings if one.home]
     if any(abs(sum(broker.shares[p] for p in one.best) - 1) > 1e-6 for one in sharings):
         return "members are in other groups than before"
     for one in sharings:
