@@ -146,6 +146,15 @@ class SharesChanged(_Event):
     why: str
 
 
+class RegionsChanged(_Event):
+    """Members are in other regions than before, by the round trips that they measured."""
+
+    channel: str
+    version: int
+    regions: list[list[str]]
+    """The members of each."""
+
+
 class TreesChanged(_Event):
     """Sums go up other trees than before, by what links were measured to carry."""
 
@@ -421,7 +430,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | TreesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
+    | SharesChanged | RegionsChanged | TreesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | WeightsLent
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset

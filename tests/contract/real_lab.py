@@ -184,6 +184,9 @@ class _FarConn:
     def round_trip_s(self) -> float | None:
         raise NotImplementedError("no check asks a mortal peer")
 
+    def distance_s(self) -> float | None:
+        raise NotImplementedError("no check asks a mortal peer")
+
 
 class _FarStream:
     def __init__(self, child: _Child, handle: int) -> None:

@@ -493,7 +493,10 @@ async def check_round_trips_are_measured(lab: Lab) -> None:
         await stream.recv()
         while (measured_s := here.round_trip_s()) is None:
             await asyncio.sleep(0.1)
+        shortest_s = here.distance_s()
     assert 0 < measured_s < 5
+    assert shortest_s is not None
+    assert 0 < shortest_s <= measured_s, "a distance is the shortest of them"
 
 
 CHECKS: list[Check] = [

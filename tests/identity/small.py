@@ -137,9 +137,9 @@ def engine_of(run: Run) -> Engine:
     return build_engine(run, ToyData(), device="cpu", threads=1)
 
 
-def trained(run: Run, peers: int, faults: Sequence[Fault] = ()) -> Outcome:
+def trained(run: Run, peers: int, faults: Sequence[Fault] = (), places: Sequence[str] = ()) -> Outcome:
     """Play a run with real training, and check that all peers ended on one anchor of its last round."""
-    outcome = play(run, peers, build=engine_of, faults=faults)
+    outcome = play(run, peers, build=engine_of, faults=faults, places=places)
     anchors = [anchor_of(host.disk) for host in outcome.hosts]
     assert {anchor.version for anchor in anchors} == {run.budget.rounds}
     assert len({anchor.digest() for anchor in anchors}) == 1

@@ -39,6 +39,7 @@ from atoll.spec.recipe import (
     Quorum,
     Rda,
     Recipe,
+    Regions,
     Ring,
     Sgd,
 )
@@ -71,7 +72,9 @@ KNOBS: dict[str, dict[str, Any]] = {
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
     "gaia": {"what": Delta(), "merge": Merge(outer=NESTEROV), "whom": load_recipe("diloco").channel["outer"].whom},
+    "hfa": {"whom": All(), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "hierarchical": {"whom": All()},
+    "hips": {"whom": All(), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "howcw": {"overlap": Block()},
     "loscar": {"when": Every(steps=2), "overlap": Block(), "merge": Merge(outer=NESTEROV)},
@@ -180,6 +183,8 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     assert (ring.whom, ring.what.residual) == (All(route=Ring()), Forget())
     assert of("fedavg")[1].merge.outer == Assign()
     assert isinstance(of("ddp")[1].merge.outer, AdamW)
+    _, regions = of("hfa")
+    assert (regions.when, regions.whom.all_every, type(regions.whom.pattern)) == (Every(steps=20), 10, Regions)
     free, how = of("async-local-sgd")
     assert (how.when, how.barrier, how.merge.outer.momentum) == (Every(steps=50), Quorum(), 0.9)
     assert (how.merge.outer.spread, free.work.inner.lr) == (0.0, 4e-4)  # type: ignore[union-attr]

@@ -142,13 +142,17 @@ def play(
     rate_bytes_s: float = 12.5e6,
     seed: int = 0,
     limit_s: float = 86400.0,
+    places: Sequence[str] = (),
 ) -> Outcome:
-    """Play a run on equal machines."""
+    """Play a run on equal machines, all in one place or each in its own."""
+    fleet = machines(peers, rate_bytes_s=rate_bytes_s)
+    if places:
+        fleet = [replace(each, region=place) for each, place in zip(fleet, places, strict=True)]
     return simulate(
         Scenario(
             run=run,
-            machines=machines(peers, rate_bytes_s=rate_bytes_s),
-            delays_s=DELAYS_S,
+            machines=fleet,
+            delays_s={(a, b): 1e-3 if a == b else 40e-3 for a in places for b in places} or DELAYS_S,
             seed=seed,
             faults=faults,
             entrances=entrances,

@@ -532,6 +532,34 @@ def test_routes_that_are_none_are_refused(tmp_path: Path, route: str, path: str)
     assert advice
 
 
+@pytest.mark.parametrize(
+    ("base", "override", "said"),
+    [
+        ("hips", "whom.route.near_ms=0", "whom.route.near_ms: 0.0 is not positive"),
+        ("hfa", "whom.pattern.near_ms=-1", "whom.pattern.near_ms: -1.0 is not positive"),
+        ("hips", "merge.combine={kind='trimmed'}", "whom.route: regions send each other sums"),
+        ("hips", "what.owners={kind='feedback'}", "what.owners: nobody owns a chunk"),
+        ("hfa", "what={kind='grad'}", "whom: gradients are taken at one common anchor"),
+        ("hfa", "late={kind='stand-in'}", "late: who joins what its circle made later"),
+    ],
+)
+def test_what_does_not_go_with_regions_is_refused(tmp_path: Path, base: str, override: str, said: str) -> None:
+    text = f'name = "small"\n[recipe]\nbase = "{base}"\n[budget]\nrounds = 3\n'
+    sets = [f"recipe.channel.outer.{override}"]
+    if "grad" in override:
+        sets.append("recipe.work.inner={kind='accumulate'}")
+    if "stand-in" in override:
+        sets.append("recipe.channel.outer.barrier={kind='quorum'}")
+    told, advice = refused(tmp_path, text, *sets)
+    assert f"recipe.channel.outer.{said}" in told
+    assert advice
+
+
+def test_knobs_of_a_run_by_regions_stay_as_they_are(tmp_path: Path) -> None:
+    said, _ = refused(tmp_path, RUN.replace("diloco", "auto"), "recipe.channel.outer.whom.route={kind='regions'}")
+    assert "recipe.channel.outer.whom.route: who passes sums on to whom does not survive" in said
+
+
 def test_nobody_feeds_back_to_results_that_everybody_makes(tmp_path: Path) -> None:
     gathered = "recipe.channel.outer.whom={kind='all', route={kind='all-gather'}}"
     said, _ = refused(tmp_path, RUN, gathered, "recipe.channel.outer.what.owners={kind='feedback'}")

@@ -15,7 +15,7 @@ from atoll.sim.scenario import Outcome, Scenario, key_of, simulate
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import BySpeed, Feedback, Nobody, Rings, StandIn, TargetBatch, Trees
+from atoll.spec.recipe import BySpeed, Feedback, Nobody, Regions, Rings, StandIn, TargetBatch, Trees
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
 from atoll.swarm.routes.circles import weighs_lines
@@ -70,7 +70,7 @@ def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Sh
     quota, when = run.recipe.work.quota, run.recipe.channel["outer"].when
     by_speed = isinstance(when, TargetBatch) or isinstance(quota, BySpeed)
     by_lines = weighs_lines(run.recipe.channel["outer"].whom)
-    along_links = isinstance(run.recipe.channel["outer"].whom.route, Trees | Rings)
+    along_links = isinstance(run.recipe.channel["outer"].whom.route, Trees | Rings | Regions)
     lent = isinstance(run.recipe.channel["outer"].late, StandIn)  # which depends on who is how fast
     turned = not isinstance(run.recipe.control, Nobody)
     # In what is measured this machine and that one differ, and sums along other trees are rounded in another order.

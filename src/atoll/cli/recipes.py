@@ -205,6 +205,7 @@ class _Moves:
     times_less_than_ddp_fp32: float | None
     exchange_s_min: float | None
     slowest_line: str | None
+    between_regions_step_bytes: float | None
 
     def times(self) -> str:
         """Return how many times less is moved than by DDP."""
@@ -242,7 +243,13 @@ class _Asked:
             times_less_than_ddp_fp32=ddp_bytes / found.step_bytes if found.step_bytes else None,
             exchange_s_min=found.slowest.least_s or None,
             slowest_line=_slowest(found),
+            between_regions_step_bytes=found.between_bytes / found.steps if self.far else None,
         )
+
+    @property
+    def far(self) -> bool:
+        """Return whether there are regions to send something between."""
+        return len({line.region for line in self.lines}) > 1
 
 
 def _all_moves(asked: _Asked, names: Sequence[str]) -> dict[str, _Moves]:
@@ -319,6 +326,8 @@ def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
         ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps_per_round:g} steps a round)"),
         ("against DDP", f"{moves.times()} times less per step than gradients in fp32"),
     ]
+    if moves.between_regions_step_bytes is not None:
+        rows.append(("between regions", f"{say_bytes(moves.between_regions_step_bytes)} a step, by all together"))
     if moves.slowest_line:
         rows.append(("an exchange", f"at least {moves.least()}, by the line of {moves.slowest_line}"))
     head = f"moves, with {say_count(asked.parameters)} parameters on {asked.where}, by the peer that moves most"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from atoll.errors import SpecError
-from atoll.units import say_time
+from atoll.units import say_bytes, say_time
 
 if TYPE_CHECKING:
     from atoll.journal import Line
@@ -168,6 +168,7 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
         "anchor": min(anchors) if len(anchors) == 1 else None,
         "failed": failed,
         "modelled": modelled,
+        "between_regions_bytes": int(outcome.crossed_bytes * (scenario.scale if modelled else 1)),
         "report": summary,
     }
 
@@ -201,6 +202,8 @@ def _text(outcome: dict[str, Any]) -> str:
         f"anchor        {outcome['anchor'] or 'peers do not agree'}",
         f"trace         {outcome['trace']}  (seed {outcome['seed']})",
     ]
+    if outcome["between_regions_bytes"]:
+        rows.append(f"crossed       {say_bytes(outcome['between_regions_bytes'])} of rounds went between regions")
     if outcome["modelled"]:
         rows.append("compute is modelled: times and bytes are, losses are not; --real-compute really trains")
     rows += [f"peer {place} failed: {why}" for place, why in outcome["failed"].items()]

@@ -102,6 +102,7 @@ class LiveConn:
         self.loop = asyncio.get_running_loop()
         self.line = line
         self._why: str | None = None
+        self._nearest_s: float | None = None
         self._ended = asyncio.Event()
         self._open = 0
         self._changed = asyncio.Event()
@@ -155,6 +156,11 @@ class LiveConn:
     def round_trip_s(self) -> float | None:
         return None if self._why is not None else self.line.round_trip_s()
 
+    def distance_s(self) -> float | None:
+        known = [trip_s for trip_s in (self._nearest_s, self.round_trip_s()) if trip_s is not None]
+        self._nearest_s = min(known, default=None)
+        return self._nearest_s
+
     def lost(self) -> ConnLost | None:
         """Return the error of a connection that is gone."""
         why = self._why or self.line.gone()
@@ -188,6 +194,7 @@ class LiveConn:
     async def _watch(self) -> None:
         """Knock, and end the connection when nothing comes back."""
         while (why := self.pulse.dead(self.line.heard(), self.round_trip_s())) is None:
+            self.distance_s()  # while nothing is sent it is shorter than when somebody asks
             self.line.knock(self.pulse.tick_s)
             await asyncio.sleep(self.pulse.tick_s)
         self._close(why, f"the other side heard nothing of this one: {why}")

@@ -117,6 +117,9 @@ class Conn(Protocol):
     def round_trip_s(self) -> float | None:
         """Return the last measured round trip, if any."""
 
+    def distance_s(self) -> float | None:
+        """Return the shortest round trip so far, if any: how far away the other side is, whatever is sent just now."""
+
 
 class Transport(Protocol):
     """One peer's door to all others."""

@@ -177,6 +177,8 @@ def check_plan(member: Member, plan: Plan) -> None:
     announced, chunks = member.history.open, member.grid_of(plan.key).chunks
     circles = member.circles_of(announced) if announced is not None else ()
     runs = [circle.chunks(chunks) for circle in circles]
+    if announced is not None and announced.regions and not runs:
+        runs = [range(chunks)] * (1 + max(announced.regions))
     if announced is None or announced.key != plan.key or not covers(plan.shards, chunks, runs):
         raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
     if plan.settled is not None and (

@@ -172,6 +172,11 @@ class Links:
         conns = self._conns.get(peer)
         return conns[0].round_trip_s() if conns else None
 
+    def distance_s(self, peer: PeerId) -> float | None:
+        """Return how far away a peer is that we are linked to: the shortest round trip so far."""
+        conns = self._conns.get(peer)
+        return conns[0].distance_s() if conns else None
+
     async def visited(self, peer: PeerId, limit_s: float) -> bool:
         """Return whether a peer that we could not reach has come to us instead, now or within a while."""
         try:

@@ -37,6 +37,7 @@ from atoll.spec.recipe import (
     Knobs,
     Nobody,
     Params,
+    Regions,
     Rings,
     StandIn,
     TargetBatch,
@@ -64,7 +65,7 @@ from atoll.swarm.log import (
     SettingsChanged,
 )
 from atoll.swarm.messages import Carrying, Contribution, FromMember, Plan, Settings, Standing, trip_name
-from atoll.swarm.routes.circles import Circle, came, circles_of, reach_of, result_for, results_of
+from atoll.swarm.routes.circles import Circle, came, circles_in, reach_of, result_for, results_of
 from atoll.swarm.routes.layout import Cell, Layout, layout_of
 from atoll.swarm.routes.shares import Bulk
 from atoll.sync.codec import wire_bytes
@@ -416,7 +417,7 @@ class Member:
         if self._measured is None or self._measured[0] != self.anchor.version:  # once a round: it is no news before
             self._measured = (self.anchor.version, *self.links.line.rates_bytes_s())
             route = self.channel.whom.route
-            self._trips_ms = self._round_trips_ms() if isinstance(route, Carried) else ()
+            self._trips_ms = self._round_trips_ms() if isinstance(route, Carried | Regions) else ()
             self._rates_bytes_s = self._link_rates_bytes_s() if isinstance(route, Trees | Rings) else ()
         _, up_bytes_s, down_bytes_s = self._measured
         speed = self.samples_s if self.measures_speed else 0.0
@@ -432,7 +433,7 @@ class Member:
 
     def _round_trips_ms(self) -> tuple[tuple[bytes, int], ...]:
         """Return how far it is to each peer of the roster that we have a link to."""
-        trips_s = {peer: self.links.round_trip_s(PeerId(peer)) for peer in sorted(self.history.members)}
+        trips_s = {peer: self.links.distance_s(PeerId(peer)) for peer in sorted(self.history.members)}
         return tuple((trip_name(peer), round(1e3 * s)) for peer, s in trips_s.items() if s is not None)
 
     def _link_rates_bytes_s(self) -> tuple[tuple[bytes, int], ...]:
@@ -515,7 +516,7 @@ class Member:
 
     def circles_of(self, announced: OpenRound) -> tuple[Circle, ...]:
         """Return the circles of a round; none: it is one of all."""
-        return circles_of(self.channel.whom, announced.key, announced.members, announced.rates)
+        return circles_in(self.channel.whom, announced)
 
     def _concerning_us(self, announced: OpenRound, closed: ClosedRound) -> ClosedRound:
         """Return what there is for us in a round that was committed."""
@@ -697,8 +698,9 @@ class Member:
         """Return who sends what to whom under a plan of the open round."""
         if self._layout is None or self._layout[0] != plan_id(plan):
             assert self.history.open is not None, "a plan ends with its round"
-            members, circles = self.history.open.members, self.circles_of(self.history.open)
-            self._layout = (plan_id(plan), layout_of(plan.shards, members, plan.gather, circles, plan.ring, plan.trees))
+            open_ = self.history.open
+            how = (plan.gather, self.circles_of(open_), plan.ring, plan.trees, open_.regions)
+            self._layout = (plan_id(plan), layout_of(plan.shards, open_.members, *how))
         return self._layout[1]
 
     def owning(self, key: Key) -> Owned:

@@ -9,6 +9,8 @@ into results of R bytes, and a member that owns the share s:
     ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
     trees, rings  for each who is below it and itself below another, C up and R down for the chunks of that tree
     circles       as a butterfly, with N the members of one's own
+    regions       of N members in G regions: within a region as a butterfly; between them, of all together, G - 1 sums
+                  in fp32 and G - 1 results, however many members each has
 
 Of several channels a round is what theirs are on average.
 
@@ -18,10 +20,10 @@ a member receives N / K of them, where a server would send it one. With a grace 
 
 Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
 a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
-Fragments are taken to be of the same size. Of factors a round is the mean of the two that a step takes, of tensors in
-turn that of a period; a model whose tensors are not known is taken to be made of square matrices. Where a codec sends
-whatever is large enough, bytes are those of a round in which everything is. Time is a bound: every line full all the
-while, nobody waiting for anybody, no latency.
+Regions are those that lines name. Fragments are taken to be of the same size. Of factors a round is the mean of the two
+that a step takes, of tensors in turn that of a period; a model whose tensors are not known is taken to be made of
+square matrices. Where a codec sends whatever is large enough, bytes are those of a round in which everything is. Time
+is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from atoll.spec.recipe import (
     LowRank,
     Quorum,
     Recipe,
+    Regions,
     Ring,
     Rings,
     Seconds,
@@ -60,7 +63,7 @@ from atoll.swarm.routes.circles import Circle, circles_of, of_all
 from atoll.swarm.routes.clusters import rings_of
 from atoll.swarm.routes.grow import Cargo, Links, grown
 from atoll.swarm.routes.layout import Layout
-from atoll.swarm.routes.shares import Shard, Shards, cut, group_slices, groups_needed, solve
+from atoll.swarm.routes.shares import Shard, Shards, by_region, cut, group_slices, groups_needed, numbered, solve
 from atoll.swarm.routes.tree import Tree
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
@@ -83,6 +86,8 @@ class Line(Struct, frozen=True, kw_only=True):
     down_bytes_s: float = 0.0
     """0: not known; shares are then equal and no time is told."""
     reached: bool = True
+    region: str = ""
+    """Members of the same one are near each other."""
 
 
 class Moved(Struct, frozen=True, kw_only=True):
@@ -113,6 +118,8 @@ class Traffic(Struct, frozen=True, kw_only=True):
     moved: tuple[Moved, ...]
     exact: bool = True
     """False where what is sent depends on values: it is so much at most."""
+    between_bytes: float = 0.0
+    """What all together send from one region to another."""
 
     @property
     def worst(self) -> Moved:
@@ -133,7 +140,13 @@ class Traffic(Struct, frozen=True, kw_only=True):
 def lines_of(machines: Sequence[Machine]) -> list[Line]:
     """Return the lines of a fleet's machines."""
     return [
-        Line(name=each.name, up_bytes_s=each.up_bytes_s, down_bytes_s=each.down_bytes_s, reached=not each.nat)
+        Line(
+            name=each.name,
+            up_bytes_s=each.up_bytes_s,
+            down_bytes_s=each.down_bytes_s,
+            reached=not each.nat,
+            region=each.region,
+        )
         for each in machines
     ]
 
@@ -146,18 +159,21 @@ def traffic(
     Of several channels it is the mean round: each moves what its own do, for the part of the rounds that it has.
     """
     known = {number.to_bytes(4, "big"): line for number, line in enumerate(lines)}
-    sent, received = dict.fromkeys(known, 0), dict.fromkeys(known, 0)
+    sent, received, between = dict.fromkeys(known, 0), dict.fromkeys(known, 0), 0.0
     named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
     parts = shares(recipe) if knobs is None else {"": 1.0}
     for name, channel in named.items():
         for sender, receiver, size_bytes in _mean_round(channel, _grids(channel, parameters, shapes), known):
             sent[sender] += round(parts[name] * size_bytes)
             received[receiver] += round(parts[name] * size_bytes)
+            if known[sender].region != known[receiver].region:
+                between += parts[name] * size_bytes
     often = min(named.values(), key=lambda channel: channel.when.round_steps)
     part = contributors(often, len(lines)) / len(lines)
     return Traffic(
         steps=_steps(recipe, often, len(lines)) * part / often.phases,
         exact=all(is_exact(channel.what.codec) for channel in named.values()),
+        between_bytes=between,
         moved=tuple(
             Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer]) for peer, line in known.items()
         ),
@@ -192,7 +208,8 @@ def _mean_round(
     part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
     found: list[tuple[bytes, bytes, float]] = []
     for key, grid in product(rounds, grids):
-        circles = circles_of(channel.whom, key, members, tuple(int(line.up_bytes_s) for line in known.values()))
+        rates = tuple(int(line.up_bytes_s) for line in known.values())
+        circles = circles_of(channel.whom, key, members, rates, _regions(channel, known))
         layout = _layout(channel, grid, known, circles)
         moved = _transfers(layout, _lengths(channel, grid, members), members, part)
         found += [(sender, receiver, size_bytes / count) for sender, receiver, size_bytes in moved]
@@ -276,7 +293,14 @@ def _layout(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     """Return who sends what to whom."""
     gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
     shards, trees = _shards(channel, grid, known, circles), _trees(channel, grid, list(known.values()))
-    return Layout(shards, list(known), gather=gather, circles=circles, ring=ring, trees=trees)
+    regions = _regions(channel, known)
+    return Layout(shards, list(known), gather=gather, circles=circles, ring=ring, trees=trees, regions=regions)
+
+
+def _regions(channel: Channel, known: Mapping[bytes, Line]) -> tuple[int, ...]:
+    """Return the region of each member, where that decides anything."""
+    named = numbered([line.region for line in known.values()])
+    return named if isinstance(channel.whom.route, Regions) else ()
 
 
 def _trees(channel: Channel, grid: Grid, lines: Sequence[Line]) -> tuple[Tree, ...]:
@@ -303,6 +327,8 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, Carried):
         return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
+    if regions := _regions(channel, known):
+        groups = by_region(members, regions)
     among = circles or [Circle(tuple(group), tuple(group)) for group in groups]
     between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
     shards: list[Shard] = []

@@ -85,7 +85,7 @@ from atoll.swarm.log import (
     from_bytes,
     result_root,
 )
-from atoll.swarm.routes.circles import Circle, circles_of, results_of
+from atoll.swarm.routes.circles import Circle, circles_in, results_of
 from atoll.sync.merge import Anchor
 
 HOLDERS_MIN = 2
@@ -234,7 +234,7 @@ def _circles(run: Run, entries: list[Entry]) -> dict[int, tuple[Circle, ...]]:
     """Return the circles of every version that was made in some."""
     whom = rarest(run.recipe).whom
     rounds = {each.version: each.announced for each in commits(entries)}
-    found = {version: circles_of(whom, each.key, each.members, each.rates) for version, each in rounds.items()}
+    found = {version: circles_in(whom, each) for version, each in rounds.items()}
     return {version: circles for version, circles in found.items() if circles}
 
 

@@ -7,7 +7,7 @@ code it judges only to step the outer optimizer at its scheduled rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -111,17 +111,25 @@ def combined(channel: Channel, committed: Committed, given: Mapping[bytes, Vecto
         came = [sent(channel.codec_of(peer), given[peer]) for peer in there]
         weighs = np.array([weight_of(channel, leases[peer]) for peer in there], np.float32)
         return sent(channel.what.merged(), _middle(channel.merge.combine, came, weighs))
-    groups = -(-len(members) // channel.group_max(len(members)))
-    bounds = [len(members) * group // groups for group in range(groups + 1)]
     total, weight = np.zeros(_size(given), np.float32), 0.0
-    for first, end in pairwise(bounds):
+    for group in _groups(channel, committed):
         part = np.zeros_like(total)
-        for peer in (p for p in members[first:end] if p in given):
+        for peer in (p for p in group if p in given):
             counts = weight_of(channel, leases[peer])
             part = part + sent(channel.codec_of(peer), given[peer]) * np.float32(counts)
             weight += counts
         total = total + part
     return sent(channel.what.merged(), total / np.float32(weight))
+
+
+def _groups(channel: Channel, committed: Committed) -> list[Sequence[bytes]]:
+    """Return who adds up together: those of a region, or as many as may exchange directly."""
+    members = committed.announced.members
+    if committed.announced.regions:
+        return [*committed.announced.groups]
+    count = -(-len(members) // channel.group_max(len(members)))
+    bounds = [len(members) * number // count for number in range(count + 1)]
+    return [members[first:end] for first, end in pairwise(bounds)]
 
 
 def _size(given: Mapping[bytes, Vector]) -> int:

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Whom
 from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted
-from atoll.swarm.routes.circles import circles_of
+from atoll.swarm.routes.circles import circles_in
 
 Masses = dict[bytes, float]
 """Who is not in it weighs 1."""
@@ -63,7 +63,7 @@ def wrongly_named(whom: Whom, entries: list[Entry]) -> Iterator[str]:
 def _after(whom: Whom, committed: Committed, masses: Masses) -> Masses:
     """Return what each member of a round weighs after it; a round of all puts everybody in the same place."""
     announced = committed.announced
-    circles = circles_of(whom, announced.key, announced.members, announced.rates)
+    circles = circles_in(whom, announced)
     if not circles:
         return dict.fromkeys(announced.members, 1.0)
     takers: dict[bytes, list[bytes]] = {}

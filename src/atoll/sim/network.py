@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from enum import Enum
 from random import Random
@@ -186,6 +186,8 @@ class SimNetwork:
         self._addresses: dict[str, _Host] = {}
         self._cuts: dict[tuple[PeerId, PeerId], int] = {}
         self._lost: dict[tuple[PeerId, PeerId], float] = {}
+        self.round_bytes: Counter[tuple[str, str]] = Counter()
+        """Round traffic so far, from region to region."""
 
     def transport(self, peer: PeerId, incarnation: Incarnation | None = None) -> SimTransport:
         """Return a door for one life of a peer; a crash or pause of that life shuts it."""
@@ -435,6 +437,9 @@ class SimConn:
     def round_trip_s(self) -> float | None:
         return 2 * self.delay_s
 
+    def distance_s(self) -> float | None:
+        return 2 * self.delay_s
+
     async def open(self, tag: str, traffic: Traffic) -> SimStream:
         self.network.loop.check_open()
         assert len(tag.encode()) <= TAG_BYTES_MAX, f"a tag has at most {TAG_BYTES_MAX} bytes: {tag!r}"
@@ -494,6 +499,12 @@ class SimConn:
             land()
         else:
             self._held.append(land)
+
+    def count(self, traffic: Traffic, size_bytes: int) -> None:
+        """Note that so much was sent."""
+        self.door.counts.sent_bytes[traffic] += size_bytes
+        if traffic is Traffic.ROUND:
+            self.network.round_bytes[self.door.host.link.region, self._remote.host.link.region] += size_bytes
 
     def small_s(self, size_bytes: float) -> float:
         """Return how long a small message takes on top of the delay, resent if it gets lost."""
@@ -751,7 +762,7 @@ class SimStream:
         self.put(item)
         while not item.accepted:
             await self._wait_to_send()
-        self.conn.door.counts.sent_bytes[self.traffic] += len(message)
+        self.conn.count(self.traffic, len(message))
         if points is not None:
             await points.reach("after", what, self._outlive)
 

@@ -23,7 +23,7 @@ from atoll.sim.retell import Committed, commits
 from atoll.spec.recipe import Params
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, Entry
-from atoll.swarm.routes.circles import Circle, circles_of, results_of
+from atoll.swarm.routes.circles import Circle, circles_in, results_of
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, advance, approach, first_anchor, meet
 
@@ -96,7 +96,7 @@ class Replicas:
     def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
         """Work out what each circle made, when the first journal says that it did."""
         announced = committed.announced
-        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
+        circles = circles_in(self._channel.whom, announced)
         circles = circles or (Circle(announced.members, announced.members),)
         roots: Sequence[str] = event.circles or [""]
         gave: dict[bytes, Vector | None] = {}
@@ -127,16 +127,19 @@ class Replicas:
         channel, leases, version = self._channel, committed.announced.leases, committed.version
         total, weight = np.zeros_like(self._first.weights), 0.0
         masses = self._masses[version].before if self._weighs else {}
-        for peer in (p for p in circle.givers if p in (*committed.contributors, *committed.lent)):
-            if peer not in gave:
-                lent = peer in committed.lent
-                gave[peer] = self._lent_by(peer, version) if lent else self._given(committed, peer)
-            if (given := gave[peer]) is None:
-                return None
-            mass = masses.get(peer, 1.0)
-            weighs = mass if self._weighs else weight_of(channel, leases[peer])
-            total = total + sent(channel.what.codec, given) * np.float32(weighs)
-            weight += weighs
+        for group in committed.announced.groups:  # of a region's circle one has anything in it
+            part = np.zeros_like(total)
+            for peer in (p for p in circle.givers if p in group and p in (*committed.contributors, *committed.lent)):
+                if peer not in gave:
+                    lent = peer in committed.lent
+                    gave[peer] = self._lent_by(peer, version) if lent else self._given(committed, peer)
+                if (given := gave[peer]) is None:
+                    return None
+                mass = masses.get(peer, 1.0)
+                weighs = mass if self._weighs else weight_of(channel, leases[peer])
+                part = part + sent(channel.what.codec, given) * np.float32(weighs)
+                weight += weighs
+            total = total + part
         return sent(channel.what.codec, total / np.float32(weight)) if weight else None
 
     def _lent_by(self, peer: bytes, version: int) -> Vector | None:
@@ -195,7 +198,7 @@ class Replicas:
     def _count(self, committed: Committed, who: str) -> int:
         """Return of how many it is the mean what somebody takes of a round."""
         announced, in_ = committed.announced, (*committed.contributors, *committed.lent)
-        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
+        circles = circles_in(self._channel.whom, announced)
         givers = next((c.givers for c in circles if any(short(p) == who for p in c.takers)), announced.members)
         return sum(peer in in_ for peer in givers)
 

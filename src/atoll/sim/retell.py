@@ -36,6 +36,16 @@ class Announced(NamedTuple):
     key: Key
     rates: tuple[int, ...] = ()
     """What the line of each member sends, where that decides who is asked for what."""
+    regions: tuple[int, ...] = ()
+    """The region of each member, where they are in some."""
+
+    @property
+    def groups(self) -> list[list[bytes]]:
+        """Return the members region by region; where there are none, all together."""
+        groups: dict[int, list[bytes]] = {}
+        for peer, region in zip(self.members, self.regions or (0,) * len(self.members), strict=True):
+            groups.setdefault(region, []).append(peer)
+        return [groups[number] for number in sorted(groups)]
 
 
 class Committed(NamedTuple):
@@ -99,8 +109,8 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(
-                key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds, rates=rates
+            case (
+                RoundAnnounced(key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds) as new
             ):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
@@ -114,8 +124,10 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                     more |= {peer: [*more[peer], *pool.take(each[peer])] for peer in lacking}
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
-                lines = () if isinstance(rates, UnsetType) else rates
-                announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key, lines))
+                lines = () if isinstance(new.rates, UnsetType) else new.rates
+                where = () if isinstance(new.regions, UnsetType) else new.regions
+                handed = (leases, base, more, carry, holds, since)
+                announced.append(Announced(key.version, members, *handed, key, lines, where))
             case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)

@@ -213,6 +213,13 @@ class Outcome(Struct, frozen=True):
     """Of each version, when a journal first called it committed: what was surely on disks as its result, and whose."""
     vandals: dict[str, int] = {}
     """Short names of those who said nothing true, and how many messages they got out."""
+    round_bytes: dict[tuple[str, str], int] = {}
+    """What contributions, sums and results came to on the wire, from region to region."""
+
+    @property
+    def crossed_bytes(self) -> int:
+        """Return how much of it went from one region to another."""
+        return sum(size for (one, other), size in self.round_bytes.items() if one != other)
 
 
 class _Clock:
@@ -267,6 +274,7 @@ def simulate(scenario: Scenario) -> Outcome:
             remains=world.remains,
             held=world.held,
             vandals={name: vandal.said for name, vandal in world.vandals.items()},
+            round_bytes=dict(world.network.round_bytes),
         )
 
     with _seldom_collecting():

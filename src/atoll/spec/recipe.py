@@ -302,9 +302,16 @@ class Rings(Axis, tag="rings"):
     clusters: int
 
 
+class Regions(Axis, tag="regions"):
+    """Members are in regions of near ones: those of a region own shares of the grid, and regions exchange sums."""
+
+    near_ms: float = 10.0
+    """Round trips, as members measure them, within which they are near; who is near to nobody is a region alone."""
+
+
 Carried = Ring | Trees | Rings
 """Routes on which nobody has all contributions: sums are carried from member to member."""
-Route = Butterfly | AllGather | Ring | Trees | Rings
+Route = Butterfly | AllGather | Ring | Trees | Rings | Regions
 
 
 class All(Axis, tag="all"):
@@ -348,7 +355,7 @@ class Segments(Axis, tag="segments"):
     """So often a source is drawn by lot, however slow its line is; 1: always, whatever lines are like."""
 
 
-Pattern = Lattice | Drawn | Neighbours | Exponential | Segments
+Pattern = Lattice | Drawn | Neighbours | Exponential | Segments | Regions
 
 
 class Circles(Axis, tag="circles"):
@@ -360,8 +367,8 @@ class Circles(Axis, tag="circles"):
 
     @property
     def route(self) -> Route:
-        """Return how a circle exchanges: its members own shares, as all do in a round of all."""
-        return Butterfly()
+        """Return how a circle exchanges, and all members in a round of all: by shares, between regions by sums."""
+        return self.pattern if isinstance(self.pattern, Regions) else Butterfly()
 
 
 Whom = All | Circles

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody
+from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody, Regions
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
 from atoll.swarm.log import (
@@ -60,6 +60,7 @@ from atoll.swarm.messages import (
 )
 from atoll.swarm.policy.control import observe, turn
 from atoll.swarm.policy.quotas import quotas_of
+from atoll.swarm.policy.regions import moved, place
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
 from atoll.swarm.routes.circles import of_all, weighs_lines
 from atoll.swarm.routes.shares import WHOLE, Bulk
@@ -167,7 +168,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     if peer not in (known := broker.present | broker.history.members) and _full(broker, len(known)):
-        why = f"this run's sums are carried from peer to peer, and there are {GROUP_MAX} peers in it"
+        why = f"this run's sums go by who is near to whom, and there are {GROUP_MAX} peers in it"
         hint = 'more of them take a recipe with whom.route = { kind = "butterfly" }'
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     back_too_soon = peer in broker.present
@@ -185,7 +186,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
 
 def _full(broker: Broker, peers: int) -> bool:
     """Return whether the run's route has no place for one more."""
-    return isinstance(broker.whom.route, Carried) and peers >= GROUP_MAX
+    return isinstance(broker.whom.route, Carried | Regions) and peers >= GROUP_MAX
 
 
 def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, list[Action]]:
@@ -434,16 +435,25 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     key = Key(broker.turn.name, version, unit=broker.turn.unit)
     broker, quotas, notes = quotas_of(broker, key, ready)
     last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
-    if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
+    regions = place(broker, sorted(quotas))
+    if isinstance(broker.whom, Circles) and not last and not _of_all(broker.whom, version, regions):
         key = replace(key, scope=CIRCLES)
     if last and ends_whole(broker.run.recipe):
         key = replace(key, unit=MODEL)
     ahead, carry = _ahead(broker, sum(quotas.values())), broker.setting.carries
     holds = broker.setting.holds(version)
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
-    announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates)
+    announced = announcement(
+        history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates, regions=regions
+    )
+    notes += moved(broker, key, regions)
     broker, actions = _write(broker, announced)
     return broker, [*notes, *actions]
+
+
+def _of_all(whom: Circles, version: int, regions: dict[bytes, int] | None) -> bool:
+    """Return whether a round that is not the last is one of all: it is due, or who is near to whom is not known yet."""
+    return of_all(whom, version) or (isinstance(whom.pattern, Regions) and regions is None)
 
 
 def _ahead(broker: Broker, samples: int) -> int:

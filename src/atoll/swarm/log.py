@@ -26,6 +26,7 @@ from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of
 from atoll.swarm.lease import Lease
+from atoll.swarm.routes.shares import numbered
 from atoll.swarm.routes.tree import Trees, is_tree
 
 ALL, CIRCLES = "all", "circles"
@@ -123,6 +124,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """Whether all its members do: nothing is counted yet, and the next round is of the same work."""
     rates: tuple[int, ...] | UnsetType = UNSET
     """Bytes a second that the line of each who takes part sends, where it matters who is asked; 0: not known."""
+    regions: tuple[int, ...] | UnsetType = UNSET
+    """The region of each who takes part, numbered as they first come up; unset: there are none, or not known yet."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -214,6 +217,8 @@ class OpenRound(Struct, frozen=True):
     """Whether everybody keeps what it has."""
     rates: tuple[int, ...] = ()
     """What the line of each sends, where that matters."""
+    regions: tuple[int, ...] = ()
+    """The region of each, where there are some."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -334,6 +339,8 @@ class History(Struct, frozen=True, kw_only=True):
     """Committed contributions."""
     masses: dict[bytes, float] = {}
     """Of those whose mass is not 1."""
+    regions: dict[bytes, int] = {}
+    """Of the members of the last round that named some, the region of each."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
     announced: int = 0
@@ -427,13 +434,15 @@ def announcement(
     carry: bool = False,
     holds: bool = False,
     rates: Mapping[bytes, int] | None = None,
+    regions: Mapping[bytes, int] | None = None,
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
     lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
+    where = UNSET if regions is None else tuple(regions[peer] for peer in sorted(quotas))
     who = _marked(quotas, sorted(history.members))
-    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines)
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, where)
 
 
 def commitment(
@@ -465,6 +474,9 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     _must(0 <= announced.ahead <= AHEAD_MAX, "a round hands out samples for an impossible number of others")
     rates = () if isinstance(announced.rates, UnsetType) else announced.rates
     _must(not rates or (len(rates) == len(members) and min(rates) >= 0), "members and rates do not match")
+    regions = () if isinstance(announced.regions, UnsetType) else announced.regions
+    _must(not regions or len(regions) == len(members), "members and regions do not match")
+    _must(regions == numbered(regions), "regions are not numbered as they come up")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -489,8 +501,10 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         history.masses,
         announced.holds,
         rates,
+        regions,
     )
-    history = replace(history, announced=key.version)
+    where = dict(zip(members, regions, strict=True)) if regions else history.regions
+    history = replace(history, announced=key.version, regions=where)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
 
 

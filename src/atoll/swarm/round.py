@@ -35,7 +35,7 @@ from atoll.swarm.policy.patience import (
     return_s,
     stall,
 )
-from atoll.swarm.routes.circles import circles_of, passed_on, results_of
+from atoll.swarm.routes.circles import circles_in, passed_on, results_of
 from atoll.swarm.routes.layout import Layout, layout_of
 from atoll.swarm.routes.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.routes.shares import Shard, Shards
@@ -75,7 +75,7 @@ def _round(broker: Broker, announced: OpenRound, shards: Shards, now_s: float, *
         first_attempt=broker.attempts,
         shards=shards,
         gather=gather,
-        circles=circles_of(broker.whom, announced.key, announced.members, announced.rates),
+        circles=circles_in(broker.whom, announced),
     )
 
 
@@ -302,7 +302,8 @@ def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
 
 
 def _layout(round_: Round) -> Layout:
-    return layout_of(round_.shards, round_.announced.members, round_.gather, round_.circles, round_.ring, round_.trees)
+    members, regions = round_.announced.members, round_.announced.regions
+    return layout_of(round_.shards, members, round_.gather, round_.circles, round_.ring, round_.trees, regions)
 
 
 def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:

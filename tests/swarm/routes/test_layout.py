@@ -11,7 +11,7 @@ from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.messages import Contribution, set_id
 from atoll.swarm.routes.circles import circles_of
 from atoll.swarm.routes.layout import Layout
-from atoll.swarm.routes.shares import Shard, cut, group_slices, groups_needed, take_over
+from atoll.swarm.routes.shares import Shard, by_region, cut, group_slices, groups_needed, take_over
 
 CHUNKS = 12
 PATTERNS: list[Pattern] = [Lattice(side=3), Drawn(), Neighbours(), Exponential()]
@@ -139,3 +139,18 @@ def test_groups_are_as_few_and_as_even_as_can_be(members: int, group_max: int, s
     groups = group_slices(names(members), groups_needed(members, group_max))
     assert [len(group) for group in groups] == sizes
     assert [peer for group in groups for peer in group] == names(members)
+
+
+@pytest.mark.parametrize("regions", [(0, 1, 0, 1, 2, 2), (0, 0, 0, 0, 1, 2), (0, 1, 2, 3, 4, 5), (0, 0, 0, 0, 0, 0)])
+def test_between_regions_one_sum_and_one_result_of_every_chunk_goes_for_each_but_one(regions: tuple[int, ...]) -> None:
+    peers = names(len(regions))
+    groups = by_region(peers, regions)
+    shards = [s for g, group in enumerate(groups) for s in cut(CHUNKS, group, [1.0] * len(group), g)]
+    layout = Layout(shards, peers, regions=regions)
+    assert layout.groups == groups
+    where = dict(zip(peers, regions, strict=True))
+    far = [(one, other) for one in peers for other in peers if where[one] != where[other]]
+    parts = sum(len(layout.parts(other, one)) for one, other in far)
+    sums = sum(len(layout.sums(one).get(other, ())) for one, other in far)
+    results = sum(len(layout.returned(one, other)) for one, other in far)
+    assert (parts, sums, results) == (0, CHUNKS * (len(groups) - 1), CHUNKS * (len(groups) - 1))

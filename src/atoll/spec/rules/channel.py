@@ -43,6 +43,7 @@ from atoll.spec.recipe import (
     Parts,
     Quorum,
     Rda,
+    Regions,
     Ring,
     Rings,
     RoundsLate,
@@ -170,6 +171,11 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             case Rings(clusters=clusters):
                 yield within((*path, "route", "clusters"), clusters, 2, GROUP_MAX)
                 yield from _carried_rules(path, channel)
+            case Regions(near_ms=near_ms):
+                yield above((*path, "route", "near_ms"), near_ms)
+                mean = isinstance(channel.merge.combine, Mean)
+                said = "regions send each other sums, of which only a mean can be made"
+                yield mean, (*path, "route"), said, 'choose merge.combine { kind = "mean" }, or { kind = "butterfly" }'
             case AllGather():
                 pass
         return
@@ -184,6 +190,8 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "pattern", "reach"), reach, 1, GROUP_MAX // 2)
         case Exponential():
             pass
+        case Regions(near_ms=near_ms):
+            yield above((*path, "pattern", "near_ms"), near_ms)
         case Segments(count=count, sources=sources, explore=explore):
             yield within((*path, "pattern", "count"), count, 1, FRAGMENTS_MAX)
             yield within((*path, "pattern", "sources"), sources, 1, GROUP_MAX - 1)

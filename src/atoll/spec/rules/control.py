@@ -27,6 +27,7 @@ from atoll.spec.recipe import (
     OneRound,
     Policy,
     Recipe,
+    Regions,
     Sgd,
     Sparse,
     TargetBatch,
@@ -55,7 +56,7 @@ def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
     routes = [channel.whom.route, *(form.route for form in policy.ladder)]
     said = "who passes sums on to whom does not survive a change of the exchange"
     hint = 'choose { kind = "butterfly" } or { kind = "all-gather" } there and on every rung'
-    yield not any(isinstance(route, Carried) for route in routes), (*at, "whom", "route"), said, hint
+    yield not any(isinstance(route, Carried | Regions) for route in routes), (*at, "whom", "route"), said, hint
     said = "what an owner left out of one form of results does not fit another"
     yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
     grows = isinstance(recipe.work.quota, Growing)

@@ -18,6 +18,7 @@ from atoll.spec.recipe import (
     Nobody,
     Params,
     Recipe,
+    Regions,
     Same,
     Sgd,
     SignSgd,
@@ -67,7 +68,7 @@ def _plain_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     counted = not isinstance(channel.when, TargetBatch)
     said = "how many steps a batch of all together takes is not known before"
     yield counted, (*path, "when"), said, 'choose { kind = "every", ... } or "fragments"'
-    together = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried)
+    together = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried | Regions)
     hint = 'choose { kind = "all" } with route "butterfly" or "all-gather"'
     yield together, (*path, "whom"), "several channels have one roster, and owners that any of them can use", hint
     waits = isinstance(channel.overlap, Block)

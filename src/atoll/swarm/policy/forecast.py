@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from atoll.spec.recipe import AllGather, Butterfly, Knobs, Ring, Rings, Route, Trees
+from atoll.spec.recipe import AllGather, Butterfly, Knobs, Regions, Ring, Rings, Route, Trees
 from atoll.swarm.routes.shares import groups_needed, slowest, solve
 
 
@@ -31,7 +31,7 @@ def wire_s(route: Route, size_bytes: float, lines: Sequence[Line]) -> float:
     match route:
         case AllGather():
             return size_bytes * (len(lines) - 1) / min(line.rate_bytes_s for line in lines)
-        case Ring() | Trees() | Rings():  # what all together move is the same on any of their ways
+        case Ring() | Trees() | Rings() | Regions():  # what all together move is the same on any of their ways
             return size_bytes * 2 * (len(lines) - 1) / len(lines) / min(line.rate_bytes_s for line in lines)
         case Butterfly(group=group):
             return size_bytes * _butterfly(lines, groups_needed(len(lines), group))

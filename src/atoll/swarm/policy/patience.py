@@ -184,7 +184,8 @@ def _gathered_by_one(round_: Round) -> float:
     if round_.circles:
         return max(len(circle.givers) for circle in round_.circles)
     groups = 1 if round_.gather else 1 + max(shard.group for shard in round_.shards)
-    return len(round_.announced.members) / groups + 2 * (groups - 1) / groups
+    largest = max(Counter(round_.announced.regions).values(), default=len(round_.announced.members) / groups)
+    return largest + 2 * (groups - 1) / groups
 
 
 def remember(broker: Broker, round_: Round, held_s: float) -> Broker:

@@ -9,6 +9,7 @@ and gives to those next to it too. Everybody works the circles out from the log 
     neighbours, reach 1  a from (f a b), b from (a b c), c from (b c d), ...
     exponential          round 1: a from (f a), b from (a b), ...   round 2: a from (e a), b from (f b), ...
     segments, sources 1  the first part: a from (a c), b from (b c), ...   the second: a from (a d), ...  (`sources`)
+    regions              | a c e | b d f |, as the announcement says who is in which
 
 Beside its model a member may have a mass, at first 1, and weigh by it (push-sum). It gives equal parts of both to all
 who take from it, itself among them; who misses a round gives nothing, and adds what comes to what it has. So masses
@@ -20,13 +21,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Protocol
 
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments, Whom
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Regions, Segments, Whom
 from atoll.swarm.log import CIRCLES, Key
+from atoll.swarm.routes.shares import by_region
 from atoll.swarm.routes.sources import sources_of
+
+_Turning = Lattice | Drawn | Neighbours | Exponential | Segments
+"""Patterns by which circles follow from a round's number."""
 
 
 class Circle(Struct, frozen=True):
@@ -43,11 +49,33 @@ class Circle(Struct, frozen=True):
         return range(count * self.part // self.parts, count * (self.part + 1) // self.parts)
 
 
+class Announced(Protocol):
+    """What of an announcement decides who exchanges with whom."""
+
+    @property
+    def key(self) -> Key: ...
+    @property
+    def members(self) -> tuple[bytes, ...]: ...
+    @property
+    def rates(self) -> tuple[int, ...]: ...
+    @property
+    def regions(self) -> tuple[int, ...]: ...
+
+
+def circles_in(whom: Whom, announced: Announced) -> tuple[Circle, ...]:
+    """Return the circles of an announced round; none: it is one of all."""
+    return circles_of(whom, announced.key, announced.members, announced.rates, announced.regions)
+
+
 @lru_cache(64)
-def circles_of(whom: Whom, key: Key, members: tuple[bytes, ...], rates: tuple[int, ...] = ()) -> tuple[Circle, ...]:
+def circles_of(
+    whom: Whom, key: Key, members: tuple[bytes, ...], rates: tuple[int, ...] = (), regions: tuple[int, ...] = ()
+) -> tuple[Circle, ...]:
     """Return the circles of a round, whose members are given in canonical order; none: it is one of all."""
     if isinstance(whom, All) or key.scope != CIRCLES:
         return ()
+    if isinstance(whom.pattern, Regions):
+        return tuple(_alike(by_region(members, regions)))
     return tuple(_circles(whom.pattern, key.version - 1, members, rates))
 
 
@@ -83,7 +111,7 @@ def result_for(results: Sequence[Made], taker: bytes) -> int | None:
     return next((number for number, made in enumerate(results) if taker in made.takers), None)
 
 
-def _circles(pattern: Pattern, turn: int, members: tuple[bytes, ...], rates: Sequence[int]) -> Iterable[Circle]:
+def _circles(pattern: _Turning, turn: int, members: tuple[bytes, ...], rates: Sequence[int]) -> Iterable[Circle]:
     match pattern:
         case Lattice(side=side, dimensions=dimensions):
             side, dimensions = _fitting(len(members), side, dimensions)

@@ -11,6 +11,8 @@ Chunk c has its root in group c modulo the number of groups, so roots are spread
     group 0  --parts-->  owner  --sum-->  root  --result-->  owner  --result-->  group 0
     group 1  --parts-->  root                                                 -->  group 1
 
+The groups may be regions: then parts stay within them, and of every chunk one sum a region, and one result, crosses.
+
 Where everybody gathers everything, each owner gets all parts and reduces them for itself; nothing is returned.
 
 Where sums are carried each owner is a group by itself, and nobody sends parts: along the ways of the plan (`tree`) each
@@ -36,7 +38,7 @@ from blake3 import blake3
 
 from atoll.swarm.messages import SET_BYTES, Contribution, set_id, sum_id, whole_id
 from atoll.swarm.routes.circles import Circle, result_for, results_of
-from atoll.swarm.routes.shares import Shard, group_slices
+from atoll.swarm.routes.shares import Shard, by_region, group_slices
 from atoll.swarm.routes.tree import Trees, Way, chains, ways_of
 
 Settled = Sequence[int | None]
@@ -65,6 +67,7 @@ class Layout:
         circles: Sequence[Circle] = (),
         ring: bool = False,
         trees: Trees = (),
+        regions: Sequence[int] = (),
     ) -> None:
         self.gather = gather
         self.circles = circles
@@ -75,7 +78,9 @@ class Layout:
         """Who passes sums on; nobody where they are not carried."""
         self.ring = ring
         count = 1 if gather else 1 + max(shard.group for shard in shards)
-        own: list[tuple[bytes, ...]] = [(peer,) for peer in self.carriers] or [circle.givers for circle in circles]
+        own: Sequence[tuple[bytes, ...]] = [(peer,) for peer in self.carriers] or [circle.givers for circle in circles]
+        if regions and not own:
+            own = by_region(members, regions)
         self.groups: tuple[tuple[bytes, ...], ...] = tuple(own) or group_slices(members, count)
         """Whose contributions are added up together."""
         self._members = members
@@ -287,6 +292,7 @@ def layout_of(
     circles: tuple[Circle, ...] = (),
     ring: bool = False,
     trees: Trees = (),
+    regions: tuple[int, ...] = (),
 ) -> Layout:
     """Return the routes of a plan, made once, however often it is asked for and by however many peers of a process."""
-    return Layout(shards, members, gather=gather, circles=circles, ring=ring, trees=trees)
+    return Layout(shards, members, gather=gather, circles=circles, ring=ring, trees=trees, regions=regions)

@@ -16,10 +16,11 @@ from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.recipe import AllGather, Route
 from atoll.swarm.log import OpenRound
-from atoll.swarm.routes.circles import Circle, circles_of
+from atoll.swarm.routes.circles import Circle, circles_in
 from atoll.swarm.routes.shares import (
     Shard,
     Shards,
+    by_region,
     cap_of,
     cut,
     fill_in,
@@ -45,13 +46,13 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
-    if circles := circles_of(broker.whom, announced.key, announced.members, announced.rates):
+    if circles := circles_in(broker.whom, announced):
         return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
     notes: list[Action] = []
     if why:
-        best = {peer: share for one in sharings for peer, share in one.best.items()}
+        best = {peer: share for one in sharings if one.home for peer, share in one.best.items()}
         if broker.shares or any(len(set(one.best.values())) > 1 for one in sharings):
             told = {short(p): round(share, 3) for p, share in best.items()}
             key = announced.key
@@ -60,7 +61,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     shards = [
         shard
         for group, one in enumerate(sharings)
-        for shard in cut(broker.bulk.chunks, list(one.best), [broker.shares[p] for p in one.best], group)
+        for shard in cut(broker.bulk.chunks, list(one.best), list(one.shares(broker.shares).values()), group)
     ]
     return broker, tuple(shards), notes
 
@@ -88,6 +89,12 @@ class Sharing(Struct, frozen=True):
     best: dict[bytes, float]
     carries: float
     """Contributions that pass through an owner of everything, in and out."""
+    home: bool = True
+    """They are of the group; else others serve it, since nobody of it can, beside what they own in their own."""
+
+    def shares(self, present: Mapping[bytes, float]) -> Mapping[bytes, float]:
+        """Return what each owns: as much as at present, if it is their own group."""
+        return {p: present[p] for p in self.best} if self.home else self.best
 
     def slowest_s(self, shares: Mapping[bytes, float], size_bytes: int) -> float:
         times = [self.rates[p] for p in self.best], [shares[p] for p in self.best]
@@ -96,13 +103,13 @@ class Sharing(Struct, frozen=True):
 
 def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> list[Sharing]:
     """Return how each group would best share the grid out; one in which nobody can own is served by all who can."""
-    group_max = broker.setting.group_max(len(announced.members))
-    groups = group_slices(announced.members, groups_needed(len(announced.members), group_max))
+    groups = _groups(broker, announced)
     # Between groups an owner sends a sum and a result, and receives as much, for all but its own group.
     between = 2 * (len(groups) - 1) / len(groups)
     sharings = []
     for group in groups:
-        owners = [p for p in able if p in group] or (list(able) if len(groups) > 1 else [broker.me])
+        own = [p for p in able if p in group]
+        owners = own or (list(able) if len(groups) > 1 else [broker.me])
         rates, known = _rates(broker, owners)
         caps = [cap_of(_memory_bytes(broker, p), broker.bulk.size_bytes, len(group)) for p in owners]
         best = solve(rates, len(group) + between, caps)
@@ -112,9 +119,18 @@ def _sharings(broker: Broker, announced: OpenRound, able: Sequence[bytes]) -> li
                 caps=dict(zip(owners, caps, strict=True)),
                 best=dict(zip(owners, best, strict=True)),
                 carries=len(group) + between,
+                home=bool(own) or len(groups) == 1,
             )
         )
     return sharings
+
+
+def _groups(broker: Broker, announced: OpenRound) -> tuple[tuple[bytes, ...], ...]:
+    """Return who adds up together: those of a region, or as many as may exchange directly."""
+    members = announced.members
+    if announced.regions:
+        return by_region(members, announced.regions)
+    return group_slices(members, groups_needed(len(members), broker.setting.group_max(len(members))))
 
 
 def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) -> str:
@@ -124,6 +140,9 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
     if came or went:
         names = [f"{', '.join(came)} came" if came else "", f"{', '.join(went)} went" if went else ""]
         return " and ".join(name for name in names if name)
+    sharings = [one for one in sharings if one.home]
+    if any(abs(sum(broker.shares[p] for p in one.best) - 1) > 1e-6 for one in sharings):
+        return "members are in other groups than before"
     for one in sharings:
         full = [p for p, best in one.best.items() if broker.shares[p] > max(one.caps[p], best) + 1e-9]
         if full:
@@ -210,8 +229,11 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
 
 
 def _takers(round_: Round, group: int, reached: Sequence[bytes]) -> list[bytes]:
-    """Return who of a circle could own what nobody of it does."""
-    return [p for p in reached if p in round_.circles[group].takers] if round_.circles else []
+    """Return who of a circle, or of a region, could own what nobody of it does."""
+    announced = round_.announced
+    among = [circle.takers for circle in round_.circles]
+    among = among or list(by_region(announced.members, announced.regions) if announced.regions else ())
+    return [p for p in reached if p in among[group]] if among else []
 
 
 def doubt(broker: Broker, owner: bytes, by: bytes, version: int, *, never: bool) -> tuple[Broker, list[Action]]:

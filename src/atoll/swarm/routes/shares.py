@@ -66,6 +66,20 @@ def group_slices(members: Sequence[bytes], groups: int) -> tuple[tuple[bytes, ..
     return tuple(tuple(members[first:end]) for first, end in pairwise(bounds))
 
 
+def numbered(regions: Sequence[object]) -> tuple[int, ...]:
+    """Return the region of each with regions numbered in the order in which they first come up."""
+    numbers: dict[object, int] = {}
+    return tuple(numbers.setdefault(region, len(numbers)) for region in regions)
+
+
+def by_region(members: Sequence[bytes], regions: Sequence[int]) -> tuple[tuple[bytes, ...], ...]:
+    """Return the members of each region, in canonical order; all together where there are none."""
+    if not regions:
+        return (tuple(members),)
+    pairs = list(zip(members, regions, strict=True))
+    return tuple(tuple(peer for peer, region in pairs if region == number) for number in range(1 + max(regions)))
+
+
 # looking at shards
 
 

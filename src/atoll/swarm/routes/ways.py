@@ -117,7 +117,7 @@ def _links(broker: Broker, round_: Round, peers: Sequence[bytes]) -> Links:
     """Return what is known of the links between some members, and never for who is parted."""
     trips_s = _trips_s(broker, round_, peers)
     # What goes up a link comes down it again: its slower direction counts.
-    rates = [[rate or 0 for rate in row] for row in _measured(broker, peers, lambda standing: standing.rates_bytes_s)]
+    rates = [[rate or 0 for rate in row] for row in measured(broker, peers, lambda standing: standing.rates_bytes_s)]
     best = [max(row, default=0) for row in rates]
     typical = median(filter(None, best)) if any(best) else UNKNOWN_BYTES_S
     count = range(len(peers))
@@ -147,7 +147,7 @@ def carriers_of(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...
 
 def _trips_s(broker: Broker, round_: Round, peers: Sequence[bytes]) -> list[list[float]]:
     """Return the round trip between any two, as the one or the other measured it, and never for who is parted."""
-    trips_ms = _measured(broker, peers, lambda standing: standing.trips_ms)
+    trips_ms = measured(broker, peers, lambda standing: standing.trips_ms)
     known_ms = [trip_ms for row in trips_ms for trip_ms in row if trip_ms is not None]
     unknown_ms = median(known_ms) if known_ms else 0.0
     costs = [[(unknown_ms if trip_ms is None else trip_ms) / 1e3 for trip_ms in row] for row in trips_ms]
@@ -159,14 +159,14 @@ def _trips_s(broker: Broker, round_: Round, peers: Sequence[bytes]) -> list[list
 
 def _all_met(broker: Broker, round_: Round, peers: Sequence[bytes]) -> bool:
     """Return whether any two know how far they are from each other, or that they do not reach each other."""
-    trips_ms = _measured(broker, peers, lambda standing: standing.trips_ms)
+    trips_ms = measured(broker, peers, lambda standing: standing.trips_ms)
     return all(
         trips_ms[one][other] is not None or _parted(broker, round_, peers[one], peers[other])
         for one, other in combinations(range(len(peers)), 2)
     )
 
 
-def _measured(
+def measured(
     broker: Broker, peers: Sequence[bytes], what: Callable[[Standing], tuple[tuple[bytes, int], ...]]
 ) -> list[list[int | None]]:
     """Return the lesser of what two measured of the way between them, or what one of them did; None: neither did."""
