@@ -60,6 +60,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "decoupled": {"barrier": Full(), "late": Discard(), "when": Every(steps=2), "overlap": Block()},
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
+    "dlion": {"when": Every(steps=2), "what": Delta(), "whom": All(), "merge": Merge(outer=NESTEROV)},
     "dreamddp": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},

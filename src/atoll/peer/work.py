@@ -18,6 +18,7 @@ from atoll.model.compute import Cost, Vector
 from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
 from atoll.peer.factored import factored
 from atoll.peer.member import Member, Own, Stint
+from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
 from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
 from atoll.peer.train import (
@@ -31,6 +32,7 @@ from atoll.peer.train import (
     reconcile,
     stint_of,
     train,
+    weights_of_anchor,
 )
 from atoll.spec.recipe import (
     Block,
@@ -125,14 +127,16 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
-    encode_ = _encoded if member.factors is None else factored
-    encoded = encode_(member, announced, contribution)
-    grid = member.grid_of(announced.key)
+    grid, filled = member.given_grid(announced), Filled()
+    encoded = _form_of(member, announced, contribution, filled)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
-    while member.private.moves and len(chunks) < grid.chunks:
+    while (member.private.moves or member.channel.mesh is not None) and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
     version = announced.key.version
+    if filled:
+        event = events.LinksFilled(channel=announced.key.channel, version=version, parts=filled)
+        member.box.journal.write(event)
     parts = goes_on(member.channel_of(version))
     if parts:
         await _part_ways(member, announced, chunks)
@@ -182,6 +186,15 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
         await keep_private(member, announced.key.version)
     member.own = stint.own = Own(announced.key, serial, chunks)
     member.changes.notify()
+
+
+def _form_of(
+    member: Member, announced: OpenRound, contribution: Contribution, filled: Filled
+) -> Iterator[dict[int, memoryview]]:
+    """Return a contribution as it travels, some chunks at a time."""
+    if member.channel.mesh is not None and not announced.holds:
+        return meshed(member, announced, contribution, filled)
+    return (_encoded if member.factors is None else factored)(member, announced, contribution)
 
 
 def _encoded(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
@@ -312,6 +325,8 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
     def wanted() -> bool:
         return member.history.open == announced
 
+    if announced.holds and member.factors is None:
+        return weights_of_anchor(member, announced.key.version)
     if not await train(member, stint, free_steps(member, stint), wanted):
         return None
     if not stint.reconciled:

@@ -63,6 +63,7 @@ from atoll.spec.recipe import (
     Knobs,
     Lamb,
     LowRank,
+    MaxN,
     Mean,
     Nobody,
     Params,
@@ -232,7 +233,7 @@ def _circles(run: Run, entries: list[Entry]) -> dict[int, tuple[Circle, ...]]:
     """Return the circles of every version that was made in some."""
     whom = rarest(run.recipe).whom
     rounds = {each.version: each.announced for each in commits(entries)}
-    found = {version: circles_of(whom, each.key, each.members, each.rates) for version, each in rounds.items()}
+    found = {v: circles_of(whom, each.key, each.members, each.rates, each.best) for v, each in rounds.items()}
     return {version: circles for version, circles in found.items() if circles}
 
 
@@ -556,6 +557,8 @@ def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
     channel = next(iter(run.recipe.channel.values()))
     if channel.merge.combine.weights == "mass":
         yield from wrongly_named(channel.whom, entries)
+    if isinstance(channel.what.codec, MaxN):
+        return  # how much goes over a link is its sender's own choice
     replicas: Replicas | None = None
     for host, anchor in _saved(outcome):
         if replicas is None:

@@ -19,8 +19,8 @@ from atoll.net.identity import short
 from atoll.sim.compute import first_weights
 from atoll.sim.expected import contribution, factor_of, sent, trained, weight_of
 from atoll.sim.masses import masses_of
-from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Params
+from atoll.sim.retell import Announced, Committed, commits
+from atoll.spec.recipe import Fp32, Params
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, Entry
 from atoll.swarm.routes.circles import Circle, circles_of, results_of
@@ -96,8 +96,7 @@ class Replicas:
     def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
         """Work out what each circle made, when the first journal says that it did."""
         announced = committed.announced
-        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
-        circles = circles or (Circle(announced.members, announced.members),)
+        circles = self._circles(announced) or (Circle(announced.members, announced.members),)
         roots: Sequence[str] = event.circles or [""]
         gave: dict[bytes, Vector | None] = {}
         for root, made in zip(roots, results_of(circles), strict=True):
@@ -105,10 +104,15 @@ class Replicas:
                 parts = [circles[each] for each in made.circles]
                 self._made[committed.version, root] = self._result(committed, parts, gave)
 
+    def _circles(self, announced: Announced) -> tuple[Circle, ...]:
+        return circles_of(self._channel.whom, announced.key, announced.members, announced.rates, announced.best)
+
     def _result(
         self, committed: Committed, circles: Sequence[Circle], gave: dict[bytes, Vector | None]
     ) -> Vector | None:
         """Return what circles make together, each its part of the model."""
+        if self._channel.mesh is not None:  # of a model for each link, all of it
+            return self._mean(committed, circles[0], gave)
         merged = np.zeros_like(self._first.weights)
         grid = grid_of(len(merged), self._channel.what.codec)
         for circle in circles:
@@ -124,7 +128,9 @@ class Replicas:
 
     def _mean(self, committed: Committed, circle: Circle, gave: dict[bytes, Vector | None]) -> Vector | None:
         """Return what a circle makes; `gave` remembers what its members gave, for the others that they give it to."""
-        channel, leases, version = self._channel, committed.announced.leases, committed.version
+        leases, version = committed.announced.leases, committed.version
+        still = self._channel.mesh is not None and committed.announced.holds
+        codec = Fp32() if still else self._channel.what.codec
         total, weight = np.zeros_like(self._first.weights), 0.0
         masses = self._masses[version].before if self._weighs else {}
         for peer in (p for p in circle.givers if p in (*committed.contributors, *committed.lent)):
@@ -134,10 +140,19 @@ class Replicas:
             if (given := gave[peer]) is None:
                 return None
             mass = masses.get(peer, 1.0)
-            weighs = mass if self._weighs else weight_of(channel, leases[peer])
-            total = total + sent(channel.what.codec, given) * np.float32(weighs)
+            weighs = mass if self._weighs else self._weight(committed, circle, peer, leases[peer])
+            total = total + sent(codec, given) * np.float32(weighs)
             weight += weighs
-        return sent(channel.what.codec, total / np.float32(weight)) if weight else None
+        return sent(codec, total / np.float32(weight)) if weight else None
+
+    def _weight(self, committed: Committed, circle: Circle, peer: bytes, lease: list[int]) -> float:
+        """Return what somebody's contribution counts for in a circle."""
+        announced, mesh = committed.announced, self._channel.mesh
+        if mesh is None or not announced.holds:
+            return weight_of(self._channel, lease)
+        if not announced.best or sum(giver in committed.contributors for giver in circle.givers) < 2:
+            return 1.0
+        return mesh.pull if peer == announced.best else 1 - mesh.pull
 
     def _lent_by(self, peer: bytes, version: int) -> Vector | None:
         """Return the weights that a member lent a round."""
@@ -159,7 +174,9 @@ class Replicas:
         start, anchor = self._sure(peer, began), self._sure(peer, version - 1)
         if start is None or anchor is None:
             return None
-        if announced.key.scope == ALL:
+        if announced.holds:
+            given = start.weights
+        elif announced.key.scope == ALL:
             given = trained(self._run, start, announced.leases[peer])
         else:
             given = contribution(self._run, self._channel, start, announced.leases[peer])
@@ -186,6 +203,8 @@ class Replicas:
             meet(after, merged)
         elif own := self._own_part(committed, who):
             after.weights[:] = after.weights * np.float32(own) + merged * np.float32(1 - own)
+        elif committed.announced.holds:
+            after.weights[:] = merged
         elif isinstance(self._channel.what, Params):
             approach(outer, after, merged, factor)
         else:
@@ -195,7 +214,7 @@ class Replicas:
     def _count(self, committed: Committed, who: str) -> int:
         """Return of how many it is the mean what somebody takes of a round."""
         announced, in_ = committed.announced, (*committed.contributors, *committed.lent)
-        circles = circles_of(self._channel.whom, announced.key, announced.members, announced.rates)
+        circles = self._circles(announced)
         givers = next((c.givers for c in circles if any(short(p) == who for p in c.takers)), announced.members)
         return sum(peer in in_ for peer in givers)
 

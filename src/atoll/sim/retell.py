@@ -36,6 +36,8 @@ class Announced(NamedTuple):
     key: Key
     rates: tuple[int, ...] = ()
     """What the line of each member sends, where that decides who is asked for what."""
+    best: bytes = b""
+    """Whose weights all move towards; empty: nobody's."""
 
 
 class Committed(NamedTuple):
@@ -99,8 +101,10 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
         match entry.record:
             case RosterChanged(joined=joined, left=left):
                 roster = (roster - set(left)) | {member.peer for member in joined}
-            case RoundAnnounced(
-                key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds, rates=rates
+            case (
+                RoundAnnounced(
+                    key=key, who=who, quotas=quotas, base=base, ahead=ahead, carry=carry, holds=holds, rates=rates
+                ) as record
             ):
                 members = _marked(who, sorted(roster))
                 each = dict(zip(members, list(quotas) * len(members) if len(quotas) == 1 else quotas, strict=True))
@@ -115,7 +119,9 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 since = {peer: kept[peer].since if peer in kept else key.version for peer in members}
                 kept = {}
                 lines = () if isinstance(rates, UnsetType) else rates
-                announced.append(Announced(key.version, members, leases, base, more, carry, holds, since, key, lines))
+                best = b"" if isinstance(record.best, UnsetType) else members[record.best]
+                began = Announced(key.version, members, leases, base, more, carry, holds, since, key, lines, best)
+                announced.append(began)
             case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)

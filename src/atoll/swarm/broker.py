@@ -21,6 +21,7 @@ from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
 from atoll.swarm.log import (
+    ALL,
     CIRCLES,
     MODEL,
     CouncilChanged,
@@ -58,6 +59,7 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
+from atoll.swarm.policy.best import teacher
 from atoll.swarm.policy.control import observe, turn
 from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.round import advance, drive, open_round, plan_of, replan
@@ -167,7 +169,10 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     if peer not in (known := broker.present | broker.history.members) and _full(broker, len(known)):
-        why = f"this run's sums are carried from peer to peer, and there are {GROUP_MAX} peers in it"
+        ways = (
+            "its peers exchange over a link for each pair" if broker.setting.mesh else "its sums go from peer to peer"
+        )
+        why = f"this run is full: {ways}, and there are {GROUP_MAX} in it"
         hint = 'more of them take a recipe with whom.route = { kind = "butterfly" }'
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     back_too_soon = peer in broker.present
@@ -185,7 +190,8 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
 
 def _full(broker: Broker, peers: int) -> bool:
     """Return whether the run's route has no place for one more."""
-    return isinstance(broker.whom.route, Carried) and peers >= GROUP_MAX
+    linked = isinstance(broker.whom.route, Carried) or broker.setting.mesh is not None
+    return linked and peers >= GROUP_MAX
 
 
 def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, list[Action]]:
@@ -433,17 +439,19 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     version = history.version + 1
     key = Key(broker.turn.name, version, unit=broker.turn.unit)
     broker, quotas, notes = quotas_of(broker, key, ready)
-    last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    counted = 0 if broker.setting.holds(version, of_all=True) else sum(quotas.values())
+    last = _budget_spent(broker, rounds=1, samples=counted)
     if isinstance(broker.whom, Circles) and not last and not of_all(broker.whom, version):
         key = replace(key, scope=CIRCLES)
     if last and ends_whole(broker.run.recipe):
         key = replace(key, unit=MODEL)
     ahead, carry = _ahead(broker, sum(quotas.values())), broker.setting.carries
-    holds = broker.setting.holds(version)
+    holds = broker.setting.holds(version, of_all=key.scope == ALL)
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
-    announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates)
+    best, told = teacher(broker, key, ready) if holds and key.scope == CIRCLES else (b"", [])
+    announced = announcement(history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates, best=best)
     broker, actions = _write(broker, announced)
-    return broker, [*notes, *actions]
+    return broker, [*notes, *told, *actions]
 
 
 def _ahead(broker: Broker, samples: int) -> int:

@@ -123,6 +123,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """Whether all its members do: nothing is counted yet, and the next round is of the same work."""
     rates: tuple[int, ...] | UnsetType = UNSET
     """Bytes a second that the line of each who takes part sends, where it matters who is asked; 0: not known."""
+    best: int | UnsetType = UNSET
+    """Whose weights all move towards, by its place among those who take part; unset: nobody's."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -214,6 +216,8 @@ class OpenRound(Struct, frozen=True):
     """Whether everybody keeps what it has."""
     rates: tuple[int, ...] = ()
     """What the line of each sends, where that matters."""
+    best: bytes = b""
+    """Whose weights all move towards; empty: nobody's."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -427,13 +431,15 @@ def announcement(
     carry: bool = False,
     holds: bool = False,
     rates: Mapping[bytes, int] | None = None,
+    best: bytes = b"",
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
     same = each[:1] if len({*each}) == 1 else each
     lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
     who = _marked(quotas, sorted(history.members))
-    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines)
+    first = sorted(quotas).index(best) if best else UNSET
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, first)
 
 
 def commitment(
@@ -465,6 +471,8 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     _must(0 <= announced.ahead <= AHEAD_MAX, "a round hands out samples for an impossible number of others")
     rates = () if isinstance(announced.rates, UnsetType) else announced.rates
     _must(not rates or (len(rates) == len(members) and min(rates) >= 0), "members and rates do not match")
+    best = announced.best
+    _must(isinstance(best, UnsetType) or 0 <= best < len(members), "all are to learn from who is not there")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -489,6 +497,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         history.masses,
         announced.holds,
         rates,
+        b"" if isinstance(best, UnsetType) else members[best],
     )
     history = replace(history, announced=key.version)
     return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))

@@ -45,7 +45,7 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
-    if circles := circles_of(broker.whom, announced.key, announced.members, announced.rates):
+    if circles := circles_of(broker.whom, announced.key, announced.members, announced.rates, announced.best):
         return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
     why = _reason(broker, able, sharings)
