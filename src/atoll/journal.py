@@ -120,6 +120,25 @@ class WorkProgressed(_Event):
     took_s: float
 
 
+class TeacherChosen(_Event):
+    """The broker chose towards whose weights all others move, by the losses that members say they have."""
+
+    channel: str
+    version: int
+    who: str
+    losses: dict[str, float]
+    """What is far below the median was passed over."""
+
+
+class LinksFilled(_Event):
+    """This peer chose how much of its contribution goes over each of its links."""
+
+    channel: str
+    version: int
+    parts: dict[str, float]
+    """Of the values so many, by who gets them."""
+
+
 class ContributionSent(_Event):
     channel: str
     version: int
@@ -429,8 +448,9 @@ class RunFinished(_Event):
 
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
-    | RoundAnnounced | LeaseTaken | WorkProgressed | ContributionSent | RoundReplanned | RoundSettled | RoundVoided
-    | SharesChanged | RegionsChanged | TreesChanged | QuotasChanged | KnobsTurned | PeerUnreachable
+    | RoundAnnounced | LeaseTaken | WorkProgressed | LinksFilled | ContributionSent
+    | RoundReplanned | RoundSettled | RoundVoided | SharesChanged | RegionsChanged
+    | TreesChanged | QuotasChanged | KnobsTurned | TeacherChosen | PeerUnreachable
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | WeightsLent
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset

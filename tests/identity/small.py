@@ -19,6 +19,7 @@ from atoll.spec.recipe import (
     Block,
     Butterfly,
     Channel,
+    Circles,
     Constant,
     Delta,
     Every,
@@ -29,6 +30,7 @@ from atoll.spec.recipe import (
     Mean,
     MeanPresent,
     Merge,
+    Mesh,
     Outer,
     Overlap,
     Params,
@@ -39,6 +41,7 @@ from atoll.spec.recipe import (
     Sgd,
     SignSgd,
     Sum,
+    TargetBatch,
     Tensors,
     Work,
 )
@@ -89,6 +92,16 @@ def ddp(
     whom = All(route=AllGather() if what is not None and what.result is not None else Butterfly())
     channel = Channel(when=Every(steps=1), what=what or Grad(), whom=whom, merge=merge, overlap=overlap or Block())
     return _run(Work(inner=Accumulate(), batch=BATCH, schedule=schedule or Constant()), channel, rounds, start_with)
+
+
+def mesh(
+    what: Grad, *, outer: Sgd, rounds: int, start_with: int, teach_every: int = 0, pull: float = 0.75, weights: str = ""
+) -> Run:
+    """Return a run that sends gradients over each link by itself; everybody has a model of its own."""
+    merge = Merge(outer=outer, combine=Mean(weights="uniform" if weights == "uniform" else "samples"), scheduled=True)
+    whom = Circles(pattern=Mesh(teach_every=teach_every, pull=pull))
+    channel = Channel(when=TargetBatch(samples=BATCH * start_with), what=what, whom=whom, merge=merge)
+    return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
 
 
 def low_rank(low: LowRank, residual: Residual, *, outer: Sgd | AdamW, rounds: int, start_with: int) -> Run:

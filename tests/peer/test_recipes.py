@@ -68,6 +68,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     },
     "dedloc": {"when": Every(steps=2)},
     "dga": {"overlap": Block()},
+    "dlion": {"when": Every(steps=2), "what": Delta(), "whom": All(), "merge": Merge(outer=NESTEROV)},
     "dreamddp": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "eager": {"overlap": Block()},
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},

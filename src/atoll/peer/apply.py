@@ -226,8 +226,8 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
     stint = member.touched
     if stint is None or member.me not in committed.carried or goes_on(member.channel):
         return
-    if member.channel_of(committed.key.version).holds(committed.key.version):
-        return  # it does not move
+    if member.holds(committed.key):
+        return  # it does not move, or before the work begins
     if isinstance(member.channel.late, StandIn):  # which needs only know what it will join
         stint.among = len(committed.contributors) + len(committed.lent) if stint.started else 0
         return
@@ -296,7 +296,8 @@ async def _given(member: Member, key: Key) -> Vector | None:
     own = whole if member.channel.common else member.sends_weights(key)
     if not (ours and own):
         return None
-    return await member.job(member.engine.weights)
+    still = member.holds(key)  # and no work was done for it
+    return await member.job(member.anchor.weights.copy if still else member.engine.weights)
 
 
 def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None) -> float:

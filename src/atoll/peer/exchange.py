@@ -403,7 +403,7 @@ def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dic
 
 def _is_whole(member: Member, peer: PeerId, plan: Plan, chunk: Chunk) -> bool:
     """Return whether a chunk of a peer's contribution is as long as it must be; what is in it is looked at later."""
-    first, end = member.grid_of(plan.key).bounds(chunk.index)
+    first, end = member.grid_of(plan.key).bounds(chunk.index)  # of copies all are alike
     return len(chunk.data) == length_of(member.channel_of(plan.key.version).codec_of(peer), chunk.data, end - first)
 
 
@@ -615,8 +615,10 @@ def _keep(member: Member, plan: Plan, unit: Cell, returned: Returned) -> None:
 def _kept(member: Member, plan: Plan) -> list[tuple[int, Reduction]]:
     """Return the reduced chunks we have, as a member or to pass them on."""
     owned = member.owned.reduced if member.owned is not None and member.owned.key == plan.key else {}
-    passed = {} if member.layout(plan).circles else {index: reduced for (_, index), reduced in owned.items()}
-    return sorted((passed | member.incoming).items())
+    layout = member.layout(plan)
+    passed = {} if layout.circles else {index: reduced for (_, index), reduced in owned.items()}
+    first = layout.first_for(member.me)
+    return sorted((passed | {first + place: reduced for place, reduced in member.incoming.items()}).items())
 
 
 def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:

@@ -174,7 +174,8 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
 
 def check_plan(member: Member, plan: Plan) -> None:
     """Refuse a plan that nobody could carry out."""
-    announced, chunks = member.history.open, member.grid_of(plan.key).chunks
+    announced = member.history.open
+    chunks = member.grid_of(plan.key).chunks if announced is None else member.given_grid(announced).chunks
     circles = member.circles_of(announced) if announced is not None else ()
     runs = [circle.chunks(chunks) for circle in circles]
     if announced is not None and announced.regions and not runs:

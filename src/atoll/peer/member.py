@@ -8,12 +8,13 @@ does it, and says that the desk has changed. So any of them can be restarted, la
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from typing import Any, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from atoll.model.compute import Cost, Engine, Step, Vector
@@ -65,7 +66,7 @@ from atoll.swarm.log import (
     SettingsChanged,
 )
 from atoll.swarm.messages import Carrying, Contribution, FromMember, Plan, Settings, Standing, trip_name
-from atoll.swarm.routes.circles import Circle, came, circles_in, reach_of, result_for, results_of
+from atoll.swarm.routes.circles import Circle, came, circles_in, copies_of, reach_of, result_for, results_of
 from atoll.swarm.routes.layout import Cell, Layout, layout_of
 from atoll.swarm.routes.shares import Bulk
 from atoll.sync.codec import wire_bytes
@@ -78,6 +79,8 @@ from atoll.sync.units import Unit, units_of
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
+LOSSES = 10
+"""Rounds of which the losses are recent."""
 CARRIED_S = 5.0
 """So often at most the broker hears that sums and results still come."""
 
@@ -161,6 +164,8 @@ class Stint:
     """Whether the model is where the work starts from, or beyond."""
     done: int = 0
     worked_s: float = 0.0
+    loss_sum: float = 0.0
+    """Of its steps so far."""
     slice: int = 1
     """Steps that take about as long as may pass between two looks at the desk."""
     gradient: Vector | None = None
@@ -332,6 +337,8 @@ class Member:
     """What the exchange may take of this machine's memory; 0: no limit."""
     samples_s: float = 0.0
     """How fast we worked lately; 0: not known."""
+    losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES))
+    """Those of the last rounds that we worked for."""
     contributed_s: float = 0.0
     """When we made our contribution to the open round."""
     exchange_s: float = 0.0
@@ -368,6 +375,10 @@ class Member:
         """Return which channel a round is of."""
         return turn_of(self.run.recipe, version)
 
+    def holds(self, key: Key) -> bool:
+        """Return whether a round leaves everybody's work for the next."""
+        return self.channel.holds(key.version, of_all=key.scope == ALL)
+
     def makes_model(self, version: int) -> bool:
         """Return whether a round is of the channel that makes the run's model."""
         return self.turn_of(version).channel is self.channel
@@ -375,7 +386,11 @@ class Member:
     def channel_of(self, version: int) -> Channel:
         """Return the channel of a round as its knobs stand in it."""
         turn = log.knobs_of(self.history, version)
-        return self.turn_of(version).channel if turn is None else self._at(turn)[0]
+        if turn is not None:
+            return self._at(turn)[0]
+        channel, past = self.turn_of(version).channel, self.past.get(version)
+        weights = channel.of_weights(version, of_all=past is not None and past.of_all)
+        return channel.with_weights() if weights else channel
 
     def _at(self, turn: Knobs) -> tuple[Channel, Unit]:
         if turn not in self._turned:
@@ -387,9 +402,7 @@ class Member:
         """Return how many local steps the rounds before one have."""
         changes = [turn.version for turn in self.history.turned if turn.version < version]
         starts = [1, *changes, version]
-        return sum(
-            (end - first) // self.channel_of(first).phases * self.steps_of(first) for first, end in pairwise(starts)
-        )
+        return sum(self.channel_of(first).worked(first, end) * self.steps_of(first) for first, end in pairwise(starts))
 
     def steps_of(self, version: int) -> int:
         """Return how many local steps a round has."""
@@ -424,7 +437,14 @@ class Member:
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
         measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
         links = (self._trips_ms, self._rates_bytes_s)
-        return [Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), *links)]
+        standing = Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), *links)
+        return [replace(standing, loss=self._recent_loss())]
+
+    def _recent_loss(self) -> float | UnsetType:
+        """Return what our last rounds' losses are on average, where somebody wants to know."""
+        mesh = self.channel.mesh
+        asked = mesh is not None and mesh.teach_every > 0 and len(self.losses) > 0
+        return sum(self.losses) / len(self.losses) if asked else UNSET
 
     def _waits(self) -> bool:
         """Return whether we have nothing to do but to bring in a contribution that was late."""
@@ -466,9 +486,9 @@ class Member:
             if problem or entry.record.channel not in self.run.recipe.channel:
                 raise log.BadLog(f"entry {entry.index}: {problem or 'there is no such channel'}")
         if isinstance(entry.record, RoundAnnounced):
-            version = entry.record.key.version
-            if entry.record.holds != self.channel.holds(version):
-                raise log.BadLog(f"entry {entry.index}: whether round {version} holds its leases the recipe says")
+            key = entry.record.key
+            if entry.record.holds != self.holds(key):
+                raise log.BadLog(f"entry {entry.index}: whether round {key.version} holds its leases the recipe says")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
@@ -574,8 +594,8 @@ class Member:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
         last = self.history.last
         carried = last.carried if last is not None and last.key == key and owned.key == key else ()
-        # The next round is about another part otherwise, or among others.
-        whole = not self.in_parts and not isinstance(self.channel.late, StandIn)
+        # The next round is about another part otherwise, or among others, or of gradients after one of weights.
+        whole = not self.in_parts and not isinstance(self.channel.late, StandIn) and not self.holds(key)
         self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
     def take_plan(self, plan: Plan) -> None:
@@ -666,6 +686,12 @@ class Member:
     def grid_of(self, key: Key) -> Grid:
         """Return the chunks that a round is exchanged in."""
         return self.unit_of(key.version).grid
+
+    def given_grid(self, announced: OpenRound) -> Grid:
+        """Return the chunks of a contribution to a round: those of its result, or as many for each member."""
+        copies = copies_of(self.channel.whom, announced.key, len(announced.members))
+        grid = self.grid_of(announced.key)
+        return grid if copies == 1 else replace(grid, copies=copies)
 
     def bulk_of(self, key: Key) -> Bulk:
         """Return what one contribution to a round is on the wire."""

@@ -2,6 +2,7 @@
 
     inner     the inner optimizer's state
     residual  what its codec left out of contributions so far
+    links     likewise on each of its links, where these get different ones
     local     its weights when it last contributed, where it goes on from there instead of from the anchor
     lead      how far it is ahead of the anchor, where it counts its own contribution before the others' come
 
@@ -25,6 +26,8 @@ from atoll.sync.overlap import Lead
 from atoll.sync.units import Places
 
 EVERYTHING = slice(None)
+LINK = "link "
+"""So the name of what was left out on a link begins, before that of who is at its end."""
 
 
 def goes_on(channel: Channel) -> bool:
@@ -39,8 +42,11 @@ class Private:
         self._engine = engine
         channel, control = rarest(recipe), recipe.control  # the others keep nothing
         keeps = isinstance(channel.what.residual, Feedback | Hold)
-        self.residual: Vector | None = np.zeros(engine.size, np.float32) if keeps else None
+        self._linked = keeps and channel.mesh is not None
+        self.residual: Vector | None = np.zeros(engine.size, np.float32) if keeps and not self._linked else None
         """What the codec left out of contributions that count; none: it is forgotten."""
+        self.links: dict[bytes, Vector] = {}
+        """Likewise of what went over the link to each peer, where there is any."""
         self._holds = isinstance(channel.what.residual, Hold)
         self.local: Vector | None = None
         """Where the next steps start from; none: from the anchor."""
@@ -61,7 +67,12 @@ class Private:
     @property
     def moves(self) -> bool:
         """Return whether work leaves something here besides the inner optimizer's state."""
-        return self.residual is not None or self._saves_local
+        return self.feeds_back or self._saves_local
+
+    @property
+    def feeds_back(self) -> bool:
+        """Return whether what is left out is kept."""
+        return self.residual is not None or self._linked
 
     def threshold(self, codec: Codec, unit: str, first: int) -> Vector:
         """Return what a codec remembers of the chunk from an element of a unit on, to be moved: in memory only.
@@ -86,11 +97,16 @@ class Private:
             self._engine.restore(saved)
             return
         inner, vectors = opened(saved)
-        mine = self._vectors() | {"local": np.empty(self._engine.size, np.float32)}
-        if {*vectors, "local"} != mine.keys() or any(v.shape != mine[name].shape for name, v in vectors.items()):
+        links = {name: vectors.pop(name) for name in list(vectors) if self._linked and name.startswith(LINK)}
+        own = {name: each for name, each in self._vectors().items() if not name.startswith(LINK)}
+        mine = own | {"local": np.empty(self._engine.size, np.float32)}
+        fits = all(vector.shape == (self._engine.size,) for vector in links.values())
+        alike = {*vectors, "local"} == mine.keys() and all(v.shape == mine[name].shape for name, v in vectors.items())
+        if not (fits and alike):
             raise LocalError("the saved private state belongs to another model", hint="it is another run's; drop it")
         self._engine.restore(inner)
         self.local = vectors.pop("local", None)
+        self.links = {bytes.fromhex(name.removeprefix(LINK)): vector for name, vector in links.items()}
         for name, vector in vectors.items():
             mine[name][:] = vector
 
@@ -114,6 +130,7 @@ class Private:
         """Begin with nothing left out, and from the anchor."""
         if self.residual is not None:
             self.residual[:] = 0.0
+        self.links = {}
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -125,6 +142,7 @@ class Private:
     def _vectors(self) -> dict[str, Vector]:
         """Return what is saved beside the inner state, in its own memory."""
         vectors = {} if self.residual is None else {"residual": self.residual}
+        vectors |= {LINK + peer.hex(): vector for peer, vector in self.links.items()}
         if self._saves_local and self.local is not None:
             vectors["local"] = self.local
         return vectors if self.lead is None else vectors | self.lead.vectors()

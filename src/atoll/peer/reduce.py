@@ -27,6 +27,7 @@ from atoll.peer.member import Member, Reduction, Sum, plan_id
 from atoll.spec.recipe import Feedback, Fp32, MeanPresent
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
+from atoll.swarm.routes.circles import pulled
 from atoll.swarm.routes.layout import Cell
 from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
 from atoll.sync.combine import combined
@@ -370,8 +371,9 @@ def keep_result(member: Member, plan: Plan, announced: OpenRound, unit: Cell, re
     if layout.takes(member.me, unit[0]) if layout.circles else member.me in announced.members:
         if not member.incoming:
             member.changes.notify()
-        member.incoming[index] = reduction
-        member.fresh[index] = None
+        place = index - layout.first_for(member.me)
+        member.incoming[place] = reduction
+        member.fresh[place] = None
         member.came.notify()
 
 
@@ -394,6 +396,9 @@ def _usable(made: Vector, target: Target, values: list[Vector], times: int) -> V
 
 def weights_of(member: Member, announced: OpenRound, target: Target) -> list[float]:
     """Return each contribution's weight, in canonical order."""
+    mesh = member.channel.mesh
+    if mesh is not None and announced.best:
+        return pulled(mesh.pull, announced.best, [c.peer for c in target])
     match member.channel_of(announced.key.version).merge.combine.weights:
         case "uniform":
             return [1.0] * len(target)

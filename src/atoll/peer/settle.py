@@ -96,7 +96,7 @@ async def settle(member: Member, committed: ClosedRound) -> None:
     else:
         await take_back(member, "it counts as done before a crash, of which nothing was kept")
         member.private.forget()  # what was kept of it went out with that work
-        if member.private.residual is not None:
+        if member.private.feeds_back:
             member.box.journal.write(events.ResidualLost(version=version))
     member.inner = max(member.inner, version)
 

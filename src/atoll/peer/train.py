@@ -135,6 +135,7 @@ async def train(member: Member, stint: Stint, end: int, wanted: Callable[[], boo
         took_s = loop.time() - began_s
         stint.done += len(part)
         stint.worked_s += took_s
+        stint.loss_sum += trained.loss_sum
         stint.slice = max(1, min(2 * stint.slice, round(stint.slice * SLICE_S / max(took_s, 1e-3))))
         member.box.journal.write(
             events.WorkProgressed(
@@ -258,6 +259,7 @@ def _reconciles(channel: Channel) -> Blend | Shift | None:
 def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribution:
     """Return what the work on a lease came to, of a member of such a mass."""
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
+    member.losses.append(stint.loss_sum / max(1, len(stint.steps)))
     if stint.gradient is not None:
         return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
     if stint.trained is not None:
@@ -283,6 +285,12 @@ def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:
         return made[0][first:end]
 
     return some
+
+
+def weights_of_anchor(member: Member, version: int) -> Contribution:
+    """Return our weights as they are, where they travel between two rounds of work."""
+    unit, weights = member.unit_of(version), member.anchor.weights
+    return lambda first, end: unit.take(weights, first, end).copy()
 
 
 def finite(values: Vector, version: int) -> Vector:

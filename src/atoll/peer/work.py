@@ -6,7 +6,7 @@ count, or not yet, is in `settle`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from atoll import journal as events
@@ -15,6 +15,7 @@ from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
 from atoll.peer.member import Member, Own, Stint
+from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
 from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
 from atoll.peer.train import (
@@ -26,6 +27,7 @@ from atoll.peer.train import (
     reconcile,
     stint_of,
     train,
+    weights_of_anchor,
 )
 from atoll.spec.recipe import (
     Block,
@@ -111,14 +113,16 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     contribution = await _trained(member, announced, stint)
     if contribution is None:
         return
-    encode = encoded_of if member.factors is None else factored
-    encoded = encode(member, announced, contribution)
-    grid = member.grid_of(announced.key)
+    grid, filled = member.given_grid(announced), Filled()
+    encoded = _form_of(member, announced, contribution, filled)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
-    while member.private.moves and len(chunks) < grid.chunks:
+    while (member.private.moves or member.channel.mesh is not None) and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
     version = announced.key.version
+    if filled:
+        event = events.LinksFilled(channel=announced.key.channel, version=version, parts=filled)
+        member.box.journal.write(event)
     parts = goes_on(member.channel_of(version))
     if parts:
         await _part_ways(member, announced, chunks)
@@ -168,6 +172,15 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
         await keep_private(member, announced.key.version)
     member.own = stint.own = Own(announced.key, serial, chunks)
     member.changes.notify()
+
+
+def _form_of(
+    member: Member, announced: OpenRound, contribution: Contribution, filled: Filled
+) -> Iterator[dict[int, memoryview]]:
+    """Return a contribution as it travels, some chunks at a time."""
+    if member.channel.mesh is not None and not announced.holds:
+        return meshed(member, announced, contribution, filled)
+    return (encoded_of if member.factors is None else factored)(member, announced, contribution)
 
 
 async def _part_ways(member: Member, announced: OpenRound, chunks: dict[int, memoryview]) -> None:
@@ -242,6 +255,8 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
     def wanted() -> bool:
         return member.history.open == announced
 
+    if announced.holds and member.factors is None:
+        return weights_of_anchor(member, announced.key.version)
     if not await train(member, stint, free_steps(member, stint), wanted):
         return None
     if not stint.reconciled:

@@ -11,6 +11,8 @@ into results of R bytes, and a member that owns the share s:
     circles       as a butterfly, with N the members of one's own
     regions       of N members in G regions: within a region as a butterfly; between them, of all together, G - 1 sums
                   in fp32 and G - 1 results, however many members each has
+    mesh          sends  (N - 1) C                     receives  (N - 1) C
+                  and when one teaches all others, which is each in its turn, 4 bytes for every parameter to each
 
 Of several channels a round is what theirs are on average.
 
@@ -30,9 +32,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import product
+from itertools import permutations, product
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import turned
@@ -59,7 +62,7 @@ from atoll.spec.recipe import (
 )
 from atoll.spec.turns import shares
 from atoll.swarm.log import ALL, CIRCLES, Key
-from atoll.swarm.routes.circles import Circle, circles_of, of_all
+from atoll.swarm.routes.circles import Circle, circles_of, copies_of, of_all
 from atoll.swarm.routes.clusters import rings_of
 from atoll.swarm.routes.grow import Cargo, Links, grown
 from atoll.swarm.routes.layout import Layout
@@ -207,12 +210,17 @@ def _mean_round(
     members, rounds = tuple(known), _rounds(channel)
     part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
     found: list[tuple[bytes, bytes, float]] = []
+    often = 1 / channel.mesh.teach_every if channel.mesh is not None and channel.mesh.teach_every else 0.0
     for key, grid in product(rounds, grids):
         rates = tuple(int(line.up_bytes_s) for line in known.values())
         circles = circles_of(channel.whom, key, members, rates, _regions(channel, known))
-        layout = _layout(channel, grid, known, circles)
-        moved = _transfers(layout, _lengths(channel, grid, members), members, part)
-        found += [(sender, receiver, size_bytes / count) for sender, receiver, size_bytes in moved]
+        given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
+        layout = _layout(channel, given, known, circles)
+        moved = _transfers(layout, _lengths(channel, given, members), members, part)
+        found += [(sender, receiver, (1 - often) * size_bytes / count) for sender, receiver, size_bytes in moved]
+    if often:
+        weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
+        found += [(one, other, often * weights_bytes / len(members)) for one, other in permutations(members, 2)]
     return found
 
 
@@ -223,6 +231,8 @@ def _rounds(channel: Channel) -> list[Key]:
     """
     if isinstance(channel.whom, All):
         return [Key("", 1)]
+    if channel.mesh is not None:
+        return [Key("", 1, scope=CIRCLES)]
     count = min(channel.whom.all_every, ROUNDS_MAX) or ROUNDS_FEW
     return [Key("", v, scope=ALL if of_all(channel.whom, v) else CIRCLES) for v in range(1, count + 1)]
 

@@ -64,6 +64,7 @@ from atoll.spec.recipe import (
     Knobs,
     Lamb,
     LowRank,
+    MaxN,
     Mean,
     Nobody,
     Params,
@@ -559,6 +560,8 @@ def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
     channel = next(iter(run.recipe.channel.values()))
     if channel.merge.combine.weights == "mass":
         yield from wrongly_named(channel.whom, entries)
+    if isinstance(channel.what.codec, MaxN):
+        return  # how much goes over a link is its sender's own choice
     replicas: Replicas | None = None
     for host, anchor in _saved(outcome):
         if replicas is None:

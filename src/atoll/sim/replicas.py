@@ -20,7 +20,7 @@ from atoll.sim.compute import first_weights
 from atoll.sim.expected import contribution, factor_of, sent, trained, weight_of
 from atoll.sim.masses import masses_of
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Params
+from atoll.spec.recipe import Fp32, Params
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, Entry
 from atoll.swarm.routes.circles import Circle, circles_in, results_of
@@ -96,8 +96,7 @@ class Replicas:
     def _make(self, committed: Committed, event: journal.RoundCommitted) -> None:
         """Work out what each circle made, when the first journal says that it did."""
         announced = committed.announced
-        circles = circles_in(self._channel.whom, announced)
-        circles = circles or (Circle(announced.members, announced.members),)
+        circles = circles_in(self._channel.whom, announced) or (Circle(announced.members, announced.members),)
         roots: Sequence[str] = event.circles or [""]
         gave: dict[bytes, Vector | None] = {}
         for root, made in zip(roots, results_of(circles), strict=True):
@@ -109,6 +108,8 @@ class Replicas:
         self, committed: Committed, circles: Sequence[Circle], gave: dict[bytes, Vector | None]
     ) -> Vector | None:
         """Return what circles make together, each its part of the model."""
+        if self._channel.mesh is not None:  # of a model for each link, all of it
+            return self._mean(committed, circles[0], gave)
         merged = np.zeros_like(self._first.weights)
         grid = grid_of(len(merged), self._channel.what.codec)
         for circle in circles:
@@ -124,7 +125,9 @@ class Replicas:
 
     def _mean(self, committed: Committed, circle: Circle, gave: dict[bytes, Vector | None]) -> Vector | None:
         """Return what a circle makes; `gave` remembers what its members gave, for the others that they give it to."""
-        channel, leases, version = self._channel, committed.announced.leases, committed.version
+        leases, version = committed.announced.leases, committed.version
+        still = self._channel.mesh is not None and committed.announced.holds
+        codec = Fp32() if still else self._channel.what.codec
         total, weight = np.zeros_like(self._first.weights), 0.0
         masses = self._masses[version].before if self._weighs else {}
         for group in committed.announced.groups:  # of a region's circle one has anything in it
@@ -136,11 +139,20 @@ class Replicas:
                 if (given := gave[peer]) is None:
                     return None
                 mass = masses.get(peer, 1.0)
-                weighs = mass if self._weighs else weight_of(channel, leases[peer])
-                part = part + sent(channel.what.codec, given) * np.float32(weighs)
+                weighs = mass if self._weighs else self._weight(committed, circle, peer, leases[peer])
+                part = part + sent(codec, given) * np.float32(weighs)
                 weight += weighs
             total = total + part
-        return sent(channel.what.codec, total / np.float32(weight)) if weight else None
+        return sent(codec, total / np.float32(weight)) if weight else None
+
+    def _weight(self, committed: Committed, circle: Circle, peer: bytes, lease: list[int]) -> float:
+        """Return what somebody's contribution counts for in a circle."""
+        announced, mesh = committed.announced, self._channel.mesh
+        if mesh is None or not announced.holds:
+            return weight_of(self._channel, lease)
+        if not announced.best or sum(giver in committed.contributors for giver in circle.givers) < 2:
+            return 1.0
+        return mesh.pull if peer == announced.best else 1 - mesh.pull
 
     def _lent_by(self, peer: bytes, version: int) -> Vector | None:
         """Return the weights that a member lent a round."""
@@ -162,7 +174,9 @@ class Replicas:
         start, anchor = self._sure(peer, began), self._sure(peer, version - 1)
         if start is None or anchor is None:
             return None
-        if announced.key.scope == ALL:
+        if announced.holds:
+            given = start.weights
+        elif announced.key.scope == ALL:
             given = trained(self._run, start, announced.leases[peer])
         else:
             given = contribution(self._run, self._channel, start, announced.leases[peer])
@@ -189,6 +203,8 @@ class Replicas:
             meet(after, merged)
         elif own := self._own_part(committed, who):
             after.weights[:] = after.weights * np.float32(own) + merged * np.float32(1 - own)
+        elif committed.announced.holds:
+            after.weights[:] = merged
         elif isinstance(self._channel.what, Params):
             approach(outer, after, merged, factor)
         else:

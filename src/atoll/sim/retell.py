@@ -38,6 +38,8 @@ class Announced(NamedTuple):
     """What the line of each member sends, where that decides who is asked for what."""
     regions: tuple[int, ...] = ()
     """The region of each member, where they are in some."""
+    best: bytes = b""
+    """Whose weights all move towards; empty: nobody's."""
 
     @property
     def groups(self) -> list[list[bytes]]:
@@ -126,8 +128,9 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 kept = {}
                 lines = () if isinstance(new.rates, UnsetType) else new.rates
                 where = () if isinstance(new.regions, UnsetType) else new.regions
+                best = b"" if isinstance(new.best, UnsetType) else members[new.best]
                 handed = (leases, base, more, carry, holds, since)
-                announced.append(Announced(key.version, members, *handed, key, lines, where))
+                announced.append(Announced(key.version, members, *handed, key, lines, where, best))
             case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
                 last = announced[-1]
                 ring = tuple(last.members[place] for place in places)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 
 class Axis(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="kind"):
@@ -74,10 +75,35 @@ class Tensors(Axis, tag="tensors"):
         return f"turn {(version - 1) % self.count}"
 
 
+class Growth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How a batch of all together grows while a run goes on: evenly at first, then twofold."""
+
+    every: int
+    """Rounds from one size to the next."""
+    add: int
+    """So many samples more each time, as long as there are fewer than `until`;"""
+    until: int
+    most: int
+    """from then on twice as many, and never more than this."""
+
+
 class TargetBatch(Axis, tag="target-batch"):
     """Exchange when all together have worked through so many samples, each at its own speed."""
 
     samples: int
+    growth: Growth | None = None
+    """How they become more; none: they stay as many."""
+
+    def samples_in(self, version: int) -> int:
+        """Return how many samples a round is of."""
+        samples, growth = self.samples, self.growth
+        if growth is None:
+            return samples
+        for _ in range((version - 1) // growth.every):
+            if samples >= growth.most:
+                break
+            samples = min(samples + growth.add if samples < growth.until else 2 * samples, growth.most)
+        return samples
 
     @property
     def round_steps(self) -> int:
@@ -180,6 +206,18 @@ class Significance(Axis, tag="significance"):
     values: Quantiser = Fp32()
 
 
+class MaxN(Axis, tag="max-n"):
+    """Only what is within N % of the largest of its tensor: of 100 everything, of 10 what is at least 90 % of that.
+
+    N is of each link, and its sender's affair: what comes says itself what it is about.
+    """
+
+    least: float = 0.85
+    most: float = 100.0
+    """Between these: as much as the link was measured to carry in the time of a step's work."""
+    values: Quantiser = Fp32()
+
+
 class CacheLines(Axis, tag="cache-lines"):
     """Only whole lines of neighbouring values: those of the largest sums."""
 
@@ -191,7 +229,9 @@ class CacheLines(Axis, tag="cache-lines"):
     values: Quantiser = Fp32()
 
 
-Sparse = TopK | Threshold | Significance | CacheLines
+Above = Threshold | Significance | MaxN
+"""What sends whatever is large enough: as long as its values make it."""
+Sparse = TopK | Above | CacheLines
 """What sends some values only."""
 Codec = Quantiser | Sparse
 
@@ -355,7 +395,20 @@ class Segments(Axis, tag="segments"):
     """So often a source is drawn by lot, however slow its line is; 1: always, whatever lines are like."""
 
 
-Pattern = Lattice | Drawn | Neighbours | Exponential | Segments | Regions
+class Mesh(Axis, tag="mesh"):
+    """Everybody with everybody, over each link by itself: what one gives another may differ from link to link."""
+
+    teach_every: int = 0
+    """Every so many rounds no work is done: everybody moves towards the weights of who has the least loss; 0: never."""
+    pull: float = 0.75
+    """So much of the way there."""
+
+    def teaches(self, version: int) -> bool:
+        """Return whether a round is one in which all learn from one."""
+        return self.teach_every > 0 and version % self.teach_every == 0
+
+
+Pattern = Lattice | Drawn | Neighbours | Exponential | Segments | Regions | Mesh
 
 
 class Circles(Axis, tag="circles"):
@@ -636,13 +689,34 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return how many rounds the same work takes: two, where what is sent depends on what came back before."""
         return 2 if isinstance(self.what.transform, LowRank) else 1
 
-    def holds(self, version: int) -> bool:
-        """Return whether a round leaves everybody's work for the next: it finds out what that will be about."""
-        return version % self.phases != 0
+    @property
+    def mesh(self) -> Mesh | None:
+        """Return how everybody exchanges with everybody over links of their own; None: they do not."""
+        return self.whom.pattern if isinstance(self.whom, Circles) and isinstance(self.whom.pattern, Mesh) else None
+
+    def of_weights(self, version: int, *, of_all: bool) -> bool:
+        """Return whether weights travel, as they are, in a round of a channel whose other rounds are of gradients."""
+        mesh = self.mesh
+        return mesh is not None and (of_all or mesh.teaches(version))
+
+    def with_weights(self) -> Channel:
+        """Return what the channel is in such a round."""
+        return replace(self, what=Params(), merge=Merge(outer=Assign()))
+
+    def holds(self, version: int, *, of_all: bool = False) -> bool:
+        """Return whether a round leaves everybody's work for the next: it finds out where or what that will be."""
+        return self.of_weights(version, of_all=of_all) or version % self.phases != 0
+
+    def worked(self, first: int, end: int) -> int:
+        """Return how many of the rounds from one to before another have work of their own."""
+        mesh = self.mesh
+        if mesh is None or not mesh.teach_every:
+            return (end - first) // self.phases
+        return end - first - ((end - 1) // mesh.teach_every - (first - 1) // mesh.teach_every)
 
     def unit(self, version: int) -> str:
         """Return what a round is about."""
-        return "directions" if self.holds(version) else self.when.unit(version)
+        return "directions" if version % self.phases else self.when.unit(version)
 
     def codec_of(self, peer: bytes) -> Codec:
         """Return the form in which a peer contributes."""

@@ -21,6 +21,7 @@ from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody, Regions
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
 from atoll.swarm.log import (
+    ALL,
     CIRCLES,
     MODEL,
     CouncilChanged,
@@ -58,6 +59,7 @@ from atoll.swarm.messages import (
     Stuck,
     Welcome,
 )
+from atoll.swarm.policy.best import teacher
 from atoll.swarm.policy.control import observe, turn
 from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.policy.regions import moved, place
@@ -168,7 +170,7 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
         hint = f"ask the organiser to add {peer.hex()} to membership.who.peers"
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     if peer not in (known := broker.present | broker.history.members) and _full(broker, len(known)):
-        why = f"this run's sums go by who is near to whom, and there are {GROUP_MAX} peers in it"
+        why = f"this run is full: {_why_full(broker)}, and there are {GROUP_MAX} in it"
         hint = 'more of them take a recipe with whom.route = { kind = "butterfly" }'
         return broker, [Tell(peer, Refused(why, hint)), Note(journal.JoinRefused(who=short(peer), why=why))]
     back_too_soon = peer in broker.present
@@ -186,7 +188,14 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
 
 def _full(broker: Broker, peers: int) -> bool:
     """Return whether the run's route has no place for one more."""
-    return isinstance(broker.whom.route, Carried | Regions) and peers >= GROUP_MAX
+    linked = isinstance(broker.whom.route, Carried | Regions) or broker.setting.mesh is not None
+    return linked and peers >= GROUP_MAX
+
+
+def _why_full(broker: Broker) -> str:
+    if broker.setting.mesh is not None:
+        return "its peers exchange over a link for each pair"
+    return f"its sums go {'by who is near to whom' if isinstance(broker.whom.route, Regions) else 'from peer to peer'}"
 
 
 def _part(broker: Broker, peer: bytes, why: str, now_s: float) -> tuple[Broker, list[Action]]:
@@ -434,21 +443,23 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     version = history.version + 1
     key = Key(broker.turn.name, version, unit=broker.turn.unit)
     broker, quotas, notes = quotas_of(broker, key, ready)
-    last = _budget_spent(broker, rounds=1, samples=sum(quotas.values()))
+    counted = 0 if broker.setting.holds(version, of_all=True) else sum(quotas.values())
+    last = _budget_spent(broker, rounds=1, samples=counted)
     regions = place(broker, sorted(quotas))
     if isinstance(broker.whom, Circles) and not last and not _of_all(broker.whom, version, regions):
         key = replace(key, scope=CIRCLES)
     if last and ends_whole(broker.run.recipe):
         key = replace(key, unit=MODEL)
     ahead, carry = _ahead(broker, sum(quotas.values())), broker.setting.carries
-    holds = broker.setting.holds(version)
+    holds = broker.setting.holds(version, of_all=key.scope == ALL)
     rates = {peer: _sends(broker, peer) for peer in quotas} if weighs_lines(broker.whom) else None
+    best, told = teacher(broker, key, ready) if holds and key.scope == CIRCLES else (b"", [])
     announced = announcement(
-        history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates, regions=regions
+        history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates, regions=regions, best=best
     )
     notes += moved(broker, key, regions)
     broker, actions = _write(broker, announced)
-    return broker, [*notes, *actions]
+    return broker, [*notes, *told, *actions]
 
 
 def _of_all(whom: Circles, version: int, regions: dict[bytes, int] | None) -> bool:

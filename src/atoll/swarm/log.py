@@ -126,6 +126,8 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """Bytes a second that the line of each who takes part sends, where it matters who is asked; 0: not known."""
     regions: tuple[int, ...] | UnsetType = UNSET
     """The region of each who takes part, numbered as they first come up; unset: there are none, or not known yet."""
+    best: int | UnsetType = UNSET
+    """Whose weights all move towards, by its place among those who take part; unset: nobody's."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -219,6 +221,8 @@ class OpenRound(Struct, frozen=True):
     """What the line of each sends, where that matters."""
     regions: tuple[int, ...] = ()
     """The region of each, where there are some."""
+    best: bytes = b""
+    """Whose weights all move towards; empty: nobody's."""
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -435,6 +439,7 @@ def announcement(
     holds: bool = False,
     rates: Mapping[bytes, int] | None = None,
     regions: Mapping[bytes, int] | None = None,
+    best: bytes = b"",
 ) -> RoundAnnounced:
     """Return the record by which a round of some of the roster's members begins, with so many samples for each."""
     each = tuple(quotas[peer] for peer in sorted(quotas))
@@ -442,7 +447,8 @@ def announcement(
     lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
     where = UNSET if regions is None else tuple(regions[peer] for peer in sorted(quotas))
     who = _marked(quotas, sorted(history.members))
-    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, where)
+    first = sorted(quotas).index(best) if best else UNSET
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, where, first)
 
 
 def commitment(
@@ -477,6 +483,8 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
     regions = () if isinstance(announced.regions, UnsetType) else announced.regions
     _must(not regions or len(regions) == len(members), "members and regions do not match")
     _must(regions == numbered(regions), "regions are not numbered as they come up")
+    best = announced.best
+    _must(isinstance(best, UnsetType) or 0 <= best < len(members), "all are to learn from who is not there")
     kept = {
         peer: history.kept[peer]
         for peer, quota in zip(members, quotas, strict=True)
@@ -502,6 +510,7 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         announced.holds,
         rates,
         regions,
+        b"" if isinstance(best, UnsetType) else members[best],
     )
     where = dict(zip(members, regions, strict=True)) if regions else history.regions
     history = replace(history, announced=key.version, regions=where)

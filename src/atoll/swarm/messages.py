@@ -141,6 +141,8 @@ class Standing(Struct, frozen=True, tag="standing", forbid_unknown_fields=True):
     """Round trips to peers that I have a link to, by the beginnings of their names, where it matters."""
     rates_bytes_s: tuple[tuple[bytes, int], ...] = ()
     """What links to peers carry, as I measured it when I last sent them something, named and asked for likewise."""
+    loss: float | UnsetType = UNSET
+    """The mean of my last rounds' losses, where somebody goes by that."""
 
 
 def trip_name(peer: bytes) -> bytes:

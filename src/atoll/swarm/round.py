@@ -13,7 +13,7 @@ Where sums are carried from member to member they go other ways instead, among w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from msgspec import UNSET
@@ -35,7 +35,7 @@ from atoll.swarm.policy.patience import (
     return_s,
     stall,
 )
-from atoll.swarm.routes.circles import circles_in, passed_on, results_of
+from atoll.swarm.routes.circles import Made, circles_in, passed_on, results_of
 from atoll.swarm.routes.layout import Layout, layout_of
 from atoll.swarm.routes.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.routes.shares import Shard, Shards
@@ -324,9 +324,13 @@ def _roots(broker: Broker, round_: Round) -> tuple[str, ...] | None:
             digests[group][index] = digest
     if not round_.circles:
         return (_root(digests[:1], layout.chunks),)
-    return tuple(
-        _root([digests[number] for number in made.circles], layout.chunks) for made in results_of(round_.circles)
-    )
+    return tuple(_circles_root(round_, digests, layout.chunks, made) for made in results_of(round_.circles))
+
+
+def _circles_root(round_: Round, digests: Sequence[dict[int, bytes]], chunks: int, made: Made) -> str:
+    """Return the root of what some circles make together: of all chunks that they are about."""
+    count = sum(len(round_.circles[number].chunks(chunks)) for number in made.circles)
+    return _root([digests[number] for number in made.circles], count)
 
 
 def _root(parts: Iterable[dict[int, bytes]], chunks: int) -> str:

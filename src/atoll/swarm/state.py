@@ -18,7 +18,7 @@ from atoll.spec.turns import Turn, turn_of
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of
 from atoll.swarm.messages import Contribution, FromBroker, FromMember, Plan, Standing
 from atoll.swarm.policy.match import Line
-from atoll.swarm.routes.circles import Circle
+from atoll.swarm.routes.circles import Circle, copies_of
 from atoll.swarm.routes.shares import WHOLE, Bulk, Shard, owners_of
 from atoll.swarm.routes.tree import Trees
 
@@ -309,7 +309,9 @@ class Broker(Struct, frozen=True, kw_only=True):
         if open_ is not None and open_.key.unit != turn.unit:
             return self.whole
         bulks = self.bulks.get(turn.name, (WHOLE,))
-        return bulks[(turn.number - 1) % len(bulks)]
+        bulk = bulks[(turn.number - 1) % len(bulks)]
+        copies = 1 if open_ is None else copies_of(self.whom, open_.key, len(open_.members))
+        return Bulk(copies * bulk.chunks, bulk.chunk_bytes)
 
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:

@@ -27,17 +27,25 @@ GROUP_MAX = 64
 
 
 class Grid(Struct, frozen=True):
-    """A vector of `size` elements in chunks of `chunk` elements, the last one shorter."""
+    """A vector of `size` elements in chunks of `chunk` elements, the last one shorter; or several, one by one."""
 
     size: int
     chunk: int
+    copies: int = 1
+    """So many vectors of the same elements."""
 
     @property
     def chunks(self) -> int:
+        return self.copies * self.each
+
+    @property
+    def each(self) -> int:
+        """Return how many chunks each of them has."""
         return -(-self.size // self.chunk)
 
     def bounds(self, index: int) -> tuple[int, int]:
         """Return the first element of a chunk and the one after its last."""
+        index %= self.each
         return index * self.chunk, min((index + 1) * self.chunk, self.size)
 
 

@@ -9,9 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Pattern, Segments
 from atoll.swarm.log import ALL, CIRCLES, Key
-from atoll.swarm.routes.circles import Circle, came, circles_of, of_all, passed_on, reach_of, result_for, results_of
+from atoll.swarm.routes.circles import (
+    Circle,
+    came,
+    circles_of,
+    copies_of,
+    of_all,
+    passed_on,
+    pulled,
+    reach_of,
+    result_for,
+    results_of,
+)
 
 PATTERNS: list[Pattern] = [
     Lattice(side=4),
@@ -209,3 +220,27 @@ def test_who_gives_to_several_gives_each_the_same_part() -> None:
     assert reach_of(found) == {a: 2, b: 3, c: 1, d: 2}
     after = passed_on(found, (a, b, c, d), {b: 3.0}, {a, b, d})
     assert after == pytest.approx((1.5, 1.5, 2.5, 0.5)), "c keeps its own and takes a third of b and half of d"
+
+
+# a mesh
+
+
+def test_in_a_mesh_each_takes_of_all_the_part_that_is_for_it() -> None:
+    members = names(5)
+    found = circles(Mesh(teach_every=4), 1, members)
+    assert [circle.takers for circle in found] == [(peer,) for peer in members]
+    assert all(circle.givers == members for circle in found)
+    copies = copies_of(Circles(pattern=Mesh(teach_every=4)), Key("outer", 1, scope=CIRCLES), 5)
+    parts = [circle.chunks(7 * copies) for circle in found]
+    assert [len(part) for part in parts] == [7] * 5
+    assert [index for part in parts for index in part] == list(range(35))
+
+
+def test_when_one_teaches_each_takes_its_own_and_those_of_the_teacher() -> None:
+    members, whom, key = names(3), Circles(pattern=Mesh(teach_every=4)), Key("outer", 8, scope=CIRCLES)
+    found = circles_of(whom, key, members, best=members[1])
+    assert [circle.givers for circle in found] == [members[:2], members[1:2], members[1:]]
+    assert copies_of(whom, key, 3) == 1
+    assert [circle.givers for circle in circles_of(whom, key, members)] == [(peer,) for peer in members], "nobody does"
+    assert pulled(0.75, members[1], members[:2]) == [0.25, 0.75]
+    assert pulled(0.75, members[1], members[1:2]) == [1.0]

@@ -32,11 +32,15 @@ from atoll.spec.recipe import (
     Fragments,
     Full,
     Grad,
+    Growth,
+    Hold,
     Lattice,
+    MaxN,
     Mean,
     MeanPresent,
     MedianNormClip,
     Merge,
+    Mesh,
     Neighbours,
     OneRound,
     Params,
@@ -70,6 +74,8 @@ PASSES_MAX = 1e9
 LATE_MAX = 64
 """Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
+BATCH_MAX = 2**40
+"""Samples of all together."""
 _FINE = Fp32 | Fp16 | Bf16
 
 
@@ -115,6 +121,8 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     when, path = channel.when, (*path, "when")
     if isinstance(when, TargetBatch):
         yield within((*path, "samples"), when.samples, 1)
+        if when.growth is not None:
+            yield from _growth_rules((*path, "growth"), when.samples, when.growth)
         gradients = isinstance(channel.what, Grad)
         yield gradients, path, "a batch of all together is one of gradients", 'exchange { kind = "grad" }'
         full = isinstance(channel.barrier, Full)
@@ -139,6 +147,14 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield linear, (*path[:-1], "merge", "outer"), said, 'choose { kind = "sgd", lr = ... }'
     if isinstance(when, Fragments) and when.pattern == "drawn":
         yield from _drawn_rules(path, channel)
+
+
+def _growth_rules(path: KeyPath, samples: int, growth: Growth) -> Iterator[Rule]:
+    """A batch that grows: from what it is on, to what it is at most."""
+    yield within((*path, "every"), growth.every, 1)
+    yield within((*path, "add"), growth.add, 1)
+    yield within((*path, "until"), growth.until, 0)
+    yield within((*path, "most"), growth.most, samples, BATCH_MAX)
 
 
 def _drawn_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -196,7 +212,41 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield within((*path, "pattern", "count"), count, 1, FRAGMENTS_MAX)
             yield within((*path, "pattern", "sources"), sources, 1, GROUP_MAX - 1)
             yield within((*path, "pattern", "explore"), explore, 0, 1)
+        case Mesh(teach_every=teach_every, pull=pull):
+            often = teach_every != 1
+            said = "1, so that no round would be left to work in"
+            yield often, (*path, "pattern", "teach_every"), said, "choose 2 or more, or 0 for never"
+            yield within((*path, "pattern", "teach_every"), teach_every, 0)
+            yield within((*path, "pattern", "pull"), pull, 0, 1)
+            yield from _mesh_rules(path, channel, whom)
+            return
     yield from _circle_rules(path, channel)
+
+
+def _mesh_rules(path: KeyPath, channel: Channel, whom: Circles) -> Iterator[Rule]:
+    """What goes with gradients that are taken at everybody's own weights and sent over each link by itself."""
+    what, other = channel.what, 'or choose another whom.pattern, or whom { kind = "all" }'
+    said = "over a link of its own goes what a step's work has found"
+    yield isinstance(what, Grad), path, said, f'exchange {{ kind = "grad" }}, {other}'
+    whole = isinstance(channel.when, Every | TargetBatch) and isinstance(channel.overlap, Block)
+    said = "everybody waits for what comes over its links, which is about the whole model"
+    hint = 'choose when { kind = "every" } or "target-batch", and overlap { kind = "block" }'
+    yield whole, path, said, f"{hint}, {other}"
+    full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
+    said = "a round ends when all are in"
+    yield full, path, said, f'choose barrier {{ kind = "full" }} and late {{ kind = "discard" }}, {other}'
+    mean = isinstance(channel.merge.combine, Mean) and channel.merge.combine.weights in ("uniform", "samples")
+    said = "the mean of what comes is taken, by samples or evenly"
+    yield mean, path, said, f'choose merge.combine {{ kind = "mean" }} with weights "samples" or "uniform", {other}'
+    own = isinstance(channel.merge.outer, Sgd)
+    said = "rounds in which weights travel would be counted by an optimizer that counts its steps"
+    yield own, path, said, f'choose merge.outer of kind "sgd", {other}'
+    fits = is_exact(what) or (isinstance(what.codec, MaxN) and not isinstance(what.residual, Hold))
+    said = "what is left out must be kept for each link, which is built for one codec"
+    hint = 'choose what.codec { kind = "max-n" }, or "fp32", "fp16" or "bf16" without feedback'
+    yield fits and what.owners == Forget() and what.transform is None, path, said, f"{hint}, {other}"
+    said = "the last round is of all; others that are not of gradients are those in which one teaches"
+    yield whom.all_every == 0, (*path, "all_every"), said, "set whom.pattern.teach_every instead"
 
 
 def _carried_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from atoll.spec.recipe import (
     BLOCK_MAX,
     BLOCK_MIN,
+    Above,
     All,
     AllGather,
     Bf16,
@@ -33,6 +34,7 @@ from atoll.spec.recipe import (
     Hold,
     Int8,
     LowRank,
+    MaxN,
     Mean,
     MedianNormClip,
     OneRound,
@@ -85,7 +87,13 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "owners", "decay"), what.owners.decay, 0, 1)
         said = "nobody owns a chunk where everybody reduces all of them"
         yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
-    same = what.result in (None, what.codec) or isinstance(route, AllGather)
+    linked = isinstance(what.codec, MaxN)
+    said = "how near to its tensor's largest a value must be is a link's own number"
+    hint = (
+        'choose whom { kind = "circles", pattern = { kind = "mesh" } } and result { kind = "fp32" }, or another codec'
+    )
+    yield not linked or channel.mesh is not None, (*path, "codec"), said, hint
+    same = what.result in (None, what.codec) or isinstance(route, AllGather) or channel.mesh is not None
     hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
     yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
     for name, form in channel.forms.items():
@@ -113,7 +121,7 @@ def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
     """What is sent if it is large enough, and what that can be compared with."""
     said = "how large the mean must be to be sent nobody says, and the mean of sparse contributions is not as sparse"
     hint = 'set result = { kind = "fp32" } with whom.route = { kind = "all-gather" }'
-    yield not isinstance(what.merged(), Threshold | Significance | CacheLines), (*path, "result"), said, hint
+    yield not isinstance(what.merged(), Above | CacheLines), (*path, "result"), said, hint
     gradients = isinstance(what, Grad)
     scaled = isinstance(what.codec, Threshold) and what.codec.scaled
     said = "true, but a gradient does not shrink with the rate"
@@ -194,6 +202,11 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             yield from _codec_rules((*path, "values"), codec.values)
         case Threshold() | Significance():
             yield within((*path, "least"), codec.least, 0)
+            yield from _codec_rules((*path, "values"), codec.values)
+        case MaxN():
+            fits = 0 < codec.least <= codec.most <= 100
+            said = f"{codec.least} to {codec.most} is out of range"
+            yield fits, (*path, "least"), said, "both are percents above 0, this one no more than most"
             yield from _codec_rules((*path, "values"), codec.values)
         case Fp32() | Fp16() | Bf16():
             pass

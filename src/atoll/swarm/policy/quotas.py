@@ -47,7 +47,8 @@ def _chosen(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker,
     wanted = _wanted(broker, speeds)
     present = broker.quotas
     steady = not isinstance(broker.run.recipe.work.quota, Growing)
-    same = steady and present.keys() == wanted.keys()
+    grown = isinstance(broker.setting.when, TargetBatch) and sum(present.values()) < sum(wanted.values())
+    same = steady and present.keys() == wanted.keys() and not grown
     if same and _slowest_s(present, speeds) <= GAIN_MIN * _slowest_s(wanted, speeds):
         return broker, present, []
     broker = replace(broker, quotas=wanted)
@@ -70,7 +71,7 @@ def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
     work = broker.run.recipe.work
     when = broker.setting.when
     if isinstance(when, TargetBatch):
-        return _shared_out(-(-when.samples // work.batch), work.batch, speeds)
+        return _shared_out(-(-when.samples_in(broker.history.version + 1) // work.batch), work.batch, speeds)
     match work.quota:
         case Same():
             return dict.fromkeys(speeds, broker.round_steps * work.batch)

@@ -10,6 +10,10 @@ and gives to those next to it too. Everybody works the circles out from the log 
     exponential          round 1: a from (f a), b from (a b), ...   round 2: a from (e a), b from (f b), ...
     segments, sources 1  the first part: a from (a c), b from (b c), ...   the second: a from (a d), ...  (`sources`)
     regions              | a c e | b d f |, as the announcement says who is in which
+    mesh                 a from (a b c d e f), b from (a b c d e f), ...   when d teaches: a from (a d), ...
+
+In a mesh a contribution is as many vectors as there are members, one after the other, each for the link to one of them;
+a circle is about the part that is its taker's. When one teaches, each takes a mean of its own weights and those.
 
 Beside its model a member may have a mass, at first 1, and weigh by it (push-sum). It gives equal parts of both to all
 who take from it, itself among them; who misses a round gives nothing, and adds what comes to what it has. So masses
@@ -26,12 +30,12 @@ from typing import Protocol
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Neighbours, Regions, Segments, Whom
+from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Regions, Segments, Whom
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.routes.shares import by_region
 from atoll.swarm.routes.sources import sources_of
 
-_Turning = Lattice | Drawn | Neighbours | Exponential | Segments
+_Turning = Lattice | Drawn | Neighbours | Exponential | Segments | Mesh
 """Patterns by which circles follow from a round's number."""
 
 
@@ -42,7 +46,7 @@ class Circle(Struct, frozen=True):
     takers: tuple[bytes, ...]
     part: int = 0
     parts: int = 1
-    """What it is about: one of so many parts of the model."""
+    """What it is about: one of so many parts of what is given."""
 
     def chunks(self, count: int) -> range:
         """Return which of so many chunks it is about."""
@@ -60,23 +64,43 @@ class Announced(Protocol):
     def rates(self) -> tuple[int, ...]: ...
     @property
     def regions(self) -> tuple[int, ...]: ...
+    @property
+    def best(self) -> bytes: ...
 
 
 def circles_in(whom: Whom, announced: Announced) -> tuple[Circle, ...]:
     """Return the circles of an announced round; none: it is one of all."""
-    return circles_of(whom, announced.key, announced.members, announced.rates, announced.regions)
+    return circles_of(whom, announced.key, announced.members, announced.rates, announced.regions, announced.best)
 
 
 @lru_cache(64)
 def circles_of(
-    whom: Whom, key: Key, members: tuple[bytes, ...], rates: tuple[int, ...] = (), regions: tuple[int, ...] = ()
+    whom: Whom,
+    key: Key,
+    members: tuple[bytes, ...],
+    rates: tuple[int, ...] = (),
+    regions: tuple[int, ...] = (),
+    best: bytes = b"",
 ) -> tuple[Circle, ...]:
     """Return the circles of a round, whose members are given in canonical order; none: it is one of all."""
     if isinstance(whom, All) or key.scope != CIRCLES:
         return ()
     if isinstance(whom.pattern, Regions):
         return tuple(_alike(by_region(members, regions)))
+    if isinstance(whom.pattern, Mesh) and whom.pattern.teaches(key.version):
+        return tuple(Circle(tuple(sorted({peer, best} & {*members})), (peer,)) for peer in members)
     return tuple(_circles(whom.pattern, key.version - 1, members, rates))
+
+
+def copies_of(whom: Whom, key: Key, members: int) -> int:
+    """Return how many vectors a contribution is: one for each member where they go over links of their own."""
+    mesh = whom.pattern if isinstance(whom, Circles) and key.scope == CIRCLES else None
+    return members if isinstance(mesh, Mesh) and not mesh.teaches(key.version) else 1
+
+
+def pulled(pull: float, best: bytes, givers: Sequence[bytes]) -> list[float]:
+    """Return what weights count for where one teaches: the teacher's so much, one's own the rest; alone all."""
+    return [pull if peer == best else 1.0 - pull for peer in givers] if len(givers) > 1 else [1.0]
 
 
 class Made(Struct, frozen=True):
@@ -127,6 +151,8 @@ def _circles(pattern: _Turning, turn: int, members: tuple[bytes, ...], rates: Se
                 Circle(tuple(members[p] for p in sorted((taker, *sources))), (members[taker],), part, count)
                 for taker, part, sources in sources_of(pattern, turn, members, rates)
             ]
+        case Mesh():
+            return [Circle(members, (taker,), part, len(members)) for part, taker in enumerate(members)]
 
 
 def _alike(groups: Iterable[Sequence[bytes]]) -> list[Circle]:

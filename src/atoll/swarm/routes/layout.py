@@ -259,11 +259,13 @@ class Layout:
         number = result_for(self._made, taker)
         if number is None:
             return [sets.name] * self.chunks
-        names = [b""] * self.chunks
-        for group in self._made[number].circles:
-            for index in self.circles[group].chunks(self.chunks):
-                names[index] = sets.names[group]
-        return names
+        groups = self._made[number].circles
+        return [sets.names[group] for group in groups for _ in self.circles[group].chunks(self.chunks)]
+
+    def first_for(self, taker: bytes) -> int:
+        """Return where in what is given the result begins that a peer applies: it is about the part that is for it."""
+        number = result_for(self._made, taker)
+        return 0 if number is None else self.circles[self._made[number].circles[0]].chunks(self.chunks).start
 
     def sets(self, settled: Settled) -> Sets:
         """Return a set of contributions group by group; the last one asked for is remembered."""

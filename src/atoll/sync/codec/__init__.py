@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
 from atoll.spec.recipe import (
+    Above,
     Bf16,
     Buckets,
     CacheLines,
@@ -30,6 +31,7 @@ from atoll.spec.recipe import (
     Fp16,
     Fp32,
     Int8,
+    MaxN,
     Sign,
     Significance,
     Stochastic,
@@ -63,19 +65,19 @@ def wire_bytes(codec: Codec, count: int) -> int:
             return wire_bytes(codec.values, sparse.kept(codec, count)) + sparse.places_bytes(codec, count)
         case CacheLines():
             return wire_bytes(codec.values, lines.kept(codec, count) * codec.line) + lines.places_bytes(codec, count)
-        case Threshold() | Significance():
+        case Threshold() | Significance() | MaxN():
             return _above_bytes(codec, count, count)
 
 
 def is_exact(codec: Codec) -> bool:
     """Return whether every chunk of as many elements is as long."""
-    return not isinstance(codec, Threshold | Significance)
+    return not isinstance(codec, Above)
 
 
 def length_of(codec: Codec, data: bytes | memoryview, count: int) -> int:
     """Return how long a chunk of so many elements that begins like this must be; -1: nothing can."""
     match codec:
-        case Threshold() | Significance():
+        case Threshold() | Significance() | MaxN():
             keep = above.kept(data, count)
             return -1 if keep is None else _above_bytes(codec, keep, count)
         case _:
@@ -106,8 +108,9 @@ def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | 
             known = least if isinstance(least, np.ndarray) else None
             chosen, places = lines.largest(codec, values, known)
             return np.concatenate([np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
-        case Threshold() | Significance():
-            number, chosen, places = above.large(values, codec.least if least is None else least)
+        case Threshold() | Significance() | MaxN():
+            given = 0.0 if isinstance(codec, MaxN) else codec.least
+            number, chosen, places = above.large(values, given if least is None else least)
             return np.concatenate([number, np.frombuffer(encode(codec.values, chosen, seed), np.uint8), places]).data
 
 
@@ -152,7 +155,7 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
             values, places = _halves(codec, data, count)
             chosen = decoded(codec.values, values, lines.kept(codec, count) * codec.line)
             return lines.spread(codec, chosen, places, count)
-        case Threshold() | Significance():
+        case Threshold() | Significance() | MaxN():
             keep, values, places = _parts(codec, data, count)
             spread: Vector = np.zeros(count, np.float32)
             spread[above.named(places, keep, count)] = decoded(codec.values, values, keep)
@@ -166,7 +169,7 @@ def sent(codec: Codec, data: bytes | memoryview, count: int) -> NDArray[np.bool_
             return sparse.named(codec, _halves(codec, data, count)[1], count)
         case CacheLines():
             return lines.named(codec, _halves(codec, data, count)[1], count)
-        case Threshold() | Significance():
+        case Threshold() | Significance() | MaxN():
             keep, _, places = _parts(codec, data, count)
             return above.named(places, keep, count)
         case _:
@@ -193,7 +196,7 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
             values, places = _halves(codec, data, count)
             wrong = _why_not(codec.values, values, lines.kept(codec, count) * codec.line)
             return wrong or lines.why_not(codec, places, count)
-        case Threshold() | Significance():
+        case Threshold() | Significance() | MaxN():
             keep, values, places = _parts(codec, data, count)
             return _why_not(codec.values, values, keep) or above.why_not(places, keep, count)
 
@@ -205,14 +208,12 @@ def _halves(codec: TopK | CacheLines, data: bytes | memoryview, count: int) -> t
     return memoryview(data)[:values_bytes], np.frombuffer(data, np.uint8, offset=values_bytes)
 
 
-def _above_bytes(codec: Threshold | Significance, keep: int, count: int) -> int:
+def _above_bytes(codec: Above, keep: int, count: int) -> int:
     """Return how long a chunk is that keeps so many of `count` elements."""
     return above.COUNT_BYTES + wire_bytes(codec.values, keep) + above.places_bytes(keep, count)
 
 
-def _parts(
-    codec: Threshold | Significance, data: bytes | memoryview, count: int
-) -> tuple[int, memoryview, NDArray[np.uint8]]:
+def _parts(codec: Above, data: bytes | memoryview, count: int) -> tuple[int, memoryview, NDArray[np.uint8]]:
     """Return how many values were kept, those in their own codec, and their packed places."""
     keep = above.kept(data, count)
     assert keep is not None, "lengths are checked first"

@@ -1,0 +1,58 @@
+"""Max-N: of each tensor what is near its largest, and how near that is where a link carries only so much.
+
+    sent  if  |value| >= (1 - N / 100) * largest magnitude of its tensor
+
+So the share of a tensor that is sent follows from how its values are spread, not from how large they are: a tensor of
+small gradients is heard as well as one of large ones. Which N a number of bytes allows is found from the values
+themselves: the ratio to the largest that so many of them reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atoll.model.compute import Vector
+from atoll.spec.recipe import MaxN
+from atoll.sync.codec import wire_bytes
+from atoll.sync.codec.above import COUNT_BYTES
+from atoll.sync.grid import Grid
+from atoll.sync.units import Tensor
+
+ALL = 100.0
+"""N of which everything is sent."""
+_MANY = 1024
+"""Values whose length on the wire tells that of one."""
+
+
+def peaks(values: Vector, tensors: Sequence[Tensor]) -> Vector:
+    """Return for every value the largest magnitude of its tensor."""
+    largest = np.maximum.reduceat(np.abs(values), [each.first for each in tensors])
+    return np.repeat(largest, [each.end - each.first for each in tensors])
+
+
+def limits(n: float, peak: Vector) -> Vector:
+    """Return how large each value must be to be sent; of a tensor of zeros nothing is, unless everything is."""
+    if n >= ALL:
+        return np.zeros_like(peak)
+    least: Vector = peak * np.float32(1 - n / ALL)
+    return np.where(peak > 0, least, np.float32(np.inf))
+
+
+def fitting(codec: MaxN, grid: Grid, values: Vector, peak: Vector, budget_bytes: float) -> float:
+    """Return the N of which about so many bytes are sent, within what the codec allows."""
+    keep = min(kept_within(codec, grid, budget_bytes), values.size)
+    if keep == values.size:
+        return codec.most
+    ratio = np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
+    reached = float(np.partition(ratio, values.size - keep)[values.size - keep]) if keep else 1.0
+    return min(max(ALL * (1 - reached), codec.least), codec.most)
+
+
+def kept_within(codec: MaxN, grid: Grid, budget_bytes: float) -> int:
+    """Return of how many values so many bytes can tell, with their places or a bit for every element of the grid."""
+    left_bytes = budget_bytes - COUNT_BYTES * grid.each
+    value_bytes = wire_bytes(codec.values, _MANY) / _MANY
+    place_bytes = max(1, (grid.chunk - 1).bit_length()) / 8
+    return int(max(left_bytes / (value_bytes + place_bytes), (left_bytes - grid.size / 8) / value_bytes, 0))

@@ -1,0 +1,174 @@
+"""Gradients over each link by itself: as much as it carries, batches by speed, and a teacher that all learn from."""
+
+from __future__ import annotations
+
+from statistics import fmean, pstdev
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from atoll import journal
+from atoll.plan.traffic import Line, traffic
+from atoll.sim.check import violations
+from atoll.sim.faults import Crash, SlowCompute
+from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.spec.recipe import BySpeed, Circles, Every, Feedback, Fp32, Grad, Growth, MaxN, Mesh, Sgd, TargetBatch
+from atoll.spec.run import Run, Seeds
+from tests.identity.small import engine_of, mesh
+from tests.identity.test_circles import own_weights
+from tests.peer.test_ways import DELAY_S, loss_at
+from tests.peer.world import assert_sound, counting_run, events, machines, name, once, play, sized
+
+SIZE = 400_000
+
+
+def run_of(*, rounds: int, peers: int, teach_every: int = 0, samples: int = 0, codec: MaxN | None = None) -> Run:
+    run = counting_run("dlion", rounds=rounds, start_with=peers, checkpoint_every=100)
+    channel = run.recipe.channel["outer"]
+    channel = replace(
+        channel,
+        when=TargetBatch(samples=samples) if samples else channel.when,
+        what=channel.what if codec is None else replace(channel.what, codec=codec),
+        whom=Circles(pattern=Mesh(teach_every=teach_every)),
+    )
+    return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+
+
+# links
+
+
+def filled(outcome: Outcome, giver: int, taker: int, since: int) -> float:
+    """Return which part of its gradients one sent another on average, from a round on."""
+    told = [e for e in events(outcome, journal.LinksFilled, peer=giver) if e.version >= since]
+    return fmean(event.parts[name(outcome.hosts[taker])] for event in told)
+
+
+def on_links(rates: dict[tuple[int, int], float], *, rounds: int) -> Outcome:
+    """Play it where connections differ and lines are no limit; a step's work takes about 0.2 s."""
+    run = run_of(rounds=rounds, peers=3, samples=12)
+    outcome = simulate(
+        Scenario(
+            run=run,
+            machines=[replace(each, region=str(i)) for i, each in enumerate(machines(3, rate_bytes_s=1e9))],
+            delays_s=dict.fromkeys([(str(a), str(b)) for a, b in rates], DELAY_S),
+            losses={(str(a), str(b)): loss_at(rate) for (a, b), rate in rates.items()},
+            seed=1,
+            build=sized(SIZE),
+        )
+    )
+    assert_sound(run, outcome, version=rounds)
+    return outcome
+
+
+@pytest.mark.long
+def test_a_link_of_a_tenth_of_the_rate_gets_about_a_tenth_of_the_values() -> None:
+    """Links of 2 and 0.2 MB/s beside gradients of 1.6 MB and steps of 0.2 s."""
+    outcome = on_links({(0, 1): 2e6, (0, 2): 2e5, (1, 2): 2e6}, rounds=14)
+    fast, slow = filled(outcome, 0, 1, 6), filled(outcome, 0, 2, 6)
+    assert 0.05 < slow / fast < 0.2, (fast, slow)
+    assert filled(outcome, 2, 1, 6) > 3 * filled(outcome, 2, 0, 6), "each link by itself, not each peer"
+
+
+# batches
+
+
+SLOWER = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=2.0), SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=4.0)]
+
+
+def test_batches_follow_speeds_and_steps_take_as_long_for_all() -> None:
+    rounds = 8
+    run = run_of(rounds=rounds, peers=3, samples=56)
+    outcome = play(run, 3, faults=SLOWER)
+    assert_sound(run, outcome, version=rounds)
+    quotas = events(outcome, journal.QuotasChanged)[-1].quotas
+    batches = [quotas[name(host)] for host in outcome.hosts]
+    for batch, share in zip(batches, (4, 2, 1), strict=True):
+        assert batch == pytest.approx(56 * share / 7, rel=0.1)
+    each_s = [
+        sum(e.took_s for e in events(outcome, journal.WorkProgressed, peer=place) if e.version == rounds - 1)
+        for place in range(3)
+    ]
+    assert pstdev(each_s) < 0.1 * fmean(each_s), each_s
+
+
+def test_the_batch_of_all_together_grows_evenly_and_then_twofold() -> None:
+    growth = Growth(every=2, add=6, until=18, most=60)
+    when = TargetBatch(samples=6, growth=growth)
+    assert [when.samples_in(version) for version in range(1, 14)] == [6, 6, 12, 12, 18, 18, 36, 36, 60, 60, 60, 60, 60]
+    run = run_of(rounds=10, peers=3)
+    channel = replace(run.recipe.channel["outer"], when=when)
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+    outcome = play(run, 3)
+    assert_sound(run, outcome, version=10)
+    samples = [event.samples for _, event in once(outcome, journal.RoundCommitted)]
+    assert samples == [6, 6, 12, 12, 18, 18, 36, 36, 60, 0]
+
+
+# bytes
+
+
+@pytest.mark.parametrize("teach_every", [pytest.param(0, marks=pytest.mark.long), 2])
+def test_predicted_bytes_are_those_that_are_sent(teach_every: int) -> None:
+    """With everything sent, in all rounds but the last, which is of all."""
+    size, peers, rounds = 100_000, 3, 5
+    run = run_of(rounds=rounds, peers=peers, teach_every=teach_every, codec=MaxN(least=100.0, most=100.0))
+    outcome = play(run, peers, build=sized(size), rate_bytes_s=1e9)
+    predicted = traffic(run.recipe, size, [Line()] * peers)
+    counts = [events(outcome, journal.TrafficCounted, peer=place)[-2].round_sent_bytes for place in range(peers)]
+    told = (rounds - 1) * sum(moved.sent_bytes for moved in predicted.moved)
+    assert told <= sum(counts) <= 1.02 * told
+
+
+# who teaches
+
+
+def test_who_joins_or_crashes_is_with_the_others_in_the_end() -> None:
+    run = run_of(rounds=9, peers=3, teach_every=3)
+    faults = [Crash(at_s=at_s, peer=peer, restart_after_s=0.5) for at_s, peer in ((1.0, 2), (2.0, 0))]
+    outcome = play(run, 3, faults=faults)
+    assert violations(run, outcome) == []
+    assert {host.version for host in outcome.hosts} == {9}
+
+
+PEERS, EVERY, ROUNDS = 3, 8, 26
+SPARSE = Grad(codec=MaxN(least=2.0, most=2.0), residual=Feedback(), result=Fp32())
+
+
+def losses(run: Run, outcome: Outcome, version: int) -> list[float]:
+    """Return the held-out losses of everybody's own weights after a round."""
+    engine, found = engine_of(run), []
+    for host in outcome.hosts:
+        engine.assign(own_weights(host, version))
+        total, tokens = engine.evaluate(0, engine.held_out())
+        found.append(total / tokens)
+    return found
+
+
+@pytest.mark.long
+def test_a_transfer_halves_the_spread_of_losses_between_workers() -> None:
+    """Where little goes over links models come apart; each transfer brings them together again."""
+    ratios = []
+    for version in (8, 16, 24):
+        run = mesh(SPARSE, outer=Sgd(lr=0.5), rounds=version + 1, start_with=PEERS, teach_every=EVERY)
+        outcome = play(run, PEERS, build=engine_of)
+        before, after = (np.ptp(losses(run, outcome, each)) for each in (version - 1, version))
+        ratios.append(float(after / before))
+    assert all(ratio <= 0.5 for ratio in ratios), ratios
+
+
+@pytest.mark.long
+def test_gradients_that_count_by_their_samples_end_lower_than_ones_that_count_alike() -> None:
+    """Where the fastest works on eight batches, the others on four and on two."""
+    ends: dict[str, list[float]] = {"samples": [], "uniform": []}
+    for weights, found in ends.items():
+        for seed in range(3):
+            run = mesh(Grad(), outer=Sgd(lr=0.5), rounds=40, start_with=PEERS, weights=weights)
+            channel = replace(run.recipe.channel["outer"], when=Every(steps=8))
+            work = replace(run.recipe.work, quota=BySpeed())
+            run = replace(run, recipe=replace(run.recipe, work=work, channel={"outer": channel}))
+            run = replace(run, seeds=Seeds(model=seed))
+            outcome = play(run, PEERS, build=engine_of, faults=SLOWER)
+            found.append(losses(run, outcome, 40)[0])
+    print(ends)
+    assert fmean(ends["samples"]) < fmean(ends["uniform"]), ends

@@ -1,0 +1,59 @@
+"""Storms over runs whose gradients go over each link by itself, and in which one now and then teaches the others.
+
+Where everything is sent, everybody's weights follow from log and journals to the bit; where it is not, every other
+promise holds. The cases are those of `skies`, with the recipe changed.
+"""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from atoll.sim.case import Case, play
+from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.recipe import Circles, Fp16, Fp32, Grad, Growth, MaxN, Mesh, Recipe, Sgd, TargetBatch
+from atoll.spec.run import canonical
+from tests.sim.under import few_of, under
+
+SEEDS = range(600, 660)
+QUICK = (600, 605, 613)
+
+
+def recipe_of(seed: int) -> Recipe:
+    """Return the shipped recipe, cut down: as it is, of a fixed N, or with everything sent."""
+    shipped = load_recipe("dlion")
+    channel = shipped.channel["outer"]
+    what = channel.what
+    match seed % 4:
+        case 0 | 1:
+            what = Grad(codec=Fp32() if seed % 8 else Fp16())
+        case 2:
+            what = replace(what, codec=MaxN(least=30.0, most=30.0))
+        case _:
+            pass
+    growth = Growth(every=4, add=BATCH, until=5 * BATCH * STEPS, most=64)
+    outer = Sgd(lr=0.1, momentum=0.9 if seed % 3 else 0.0)
+    channel = replace(
+        channel,
+        when=TargetBatch(samples=4 * BATCH * STEPS, growth=growth),
+        what=what,
+        whom=Circles(pattern=Mesh(teach_every=2 + seed % 5, pull=0.75)),
+        merge=replace(channel.merge, outer=outer),
+    )
+    return replace(shipped, work=replace(shipped.work, batch=BATCH), channel={"outer": channel})
+
+
+def case(seed: int) -> Case:
+    return under(recipe_of(seed), seed)
+
+
+@pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
+def test_a_storm_breaks_no_promise(seed: int) -> None:
+    assert play(case(seed)).broken == []
+
+
+def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
+    for seed in SEEDS[:8]:
+        run = case(seed).run
+        assert decode_run(canonical(run)) == run
