@@ -160,15 +160,16 @@ def test_prediction_is_the_formula_however_many_members_a_region_has() -> None:
 # who comes, goes and dies
 
 
+@LONG
 @pytest.mark.parametrize(
     "faults",
     [
         [Crash(at_s=2.5, peer=1, restart_after_s=2.0), Crash(at_s=2.5, peer=2, restart_after_s=2.0)],
-        pytest.param([Crash(at_s=2.5, peer=0, restart_after_s=2.0)], marks=LONG),
-        pytest.param([Partition(at_s=2.0, side=(0, 3), others=(1, 2), for_s=3.0)], marks=LONG),
+        [Crash(at_s=2.5, peer=0, restart_after_s=2.0)],
+        [Partition(at_s=2.0, side=(0, 3), others=(1, 2), for_s=3.0)],
     ],
 )
-@pytest.mark.parametrize("name", ["hfa", pytest.param("hips", marks=LONG)])
+@pytest.mark.parametrize("name", ["hfa", "hips"])
 def test_a_region_that_dies_or_is_cut_off_comes_back_and_all_end_with_one_model(name: str, faults: list[Fault]) -> None:
     run = run_of(name, len(TWOS), rounds=8 * K2)
     outcome = play(run, TWOS, faults=faults)

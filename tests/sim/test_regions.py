@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.case import Case, play
+from atoll.sim.check import violations
+from atoll.sim.compute import UNIT
+from atoll.sim.retell import commits
 from atoll.sim.skies import BATCH, STEPS, WITHIN_S
 from atoll.spec.load import decode_run, load_recipe
 from atoll.spec.recipe import All, Circles, Every, Fp16, Mean, Merge, Recipe, Regions
 from atoll.spec.run import canonical
+from tests.peer.world import counting_run, log_of
+from tests.peer.world import play as world_play
+from tests.sim.test_check import rewrite
 from tests.sim.under import few_of, under
 
 SEEDS = range(500, 560)
@@ -49,3 +56,16 @@ def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
     for seed in SEEDS[:3]:
         run = case(seed).run
         assert decode_run(canonical(run)) == run
+
+
+@pytest.mark.parametrize("name", ["hfa", "hips"])
+def test_weights_that_do_not_follow_from_the_regions_of_the_log_are_found(name: str) -> None:
+    run = counting_run(name, rounds=5, start_with=4)
+    outcome = world_play(run, 4, places=("east", "west", "east", "west"))
+    assert [len(each.announced.groups) for each in commits(log_of(outcome))][-2:] == [2, 2]
+    assert violations(run, outcome) == []
+    path = "checkpoint/4.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path)
+    anchor.weights[5] += UNIT
+    rewrite(outcome, 1, path, anchor_to_bytes(anchor))
+    assert any("peer 1, version 4" in each for each in violations(run, outcome))
