@@ -130,7 +130,9 @@ def test_each_contribution_is_the_way_from_the_anchor_its_lease_began_at(every: 
     assert apart(weights_of(outcome), anchors[-1]) < 3 * SAME
 
 
-@pytest.mark.parametrize("combine", [Rda(weights="tokens^2/steps"), Mean(weights="tokens^2/steps")])
+@pytest.mark.parametrize(
+    "combine", [Rda(weights="tokens^2/steps"), pytest.param(Mean(weights="tokens^2/steps"), marks=pytest.mark.long)]
+)
 def test_a_learner_that_is_behind_weighs_what_it_has_done_and_takes_in_what_came_meanwhile(combine: Combine) -> None:
     """Decoupled DiLoCo by hand, without delay, in the order in which the log says that contributions came."""
     fragments, rounds = 2, 14
