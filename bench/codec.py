@@ -3,6 +3,8 @@
     python -m bench.codec                           every codec and recipe on one thread of the processor
     python -m bench.codec --device cuda             on a device, where codecs have a form for it
     python -m bench.codec --only 'top-k*'           codecs with such names, and no recipes
+    python -m bench.codec --recipes 'sparse*'       recipes with such names, and no codecs
+    python -m bench.codec --torch                   a device's forms, on the processor
     python -m bench.codec --device cuda --compiled  what torch.compile would make of them, and whether to the same bits
 
 A vector is encoded and decoded as a peer does it: on the processor chunk by chunk, in seconds of processor time, on a
@@ -11,8 +13,9 @@ least that any codec has to do that reads and writes. For int8 and top-k the sam
 (no packing of places, no values in fewer bits, which ours does on top). Ours, torch and the copy take turns, and the
 best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
 processor's bytes; `from host` is the whole way of a contribution, where what work began from and the residual come out
-of the host's memory and the bytes and the residual go back there, `pinned` the same if that memory were page-locked. Of
-`dct` the two ways are the transform alone, of a vector as a matrix of 1,024 columns.
+of the host's memory and the bytes and the residual go back there, `pinned` the same if that memory were page-locked,
+and `resident` what it would be if only bytes left the device. Of `dct` the two ways are the transform alone, of a
+vector as a matrix of 1,024 columns.
 
 Recipes: see `bench.phases`.
 """
@@ -102,6 +105,8 @@ class Row:
     """Encoding on a device, from the host's memory and back."""
     pinned_gb_s: float | None = None
     """Likewise, if that is page-locked."""
+    resident_gb_s: float | None = None
+    """Likewise, if nothing came from there, and only bytes went."""
     same_bits: bool = True
     """Whether the bytes are the processor's."""
 
@@ -179,12 +184,13 @@ def there_on(
         wanted.sub_(there.decoded(codec, wire, count))
         return wire
 
-    wires = [encoded(some, left) for some, left in zip(torch.split(rows, few), torch.split(residual, few), strict=True)]
-    plain = _torch(codec)
+    def each() -> Iterator[Tensor]:
+        return (encoded(a, b) for a, b in zip(torch.split(rows, few), torch.split(residual, few), strict=True))
+
+    plain, wires = _torch(codec), list(each())
     ways: Ways = {
-        "encode": lambda: [
-            encoded(a, b) for a, b in zip(torch.split(rows, few), torch.split(residual, few), strict=True)
-        ],
+        "encode": lambda: list(each()),
+        "resident": lambda: [wire.cpu() for wire in each()],
         "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
         "copy": lambda: target.copy_(rows),
         "from host": _from_host(codec, rows, few, fed_back=fed_back, pinned=False),
@@ -203,7 +209,8 @@ def there_on(
         torch_gb_s=rates.get("torch"),
         from_host_gb_s=rates["from host"],
         pinned_gb_s=rates["pinned"],
-        same_bits=fed_back or _same(codec, wires[0][:4], rows[:4]),
+        resident_gb_s=rates["resident"],
+        same_bits=_same(codec, make(codec, rows[:few])[:4], rows[:4]),
     )
 
 
@@ -272,13 +279,13 @@ def _torch_largest(rows: Tensor, keep: int) -> tuple[Tensor, Tensor]:
 class Bench:
     """Measures codecs where a peer on a device would do them."""
 
-    def __init__(self, device: torch.device, elements: int, *, compiled: bool) -> None:
-        self.device, self._compiled = device, compiled
+    def __init__(self, device: torch.device, elements: int, *, forms: bool, compiled: bool) -> None:
+        self.device, self._forms, self._compiled = device, forms, compiled
         self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
 
     def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
         """Return a codec's row, on the device if it has a form there."""
-        there = on_device(codec) if self.device.type != "cpu" or self._compiled else None
+        there = on_device(codec) if self._forms else None
         if there is None:
             return on_processor(name, codec, self._values[:ELEMENTS], fed_back=fed_back)
         return there_on(self.device, name, there, self._values, fed_back=fed_back, compiled=self._compiled)
@@ -304,17 +311,21 @@ def main() -> int:
 
     parser = parser_of(__doc__)
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N")
-    parser.add_argument("--only", default="*", help="codecs with such names: int8, top-k*, ...")
+    parser.add_argument("--only", help="codecs with such names: int8, top-k*, ...")
+    parser.add_argument("--recipes", help="recipes with such names")
     parser.add_argument("--elements", type=int, help="of the vector; a multiple of 4096")
-    parser.add_argument("--compiled", action="store_true", help="through torch.compile; no recipes")
+    parser.add_argument("--torch", action="store_true", help="the forms for devices, also on the processor")
+    parser.add_argument("--compiled", action="store_true", help="those through torch.compile; no recipes")
     parser.add_argument("--size", help="the model whose steps recipes take: 5m, 125m, ...")
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = torch.device(options.device)
     elements = options.elements or (ELEMENTS if device.type == "cpu" else DEVICE_VECTOR)
-    bench = Bench(device, elements, compiled=options.compiled)
-    every = options.only == "*" and not options.compiled
-    rows: Iterator[Row | Share] = chain(bench.rows(options.only), shares(bench, options.size) if every else [])
+    forms = device.type != "cpu" or options.torch or options.compiled
+    bench = Bench(device, elements, forms=forms, compiled=options.compiled)
+    every = options.only is options.recipes is None
+    codecs, recipes = ("*", "" if options.compiled else "*") if every else (options.only or "", options.recipes or "")
+    rows: Iterator[Row | Share] = chain(bench.rows(codecs), shares(bench, recipes, options.size))
     show(rows, lambda row: _text(row) if isinstance(row, Row) else share_text(row), as_json=options.json)
     return 0
 
@@ -323,7 +334,8 @@ def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
     both = (row.encode_gb_s, row.decode_gb_s)
     encodes, decodes = (f"{rate:7.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
-    host = f"   from host {row.from_host_gb_s:.2f}, pinned {row.pinned_gb_s:.2f}" if row.from_host_gb_s else ""
+    ways = (("from host", row.from_host_gb_s), ("pinned", row.pinned_gb_s), ("resident", row.resident_gb_s))
+    host = "".join(f"   {way} {rate:.2f}" for way, rate in ways if rate)
     wrong = "" if row.same_bits else "   OTHER BITS"
     name = f"{row.codec:<22}{row.where:<6}{row.bits:6.2f} bits"
     return f"{name}   encodes {encodes}{beside})   decodes {decodes}){host}{wrong}"

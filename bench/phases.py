@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -50,7 +51,7 @@ from atoll.spec.say import kind
 from atoll.sync.factors import Factors
 
 if TYPE_CHECKING:
-    from bench.codec import Bench
+    from bench.codec import Bench, Row
 
 CONTEXT = 1024
 PEERS = 8
@@ -71,6 +72,8 @@ class Share:
     encode_s: float
     inner_s: float
     share: float
+    resident: float | None = None
+    """The same, if only bytes left the device."""
 
 
 @dataclass(frozen=True)
@@ -81,22 +84,24 @@ class Model:
     token_s: float
 
 
-def shares(bench: Bench, size: str | None) -> Iterator[Share]:
-    """Yield what encoding is of each recipe's work."""
+def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
+    """Yield what encoding is of the work of recipes with such names."""
+    names = [name for name in recipe_names() if fnmatch(name, only)]
+    if not names:
+        return
     model = measured(bench.device, size or SIZES[bench.device.type])
 
     @cache
-    def rate(codec: Codec, fed_back: bool) -> tuple[float, str]:
-        row = bench.row("", codec, fed_back=fed_back)
-        return row.from_host_gb_s or row.encode_gb_s, row.where
+    def row(codec: Codec, fed_back: bool) -> Row:
+        return bench.row("", codec, fed_back=fed_back)
 
     dct_gb_s = bench.dct().encode_gb_s
-    for name in recipe_names():
+    for name in names:
         recipe = load_recipe(name)
         found = []
         for channel, codec, steps in _forms(recipe):
-            gb_s, where = rate(codec, isinstance(channel.what.residual, Feedback | Hold))
-            encode_s = 4e-9 * model.engine.size / gb_s
+            rates = row(codec, isinstance(channel.what.residual, Feedback | Hold))
+            encode_s = 4e-9 * model.engine.size / (rates.from_host_gb_s or rates.encode_gb_s)
             match channel.what.transform:
                 case Dct():
                     encode_s += 4e-9 * model.engine.size / dct_gb_s
@@ -105,16 +110,17 @@ def shares(bench: Bench, size: str | None) -> Iterator[Share]:
                 case None:
                     pass
             inner_s = steps * recipe.work.batch * CONTEXT * model.token_s
-            found.append(Share(name, _words(channel, codec), where, steps, encode_s, inner_s, encode_s / inner_s))
+            resident = 4e-9 * model.engine.size / rates.resident_gb_s / inner_s if rates.resident_gb_s else None
+            share = encode_s / inner_s
+            found.append(Share(name, _words(channel, codec), rates.where, steps, encode_s, inner_s, share, resident))
         yield max(found, key=lambda each: each.share)
 
 
 def share_text(row: Share) -> str:
     """Return a recipe's line."""
-    return (
-        f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s   "
-        f"encoding {row.encode_s:9.4f} s   {row.share:9.4%}"
-    )
+    phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s"
+    resident = "" if row.resident is None else f"   resident {row.resident:9.4%}"
+    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}{resident}"
 
 
 def measured(device: torch.device, size: str) -> Model:
@@ -133,11 +139,12 @@ def measured(device: torch.device, size: str) -> Model:
     engine = build_engine(run, Stream(vocab, context, 64 * batch), device=str(device), threads=1)
     steps = [Step(samples=tuple(range(at * batch, (at + 1) * batch))) for at in range(STEPS)]
     engine.train(steps)
+    now_s = time.process_time if device.type == "cpu" else time.perf_counter
     took_s = []
     for _ in range(3):
-        began_s = time.perf_counter()
+        began_s = now_s()
         engine.train(steps)
-        took_s.append(time.perf_counter() - began_s)
+        took_s.append(now_s() - began_s)
     return Model(engine, min(took_s) / (STEPS * batch * context))
 
 
@@ -160,14 +167,17 @@ def _steps(recipe: Recipe, channel: Channel) -> float:
 
 
 def _factored_s(engine: TorchEngine, low: LowRank) -> float:
-    """Return how long a matrix takes to become factors, in both of a step's rounds."""
+    """Return how long matrices take to become factors in both of a step's rounds, and what is left of them."""
     factors = Factors(low, engine.shapes, 0)
     values = np.random.default_rng(0).standard_normal(engine.size, np.float32)
     basis = factors.first_basis()
     began_s = time.process_time()
-    factors.directions(values, basis)
-    factors.along(values, basis)
-    return time.process_time() - began_s
+    directions = factors.directions(values, basis)
+    took_s = time.process_time() - began_s
+    basis = factors.orthonormal(directions)
+    began_s = time.process_time()
+    factors.values(factors.along(values, basis), basis)
+    return took_s + time.process_time() - began_s
 
 
 def _words(channel: Channel, codec: Codec) -> str:
