@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import pairwise
 from statistics import fmean, pstdev
@@ -15,12 +16,17 @@ from atoll.model.compute import Step
 from atoll.plan.traffic import Line, traffic
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
+from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
-from atoll.spec.recipe import Circles, Feedback, Fp32, Grad, Growth, MaxN, Mesh, Sgd, TargetBatch
+from atoll.spec.recipe import Circles, Feedback, Fp32, Grad, Growth, MaxN, Mean, Mesh, Sgd, TargetBatch
 from atoll.spec.run import Run
+from atoll.swarm.log import RoundAnnounced
+from atoll.swarm.messages import Standing
 from atoll.sync.merge import weighed_mean
 from tests.identity.small import engine_of, mesh
 from tests.identity.test_circles import own_weights
+from tests.peer.stranger import WHO, Spy
+from tests.peer.test_hostile import first_digest, refusals, visited
 from tests.peer.test_ways import DELAY_S, loss_at
 from tests.peer.world import DELAYS_S, assert_sound, counting_run, events, machines, name, once, play, sized
 
@@ -130,6 +136,20 @@ def test_predicted_bytes_are_those_that_are_sent(teach_every: int) -> None:
     assert told <= sum(counts) <= 1.02 * told
 
 
+# what the log tells
+
+
+def test_where_everything_is_sent_log_and_journals_tell_everybodys_weights() -> None:
+    run = run_of(rounds=7, peers=3, teach_every=3, samples=56)
+    channel = replace(run.recipe.channel["outer"], what=Grad())
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+    outcome = play(run, 3, faults=[*SLOWER, Crash(at_s=4.0, peer=1, restart_after_s=0.5)])
+    assert_sound(run, outcome, version=7)
+    evenly = replace(channel, merge=replace(channel.merge, combine=Mean()))
+    otherwise = replace(run, recipe=replace(run.recipe, channel={"outer": evenly}))
+    assert any("away from what the log adds up to" in each for each in violations(otherwise, outcome))
+
+
 # who teaches
 
 
@@ -184,3 +204,28 @@ def test_gradients_that_count_by_their_samples_come_nearer_to_that_of_many_than_
         off["samples"] += float(np.square(weighed_mean(came, [4.0, 2.0, 1.0]) - true).sum())
         off["uniform"] += float(np.square(weighed_mean(came, [1.0, 1.0, 1.0]) - true).sum())
     assert off["samples"] / off["uniform"] == pytest.approx((1 / 7) / (7 / 36), rel=0.15), off
+
+
+@pytest.mark.parametrize("lie", [-math.inf, pytest.param(math.nan, marks=pytest.mark.long)])
+def test_who_says_an_impossible_loss_teaches_nobody_and_is_named(lie: float) -> None:
+    run = counting_run("dlion", rounds=6, start_with=2, patience_s_max=5.0)
+    channel = replace(run.recipe.channel["outer"], whom=Circles(pattern=Mesh(teach_every=2)))
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+
+    async def enter(world: World, door: SimTransport) -> None:
+        spy = Spy(world, door)
+        await spy.join(first_digest(run))
+        await spy.say(Standing(0, first_digest(run), loss=lie))
+        await spy.until(lambda: announced(spy, 2))
+        await spy.leave()
+
+    outcome = visited(enter, run)
+    assert refusals(outcome) == [f"a loss of {lie}"]
+    taught = events(outcome, journal.TeacherChosen)
+    assert {event.version for event in taught} == {2, 4}
+    assert all(event.who != WHO for event in taught)
+
+
+def announced(spy: Spy, version: int) -> bool:
+    records = (entry.record for entry in spy.log)
+    return any(isinstance(record, RoundAnnounced) and record.key.version == version for record in records)
