@@ -192,6 +192,7 @@ def _all_have(path: str, world: World) -> bool:
     return all(host.disk.file(path) for host in world.hosts)
 
 
+@pytest.mark.long
 def test_gradients_that_count_by_their_samples_come_nearer_to_that_of_many_than_ones_that_count_alike() -> None:
     """Of batches of 4, 2 and 1 the mean by samples has 1/7 of a sample's variance, the even mean 7/36."""
     run = mesh(Grad(), outer=Sgd(lr=0.3), rounds=2, start_with=PEERS)
