@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from atoll import journal
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.sim.faults import Crash
-from atoll.sim.scenario import Host, Outcome
+from atoll.sim.scenario import Outcome
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Circles, Constant, Feedback, Fp32, Grad, MaxN, Sgd, TargetBatch
 from atoll.spec.run import Run
@@ -22,8 +24,7 @@ from tests.peer.world import events
 
 SGD = Sgd(lr=0.3)
 PEERS, TEACH_EVERY, ROUNDS = 3, 3, 8
-STEPS = 5
-"""Rounds with work: all but the third, the sixth and the last, which is of all."""
+"""Of the rounds the third, the sixth and the last are without work."""
 SPARSE = Grad(codec=MaxN(least=20.0, most=20.0), residual=Feedback(), result=Fp32())
 
 
@@ -58,7 +59,7 @@ def by_hand(run: Run, outcome: Outcome, n: float, pull: float) -> dict[bytes, li
     """Return everybody's weights after every round but the last."""
     members = sorted(bytes(host.peer) for host in outcome.hosts)
     engine = engine_of(run)
-    ends = np.cumsum([0, *engine.layout.values()])
+    ends = list(accumulate(engine.layout.values(), initial=0))
     best = {event.version: event.who for event in events(outcome, journal.TeacherChosen)}
     weights = {peer: [engine.weights()] for peer in members}
     kept = {(one, other): np.zeros(engine.size, np.float32) for one in members for other in members}
@@ -84,20 +85,13 @@ def by_hand(run: Run, outcome: Outcome, n: float, pull: float) -> dict[bytes, li
     return weights
 
 
-def near_the_largest(values: Vector, ends: Vector, n: float) -> Vector:
+def near_the_largest(values: Vector, ends: Sequence[int], n: float) -> NDArray[np.bool_]:
     """Return which values are within n % of the largest of their tensor."""
     parts = [values[a:b] for a, b in pairwise(ends)]
     return np.concatenate([np.abs(part) >= (1 - n / 100) * np.abs(part).max() for part in parts])
 
 
-def held(host: Host, outcome: Outcome) -> dict[int, Vector]:
-    """Return the weights that a peer's disk still has."""
-    paths = [path for path in host.disk.files() if path.startswith("checkpoint/")]
-    versions = [int(path.partition("/")[2].removesuffix(".safetensors")) for path in paths]
-    return {version: own_weights(host, version) for version in versions}
-
-
-@pytest.mark.parametrize("rounds", [pytest.param(4, marks=pytest.mark.long), ROUNDS])
+@pytest.mark.parametrize("rounds", [5, pytest.param(ROUNDS, marks=pytest.mark.long)])
 def test_links_and_a_teacher_are_what_a_loop_by_hand_makes_of_them(rounds: int) -> None:
     run = mesh(SPARSE, outer=SGD, rounds=rounds, start_with=PEERS, teach_every=TEACH_EVERY)
     outcome = trained(run, PEERS)
@@ -111,7 +105,8 @@ def test_links_and_a_teacher_are_what_a_loop_by_hand_makes_of_them(rounds: int) 
     assert 0 < min(parts) <= max(parts) < 0.9
 
 
-@pytest.mark.parametrize("at", [journal.LinksFilled, pytest.param(journal.TeacherChosen, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("at", [journal.LinksFilled, journal.TeacherChosen])
 def test_a_crash_loses_nothing_of_what_is_kept_for_each_link(at: type) -> None:
     run = mesh(SPARSE, outer=SGD, rounds=ROUNDS, start_with=PEERS, teach_every=TEACH_EVERY)
     calm = trained(run, PEERS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.peer.rates import NEWEST, ROUNDS, ROUNDS_MAX, Line, Link, Meter
+from atoll.peer.rates import NEWEST, ROUNDS, ROUNDS_MAX, Line, Link, Meter, Slope
 
 
 def carry(meter: Meter, rate_bytes_s: float, for_s: float, *, at_s: float, every_s: float = 0.1) -> None:
@@ -175,3 +175,21 @@ def test_what_never_arrived_does_not_count_and_a_link_without_use_is_forgotten()
     assert link.rate_bytes_s() > 0
     link.turn(0.1)
     assert link.rate_bytes_s() == 0
+
+
+def test_what_a_link_carries_is_what_more_bytes_take_longer_and_not_what_all_take() -> None:
+    slope = Slope()
+    for size_bytes in (1_000_000, 20_000, 21_000, 20_000):
+        slope.took(size_bytes, 0.8 + size_bytes / 1e5)
+    assert slope.rate_bytes_s() == pytest.approx(1e5, rel=0.2), "by bytes over time it would be a fifth of that"
+
+
+def test_a_link_that_became_slower_or_faster_is_known_for_it_within_a_few_rounds() -> None:
+    slope = Slope()
+    for rate in (1e6, 1e5, 1e5, 1e5, 1e5, 1e6, 1e6, 1e6, 1e6):
+        sent = int(0.2 * (slope.rate_bytes_s() or 1e6))
+        slope.took(sent, 0.02 + sent / rate)
+        if rate == 1e5:
+            slow = slope.rate_bytes_s()
+    assert slow < 2e5
+    assert slope.rate_bytes_s() > 5e5

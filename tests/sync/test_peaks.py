@@ -58,7 +58,7 @@ def test_so_many_bytes_are_filled_and_not_exceeded(codec: MaxN, budget_bytes: in
 
 
 def test_a_tenth_of_the_bytes_is_about_a_tenth_of_the_values() -> None:
-    few, many = (kept_within(MaxN(), Grid(10**6, 65536), size_bytes) for size_bytes in (6e4, 6e5))
+    few, many = (kept_within(MaxN(), Grid(10**6, 65536), size_bytes) for size_bytes in (3e4, 3e5))
     assert few == pytest.approx(many / 10, rel=0.01)
 
 

@@ -167,6 +167,11 @@ class Links:
         link = self._rates.get(peer)
         return link.rate_bytes_s() if link is not None else 0
 
+    def carries_bytes_s(self, peer: PeerId) -> float:
+        """Return what the link to a peer carries of bytes alone, where rounds send it what fits; 0: not known."""
+        link = self._rates.get(peer)
+        return link.slope.rate_bytes_s() if link is not None else 0.0
+
     def round_trip_s(self, peer: PeerId) -> float | None:
         """Return the last measured round trip to a peer that we are linked to."""
         conns = self._conns.get(peer)

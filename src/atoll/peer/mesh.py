@@ -56,7 +56,7 @@ def _limits(member: Member, announced: OpenRound, codec: MaxN, grid: Grid, wante
     """Return how large values must be to go over the link to a member: all that may, while its rate is not known."""
     unit = member.unit_of(announced.key.version)
     peak = peaks(wanted, tensors_in(unit, member.engine.layout))
-    n, rate_bytes_s = codec.most, member.links.rate_bytes_s(PeerId(taker))
+    n, rate_bytes_s = codec.most, member.links.carries_bytes_s(PeerId(taker))
     if codec.least < codec.most and rate_bytes_s and member.samples_s:
         quota = announced.quotas[announced.members.index(member.me)]
         n = fitting(codec, grid, wanted, peak, rate_bytes_s * quota / member.samples_s)

@@ -31,6 +31,12 @@ NEWEST = 0.75
 """What the last round counts for in the mean time that a byte takes on a link."""
 ROUNDS_MAX = 32
 """A link that nothing went over in so many rounds is not known any more: it may have become faster."""
+APART = 1.5
+"""So many times more bytes must be for what they took longer to tell something,"""
+TINY_S = 1e-3
+"""no amount takes less than this,"""
+TWICE = 2.0
+"""and what is concluded changes no more than this from round to round, since much else delays a message."""
 LEAST = 0.1
 """Of the time that something was on its way, round trips are taken for no more than the rest of this."""
 
@@ -101,10 +107,43 @@ class Line:
         return (0, 0) if outgrown else (up, down)
 
 
+class Slope:
+    """What a link carries where how much goes over it is chosen by that: by what different amounts took.
+
+    Some of the time is not for bytes, and the fewer these are the larger a part of it. Who went by bytes over time
+    would send less and less. So a rate is what more bytes took longer; as many that take longer are taken to be slower
+    in proportion, and whatever went over it was carried.
+    """
+
+    def __init__(self) -> None:
+        self._rate_bytes_s = 0.0
+        self._before: tuple[int, float] | None = None
+
+    def took(self, size_bytes: int, took_s: float) -> None:
+        """Note how long so many bytes took in a round."""
+        took_s = max(took_s, TINY_S)
+        rate_bytes_s = self._rate_bytes_s
+        if self._before is not None:
+            before_bytes, before_s = self._before
+            more_bytes, longer_s = size_bytes - before_bytes, took_s - before_s
+            if max(size_bytes, before_bytes) < APART * min(size_bytes, before_bytes):
+                rate_bytes_s *= before_s / took_s
+            elif more_bytes * longer_s > 0:
+                rate_bytes_s = more_bytes / longer_s
+            rate_bytes_s = min(max(rate_bytes_s, self._rate_bytes_s / TWICE), self._rate_bytes_s * TWICE)
+        self._rate_bytes_s = max(rate_bytes_s, size_bytes / took_s)
+        self._before = (size_bytes, took_s)
+
+    def rate_bytes_s(self) -> float:
+        """Return the rate; 0: unknown."""
+        return self._rate_bytes_s
+
+
 class Link:
     """The rate of the link to one peer, in our direction."""
 
     def __init__(self) -> None:
+        self.slope = Slope()
         self._on_way_bytes = 0
         self._since_s = 0.0
         self._moved_bytes = 0
@@ -131,6 +170,7 @@ class Link:
         """Begin another round, as long as the round trip is."""
         if self._moved_bytes:
             took_s = max(self._busy_s - self._transfers * trip_s, LEAST * self._busy_s)
+            self.slope.took(self._moved_bytes, self._busy_s)
             byte_s = took_s / self._moved_bytes
             self._byte_s = NEWEST * byte_s + (1 - NEWEST) * self._byte_s if self._byte_s else byte_s
         self._idle_rounds = 0 if self._moved_bytes else self._idle_rounds + 1

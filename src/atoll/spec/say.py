@@ -11,15 +11,15 @@ from typing import Any
 
 
 def kind(choice: Any) -> str:
-    """Return the word by which a recipe file names a choice."""
-    return str(choice.__struct_config__.tag)
+    """Return the word by which a recipe file names a choice; empty: there is no other."""
+    return str(choice.__struct_config__.tag or "")
 
 
 def say(choice: Any) -> str:
     """Return a choice as text."""
     known = {field: getattr(choice, field) for field in choice.__struct_fields__}
     told = ", ".join(f"{field} = {_value(value)}" for field, value in known.items() if value not in (False, 0, None))
-    return f"{kind(choice)} ({told})" if told else kind(choice)
+    return f"{kind(choice)} ({told})".lstrip() if told else kind(choice)
 
 
 def _value(value: Any) -> str:
