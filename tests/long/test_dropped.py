@@ -17,7 +17,7 @@ from tests.peer.world import events, once, play
 pytestmark = pytest.mark.long
 
 PEERS, STEPS, ROUNDS = 4, 10, 30
-AWAY_S, THERE_S, UNTIL_S = 0.5, 0.9, 25.0
+AWAY_S, THERE_S, UNTIL_S = 1.5, 1.5, 60.0
 """How long a peer sleeps at a time and is there between, on average; a round takes 0.15 s, and waits for 0.2."""
 
 
