@@ -28,7 +28,7 @@ from bench.show import folder_of, parser_of, show
 from bench.swarm import MBIT, Swarm
 
 from atoll.net.transport import LinkKind
-from atoll.spec.recipe import Codec, Fp32, Int8
+from atoll.spec.axes.codec import Codec, Fp32, Int8
 from atoll.sync.codec import wire_bytes
 
 ELEMENTS = 25_000_000

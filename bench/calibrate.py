@@ -49,9 +49,9 @@ from atoll.net.transport import LinkKind
 from atoll.sim.cores import TOLLS
 from atoll.sim.faults import Crash, Fault
 from atoll.sim.scenario import Scenario, World, simulate
+from atoll.spec.axes.codec import Fp32
 from atoll.spec.fleet import Device, LinkName, Machine, Processor
 from atoll.spec.load import load_run
-from atoll.spec.recipe import Fp32
 from atoll.sync.codec import decode, encode
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import add_up, mean

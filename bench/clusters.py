@@ -25,9 +25,13 @@ from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.optimizer import AdamW, DelayedNesterov, Outer, Sgd
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.work import Constant, Same
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AdamW, Codec, Constant, DelayedNesterov, Every, Outer, Recipe, Same, Sgd
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Budget, Data, Membership, Run, Seeds, Upkeep
 
 DIMENSIONS, CLASSES, CLUSTERS, HIDDEN = 512, 4, 8, 64

@@ -39,15 +39,12 @@ from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Vector
 from atoll.model.encoder import TorchEncoder
 from atoll.peer.encode import DEVICE_ELEMENTS
-from atoll.spec.recipe import (
+from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
     CacheLines,
     Codec,
-    Dct,
     E3m0,
-    Feedback,
-    Forget,
     Fp16,
     Fp32,
     Int8,
@@ -56,6 +53,7 @@ from atoll.spec.recipe import (
     Threshold,
     TopK,
 )
+from atoll.spec.axes.what import Dct, Feedback, Forget
 from atoll.sync.codec import decode, encode
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.frequencies import Frequencies

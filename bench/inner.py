@@ -28,7 +28,12 @@ from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.llama import Llama, bind, blank
 from atoll.model.shape import initial, shapes
-from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.what import Delta
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.work import Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import SIZES, Budget, Data, Fresh, Run
 
 PEAK_FLOP_S = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "4090": 165e12, "L40S": 362e12}

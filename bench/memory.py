@@ -38,8 +38,8 @@ from atoll.journal import Journal
 from atoll.net.ticket import parse_ticket
 from atoll.peer.life import Start, live
 from atoll.peer.member import Member
+from atoll.spec.axes.codec import Fp16, Fp32
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Fp16, Fp32
 from atoll.swarm.log import Key
 from atoll.swarm.routes.shares import peak_bytes
 from atoll.sync.codec import wire_bytes

@@ -25,27 +25,15 @@ from bench.inner import Stream
 
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
+from atoll.spec.axes.codec import Codec, Fp32
+from atoll.spec.axes.control import Form, Nobody, Rung
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.what import Dct, Delta, Feedback, Hold, LowRank
+from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.work import Work
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import (
-    AdamW,
-    Channel,
-    Codec,
-    Dct,
-    Delta,
-    Every,
-    Feedback,
-    Form,
-    Fp32,
-    Hold,
-    LowRank,
-    Merge,
-    Nobody,
-    Recipe,
-    Rung,
-    Sgd,
-    TargetBatch,
-    Work,
-)
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Run
 from atoll.spec.say import kind
 from atoll.sync.factors import Factors

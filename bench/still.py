@@ -26,8 +26,8 @@ from atoll.model.compute import Cost, Engine, Step, Trained, Vector
 from atoll.net.ticket import parse_ticket
 from atoll.net.transport import LinkKind
 from atoll.peer.life import Start, Stop, live
+from atoll.spec.axes.codec import Codec
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Codec
 from atoll.spec.run import Run
 
 NOISE = 1e-3

@@ -28,9 +28,9 @@ from atoll.model.compute import Cost
 from atoll.sim.check import violations
 from atoll.sim.compute import CountingEngine
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
+from atoll.spec.axes.when import Every
 from atoll.spec.fleet import Always, Churn, Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Every
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.sync.grid import GROUP_MAX, grid_of
 

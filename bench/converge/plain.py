@@ -18,7 +18,7 @@ from atoll.model.engine import Batches, views
 from atoll.model.folder import layout_of
 from atoll.model.llama import bind, blank
 from atoll.model.shape import initial
-from atoll.spec.recipe import AdamW
+from atoll.spec.axes.optimizer import AdamW
 from atoll.spec.run import Run
 from atoll.sync.schedule import rate
 

@@ -20,8 +20,8 @@ from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.observe.trial import fold_trial
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.spec.axes.codec import Codec
 from atoll.spec.fleet import Device, Machine
-from atoll.spec.recipe import Codec
 from atoll.spec.run import Run
 
 SAY_EVERY_S = 30.0

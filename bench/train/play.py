@@ -25,7 +25,7 @@ from safetensors.numpy import load_file
 
 from atoll import journal
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Fp16
+from atoll.spec.axes.codec import Fp16
 
 LOOK_S = 0.2
 SAMPLE_S = 0.5

@@ -9,7 +9,7 @@ from bench.allreduce import FP32, kind_of
 from bench.train.task import Rates
 
 from atoll.net.transport import LinkKind
-from atoll.spec.recipe import Codec, Fp16, Int8
+from atoll.spec.axes.codec import Codec, Fp16, Int8
 
 FP16, INT8 = Fp16(), Int8()
 

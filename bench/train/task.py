@@ -20,8 +20,8 @@ from atoll.data.samples import TokenData, open_data
 from atoll.model.compute import Vector
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.model.shape import initial, shapes
+from atoll.spec.axes.codec import Codec
 from atoll.spec.load import load_run
-from atoll.spec.recipe import Codec
 from atoll.spec.run import SIZES, Run
 from atoll.sync.codec import wire_bytes
 

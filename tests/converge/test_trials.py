@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from atoll.data.prepare import prepare
 from atoll.model.shape import elements, shapes, size_of
-from atoll.spec.recipe import AdamW, Cosine
+from atoll.spec.axes.optimizer import AdamW
+from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Fresh, Run
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of
 from tests.model.toys import ToyData

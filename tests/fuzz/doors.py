@@ -32,8 +32,8 @@ from atoll.observe.verdict import text
 from atoll.peer.pieces import PIECE_BYTES_MIN, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import Store, anchor_from_bytes, anchor_to_bytes
+from atoll.spec.axes.codec import Codec, Fp16, Fp32, Int8
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import Codec, Fp16, Fp32, Int8
 from atoll.spec.run import Budget, Data, Run, canonical
 from atoll.swarm import log
 from atoll.sync.codec import decode as decode_chunk

@@ -10,41 +10,14 @@ from atoll.model.compute import Engine, Step, Vector
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Fault
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import (
-    Accumulate,
-    AdamW,
-    All,
-    AllGather,
-    Assign,
-    Block,
-    Butterfly,
-    Channel,
-    Circles,
-    Constant,
-    Delta,
-    Every,
-    Fragments,
-    Grad,
-    Inner,
-    LowRank,
-    Mean,
-    MeanPresent,
-    Merge,
-    Mesh,
-    Outer,
-    Overlap,
-    Params,
-    Recipe,
-    Residual,
-    Route,
-    Schedule,
-    Sgd,
-    SignSgd,
-    Sum,
-    TargetBatch,
-    Tensors,
-    Work,
-)
+from atoll.spec.axes.merge import Mean, MeanPresent, Merge, Sum
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Inner, Outer, Sgd, SignSgd
+from atoll.spec.axes.pace import Block, Overlap
+from atoll.spec.axes.what import Delta, Grad, LowRank, Params, Residual
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Circles, Mesh, Route
+from atoll.spec.axes.work import Constant, Schedule, Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
 from tests.model.toys import CONTEXT, ToyData
 from tests.peer.world import anchor_of, play

@@ -11,24 +11,10 @@ from msgspec.structs import replace
 from atoll.model.compute import Vector
 from atoll.sim.faults import Pause, SlowCompute
 from atoll.sim.retell import commits
-from atoll.spec.recipe import (
-    AdamW,
-    Blend,
-    Carry,
-    Combine,
-    Constant,
-    Delay,
-    DelayedNesterov,
-    Inner,
-    Late,
-    Mean,
-    Outer,
-    Quorum,
-    Rda,
-    Schedule,
-    Sgd,
-    Slack,
-)
+from atoll.spec.axes.merge import Combine, Mean, Rda
+from atoll.spec.axes.optimizer import AdamW, DelayedNesterov, Inner, Outer, Sgd
+from atoll.spec.axes.pace import Blend, Carry, Delay, Late, Quorum, Slack
+from atoll.spec.axes.work import Constant, Schedule
 from atoll.spec.run import Run
 from atoll.sync.schedule import rate
 from tests.identity.small import SAME, apart, digest_of, diloco, engine_of, steps_over, trained, weights_of

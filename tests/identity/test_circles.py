@@ -11,26 +11,11 @@ from atoll.model.compute import Vector
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.faults import Crash
 from atoll.sim.scenario import Host, Outcome
-from atoll.spec.recipe import (
-    All,
-    Assign,
-    Circles,
-    Cosine,
-    Delta,
-    Drawn,
-    Exponential,
-    Lattice,
-    Neighbours,
-    Outer,
-    Params,
-    Pattern,
-    Quorum,
-    Segments,
-    Sgd,
-    StandIn,
-    What,
-    Whom,
-)
+from atoll.spec.axes.optimizer import Assign, Outer, Sgd
+from atoll.spec.axes.pace import Quorum, StandIn
+from atoll.spec.axes.what import Delta, Params, What
+from atoll.spec.axes.whom import All, Circles, Drawn, Exponential, Lattice, Neighbours, Pattern, Segments, Whom
+from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Run
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.routes.circles import circles_of

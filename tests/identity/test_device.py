@@ -7,7 +7,10 @@ import pytest
 from atoll.model.compute import Engine
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
-from atoll.spec.recipe import AllGather, Buckets, Delta, E3m0, Feedback, Fp32, Grad, Hold, Int8, Sgd, TopK
+from atoll.spec.axes.codec import Buckets, E3m0, Fp32, Int8, TopK
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.what import Delta, Feedback, Grad, Hold
+from atoll.spec.axes.whom import AllGather
 from atoll.spec.run import Run
 from tests.identity.small import ddp, diloco, engine_of
 from tests.model.toys import ToyData

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from atoll import journal
 from atoll.model.compute import Engine, Vector
 from atoll.sim.faults import Crash
-from atoll.spec.recipe import AdamW, Feedback, Forget, LowRank, Residual, Sgd
+from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.what import Feedback, Forget, LowRank, Residual
 from atoll.spec.run import Membership, Run
 from atoll.sync.factors import Factors
 from atoll.sync.merge import advance, first_anchor

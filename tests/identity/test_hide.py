@@ -6,8 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.spec.axes.codec import CacheLines, Fp32
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.what import Feedback, Grad
+from atoll.spec.axes.work import Constant
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import CacheLines, Constant, Feedback, Fp32, Grad, Sgd
 from tests.identity.small import BATCH, ddp, digest_of, trained
 from tests.peer.world import events
 

@@ -11,7 +11,10 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Vector
 from atoll.sim.faults import Crash, SlowLink
-from atoll.spec.recipe import Delay, Delta, Fp32, Hold, Sgd, Shift, Significance
+from atoll.spec.axes.codec import Fp32, Significance
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.pace import Delay, Shift
+from atoll.spec.axes.what import Delta, Hold
 from atoll.spec.run import Membership, Run
 from tests.identity.small import (
     BATCH,

@@ -10,28 +10,11 @@ import pytest
 
 from atoll import journal
 from atoll.model.compute import Step, Vector
-from atoll.spec.recipe import (
-    AdamW,
-    AllGather,
-    Assign,
-    Butterfly,
-    Codec,
-    Cosine,
-    Dct,
-    Delta,
-    Feedback,
-    Fp32,
-    Grad,
-    Inner,
-    Muon,
-    Outer,
-    Sgd,
-    Significance,
-    SignSgd,
-    Threshold,
-    TopK,
-    Wsd,
-)
+from atoll.spec.axes.codec import Codec, Fp32, Significance, Threshold, TopK
+from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Muon, Outer, Sgd, SignSgd
+from atoll.spec.axes.what import Dct, Delta, Feedback, Grad
+from atoll.spec.axes.whom import AllGather, Butterfly
+from atoll.spec.axes.work import Cosine, Wsd
 from atoll.sync.codec import decode, encode
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.schedule import rate

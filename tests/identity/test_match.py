@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.sim.scenario import key_of
+from atoll.spec.axes.codec import Fp16
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.work import Constant
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Constant, Fp16, Sgd
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, engine_of, steps_over, trained, weights_of
 from tests.peer.world import events
 

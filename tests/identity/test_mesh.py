@@ -15,8 +15,13 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.sim.faults import Crash
 from atoll.sim.scenario import Outcome
+from atoll.spec.axes.codec import Fp32, MaxN
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.what import Feedback, Grad
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.whom import Circles
+from atoll.spec.axes.work import Constant
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Circles, Constant, Feedback, Fp32, Grad, MaxN, Sgd, TargetBatch
 from atoll.spec.run import Run
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, mesh, steps_over, trained, weights_of
 from tests.identity.test_circles import own_weights

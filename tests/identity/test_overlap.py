@@ -8,23 +8,10 @@ import numpy as np
 import pytest
 
 from atoll.sim.faults import Crash, Pause
-from atoll.spec.recipe import (
-    AdamW,
-    Assign,
-    Blend,
-    Delay,
-    Feedback,
-    Fp32,
-    Grad,
-    Inner,
-    OneRound,
-    Outer,
-    Overlap,
-    RoundsLate,
-    Sgd,
-    Shift,
-    TopK,
-)
+from atoll.spec.axes.codec import Fp32, TopK
+from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Outer, Sgd
+from atoll.spec.axes.pace import Blend, Delay, OneRound, Overlap, RoundsLate, Shift
+from atoll.spec.axes.what import Feedback, Grad
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
 
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)

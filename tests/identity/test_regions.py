@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from atoll.model.compute import Vector
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import All, Assign, Circles, Delta, Params, Regions, Sgd, Whom
+from atoll.spec.axes.optimizer import Assign, Sgd
+from atoll.spec.axes.what import Delta, Params
+from atoll.spec.axes.whom import All, Circles, Regions, Whom
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL
 from tests.identity.small import SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of

@@ -6,7 +6,8 @@ import pytest
 
 from atoll import journal
 from atoll.sim.faults import Crash, Fault, Leave
-from atoll.spec.recipe import AdamW, Cosine, Sgd
+from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Run
 from tests.identity.small import ddp, digest_of, diloco, trained
 from tests.peer.world import events, once

@@ -7,7 +7,7 @@ import pytest
 
 from atoll import journal
 from atoll.sim.faults import Crash, Fault, Leave, Partition, Pause, SlowCompute
-from atoll.spec.recipe import AdamW, Sgd
+from atoll.spec.axes.optimizer import AdamW, Sgd
 from atoll.spec.run import Membership
 from tests.identity.small import digest_of, diloco, trained
 from tests.peer.world import assert_sound, counting_run, events, name, once, play

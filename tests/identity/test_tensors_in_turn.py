@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Assign, Delta, Fp32, Params, Sgd, Tensors
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.optimizer import Assign, Sgd
+from atoll.spec.axes.what import Delta, Params
+from atoll.spec.axes.when import Tensors
 from atoll.sync.units import units_of
 from tests.identity.small import BATCH, SAME, apart, diloco, engine_of, in_turns, steps_over, trained, weights_of
 

@@ -11,21 +11,13 @@ from atoll.data.order import indices_of
 from atoll.model.compute import Engine, Vector
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.faults import Crash, Pause
-from atoll.spec.recipe import (
-    AdamW,
-    Assign,
-    Channel,
-    Delay,
-    Delta,
-    Every,
-    Fragments,
-    Merge,
-    Params,
-    Recipe,
-    Sgd,
-    Shift,
-    Work,
-)
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
+from atoll.spec.axes.pace import Delay, Shift
+from atoll.spec.axes.what import Delta, Params
+from atoll.spec.axes.when import Every, Fragments
+from atoll.spec.axes.work import Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Membership, Run
 from tests.identity.small import BATCH, SAME, apart, digest_of, diloco, engine_of, steps_over, trained, weights_of
 from tests.peer.world import anchor_of, events

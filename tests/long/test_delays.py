@@ -17,9 +17,13 @@ from atoll import journal
 from atoll.cli.machine import Machine as Here
 from atoll.cli.machine import build_torch, pinned
 from atoll.sim.scenario import Outcome, Scenario, simulate
+from atoll.spec.axes.codec import CacheLines, Codec, Fp32, TopK
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.pace import Block, RoundsLate
+from atoll.spec.axes.what import Feedback, Forget
+from atoll.spec.axes.whom import All, AllGather
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_run
-from atoll.spec.recipe import All, AllGather, Block, CacheLines, Codec, Feedback, Forget, Fp32, Nobody, RoundsLate, TopK
 from atoll.spec.run import Run
 
 pytestmark = pytest.mark.long

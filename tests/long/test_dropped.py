@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.sim.faults import Pause
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import AdamW, Sgd
+from atoll.spec.axes.optimizer import AdamW, Sgd
 from atoll.spec.run import Budget, Run
 from tests.identity.small import diloco, engine_of
 from tests.peer.world import events, once, play

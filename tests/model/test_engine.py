@@ -19,7 +19,7 @@ from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.llama import Llama
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import elements, initial, pieces, shapes
-from atoll.spec.recipe import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import SIZES, Fresh, Run, Size
 from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 

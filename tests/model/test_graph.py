@@ -8,7 +8,7 @@ import torch
 
 from atoll.model.compute import Step, Vector
 from atoll.model.engine import TorchEngine, build_engine
-from atoll.spec.recipe import AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Run
 from tests.model.toys import ToyData, toy_run
 

@@ -9,7 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Step, Vector
-from atoll.spec.recipe import AdamW, Channel, Delta, Every, Inner, Merge, Recipe, Sgd, Work
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Inner, Sgd
+from atoll.spec.axes.what import Delta
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.work import Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Model, Run, Seeds, Size
 
 VOCAB, CONTEXT = 61, 16

@@ -14,8 +14,12 @@ from atoll.journal import Event, Line
 from atoll.observe.comparison import HEAD, Comparison, Entry, is_ddp, rows, table, text
 from atoll.observe.page import page
 from atoll.observe.trial import fold_trial, gain_kept
+from atoll.spec.axes.codec import Fp16
+from atoll.spec.axes.pace import OneRound
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import Butterfly
 from atoll.spec.load import demo_run, load_recipe, recipe_names
-from atoll.spec.recipe import Butterfly, Every, Fp16, OneRound, Recipe
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 
 PEERS = ("aa", "bb")

@@ -31,7 +31,7 @@ from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import Link, SimNetwork
-from atoll.spec.recipe import Fp32
+from atoll.spec.axes.codec import Fp32
 from atoll.spec.run import Run, identity
 from atoll.swarm import log
 from atoll.swarm.log import History

@@ -13,7 +13,9 @@ from atoll.net.identity import short
 from atoll.sim.faults import Crash, Fault, Leave, Pause, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.recipe import Block, Fragments, Full, Same
+from atoll.spec.axes.pace import Block, Full
+from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.work import Same
 from atoll.spec.run import Membership, Run
 from atoll.swarm.log import History, apply
 from tests.peer.world import assert_sound, counting_run, events, log_of, name, once, play, sized

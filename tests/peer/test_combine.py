@@ -13,23 +13,11 @@ from atoll.model.compute import Step, Trained, Vector
 from atoll.sim.compute import CountingEngine, first_weights
 from atoll.sim.faults import Crash, Partition
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import (
-    All,
-    AllGather,
-    Butterfly,
-    CentredClip,
-    Combine,
-    Fp32,
-    Fragments,
-    Mean,
-    MeanPresent,
-    MedianNormClip,
-    Rda,
-    Route,
-    Sgd,
-    TopK,
-    Trimmed,
-)
+from atoll.spec.axes.codec import Fp32, TopK
+from atoll.spec.axes.merge import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Rda, Trimmed
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Route
 from atoll.spec.run import Run
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, play, sized
 

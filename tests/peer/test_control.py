@@ -11,20 +11,12 @@ from atoll import journal
 from atoll.sim.faults import Crash, SlowLink
 from atoll.sim.network import Link
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.recipe import (
-    AllGather,
-    Auto,
-    Delay,
-    E3m0,
-    Every,
-    Feedback,
-    Fp16,
-    Fp32,
-    Knobs,
-    Rung,
-    Stochastic,
-    TopK,
-)
+from atoll.spec.axes.codec import E3m0, Fp16, Fp32, Stochastic, TopK
+from atoll.spec.axes.control import Auto, Knobs, Rung
+from atoll.spec.axes.pace import Delay
+from atoll.spec.axes.what import Feedback
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import AllGather
 from atoll.spec.run import Run
 from atoll.swarm.log import BadLog, Entry, KnobsTurned
 from tests.peer import desks

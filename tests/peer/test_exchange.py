@@ -14,8 +14,9 @@ from atoll.peer.messages import Accepted, Chunk, Got, Missing, PartHead, PartTal
 from atoll.sim.faults import Crash, Fault, Partition, SlowLink
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.whom import All, Butterfly
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import All, Butterfly, Fp32
 from atoll.spec.run import identity
 from atoll.swarm.messages import Plan, Stuck
 from atoll.swarm.routes.shares import chunks_of, peak_bytes

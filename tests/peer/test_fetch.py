@@ -47,7 +47,7 @@ from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Crash, Leave
 from atoll.sim.network import Link, SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, World, simulate, start
-from atoll.spec.recipe import Fp16
+from atoll.spec.axes.codec import Fp16
 from atoll.spec.run import PROTOCOL, Run, identity
 from atoll.swarm.log import ClosedRound, Key
 from atoll.swarm.messages import Hello, Redirect, Welcome

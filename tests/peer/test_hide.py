@@ -11,22 +11,14 @@ from atoll.sim.case import play as play_case
 from atoll.sim.faults import Crash, SlowLink
 from atoll.sim.scenario import Entrance, Outcome, Scenario, simulate
 from atoll.sim.skies import case_of
+from atoll.spec.axes.codec import CacheLines, Fp32, TopK
+from atoll.spec.axes.control import Form, Hide, Nobody
+from atoll.spec.axes.pace import Block, RoundsLate
+from atoll.spec.axes.what import Feedback, Grad
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.whom import AllGather
 from atoll.spec.fleet import Device, Machine
-from atoll.spec.recipe import (
-    AllGather,
-    Block,
-    CacheLines,
-    Feedback,
-    Form,
-    Fp32,
-    Grad,
-    Hide,
-    Nobody,
-    Recipe,
-    RoundsLate,
-    TargetBatch,
-    TopK,
-)
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from tests.peer.test_control import turns
 from tests.peer.world import DELAYS_S, assert_sound, counting_run, lines, machines, once, play, sized

@@ -43,7 +43,8 @@ from atoll.peer.messages import (
 )
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, World
-from atoll.spec.recipe import Combine, Fp32, Rda
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.merge import Combine, Rda
 from atoll.spec.run import PROTOCOL, Run
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Hello, Holding, Leave, Reduced, Refused, Spoiled, Standing, Stuck, Welcome

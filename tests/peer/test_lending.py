@@ -16,7 +16,8 @@ from atoll.sim.compute import MARKS, delta_of, first_weights
 from atoll.sim.faults import Fault, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
-from atoll.spec.recipe import Circles, Discard, Full, Lattice, Pattern
+from atoll.spec.axes.pace import Discard, Full
+from atoll.spec.axes.whom import Circles, Lattice, Pattern
 from atoll.spec.run import Run
 from atoll.sync.overlap import one_more
 from tests.peer.world import DELAYS_S, counting_run, events, log_of, machines, once, play, sized

@@ -13,7 +13,7 @@ from atoll.sim.faults import Fault, Partition
 from atoll.sim.masses import masses_of
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
-from atoll.spec.recipe import Mean
+from atoll.spec.axes.merge import Mean
 from atoll.spec.run import Run
 from tests.peer.world import DELAYS_S, counting_run, log_of, machines, sized
 

@@ -14,7 +14,9 @@ from atoll.sim.check import violations
 from atoll.sim.faults import Crash, Fault, SlowLink
 from atoll.sim.scenario import Entrance, Outcome, Scenario, key_of, simulate
 from atoll.sim.skies import case_of
-from atoll.spec.recipe import Form, Fp16, Fp32, Int8, Match, Nobody, Recipe, Stochastic
+from atoll.spec.axes.codec import Fp16, Fp32, Int8, Stochastic
+from atoll.spec.axes.control import Form, Match, Nobody
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from tests.peer.test_control import turns
 from tests.peer.test_hide import rounds_s

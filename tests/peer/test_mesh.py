@@ -18,7 +18,12 @@ from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
-from atoll.spec.recipe import Circles, Feedback, Fp32, Grad, Growth, MaxN, Mean, Mesh, Sgd, TargetBatch
+from atoll.spec.axes.codec import Fp32, MaxN
+from atoll.spec.axes.merge import Mean
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.what import Feedback, Grad
+from atoll.spec.axes.when import Growth, TargetBatch
+from atoll.spec.axes.whom import Circles, Mesh
 from atoll.spec.run import Run
 from atoll.swarm.log import RoundAnnounced
 from atoll.swarm.messages import Standing

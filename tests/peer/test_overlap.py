@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.sim.faults import Crash, Pause, SlowCompute
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.recipe import Block, Delay, Fragments, OneRound, Overlap, Shift
+from atoll.spec.axes.pace import Block, Delay, OneRound, Overlap, Shift
+from atoll.spec.axes.when import Fragments
 from atoll.spec.run import Run
 from tests.peer.world import assert_sound, counting_run, events, name, play, sized
 

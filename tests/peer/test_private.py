@@ -18,22 +18,14 @@ from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, CountingEngine, delta_of, first_weights
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import (
-    All,
-    AllGather,
-    Assign,
-    Channel,
-    Codec,
-    Delta,
-    Every,
-    Feedback,
-    Fp32,
-    Merge,
-    Recipe,
-    Sgd,
-    TopK,
-    Work,
-)
+from atoll.spec.axes.codec import Codec, Fp32, TopK
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import Assign, Sgd
+from atoll.spec.axes.what import Delta, Feedback
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, AllGather
+from atoll.spec.axes.work import Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, name, once, play, sized
 

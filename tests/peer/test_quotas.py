@@ -13,8 +13,12 @@ from atoll.model.compute import Step
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
 from atoll.sim.scenario import Outcome
+from atoll.spec.axes.merge import Mean
+from atoll.spec.axes.optimizer import AdamW, Lamb
+from atoll.spec.axes.pace import OneRound, Overlap
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.work import BySpeed, Cyclic, Growing, Same
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AdamW, BySpeed, Cyclic, Growing, Lamb, Mean, OneRound, Overlap, Same, TargetBatch
 from atoll.spec.run import Run
 from atoll.sync.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of

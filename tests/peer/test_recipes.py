@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
+from importlib import import_module
 from itertools import combinations
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
@@ -14,35 +16,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import atoll
-from atoll import journal, spec
+from atoll import journal
+from atoll.spec import axes, recipe
+from atoll.spec.axes.codec import Buckets, Fp32
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.merge import Mean, Merge, Rda
+from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
+from atoll.spec.axes.pace import Block, Discard, Full, Quorum
+from atoll.spec.axes.what import Delta, Feedback, Forget
+from atoll.spec.axes.when import Every, Fragments
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions, Ring
+from atoll.spec.axes.work import Growing
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import (
-    AdamW,
-    All,
-    AllGather,
-    Assign,
-    Block,
-    Buckets,
-    Butterfly,
-    Delta,
-    Discard,
-    Every,
-    Feedback,
-    Forget,
-    Fp32,
-    Fragments,
-    Full,
-    Growing,
-    Mean,
-    Merge,
-    Nobody,
-    Quorum,
-    Rda,
-    Recipe,
-    Regions,
-    Ring,
-    Sgd,
-)
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from atoll.spec.turns import in_order, rarest
 from tests.peer.world import anchor_of, counting_run, events, play, sized
@@ -204,7 +190,8 @@ PLAYERS = ("sim/skies.py", "sim/sweep.py")
 """They say what to play, so names are among the arguments of their calls."""
 WORDS = {
     word
-    for kind in vars(spec.recipe).values()
+    for module in (recipe, *(import_module(each.name) for each in iter_modules(axes.__path__, "atoll.spec.axes.")))
+    for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, Struct)
     for word in (*kind.__struct_fields__, kind.__struct_config__.tag)
 }

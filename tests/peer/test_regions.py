@@ -13,7 +13,8 @@ from atoll.plan.traffic import Line, traffic
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.retell import Committed, commits
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.recipe import All, Butterfly, Circles, Recipe, Route
+from atoll.spec.axes.whom import All, Butterfly, Circles, Route
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, CIRCLES
 from tests.peer.world import assert_sound, counting_run, events, log_of, sized

@@ -17,21 +17,11 @@ from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import Crash, Fault, Lie, Partition, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome, Scenario, key_of, simulate
-from atoll.spec.recipe import (
-    All,
-    Buckets,
-    Codec,
-    Delay,
-    Fp16,
-    Fp32,
-    Int8,
-    Mean,
-    OneRound,
-    Overlap,
-    Ring,
-    Sgd,
-    Shift,
-)
+from atoll.spec.axes.codec import Buckets, Codec, Fp16, Fp32, Int8
+from atoll.spec.axes.merge import Mean
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.pace import Delay, OneRound, Overlap, Shift
+from atoll.spec.axes.whom import All, Ring
 from atoll.spec.run import Run
 from atoll.swarm.policy.patience import STALL_S
 from atoll.sync.codec import decoded

@@ -13,7 +13,8 @@ from atoll.model.compute import Vector
 from atoll.peer.results import sound_result
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.scenario import Build, Outcome
-from atoll.spec.recipe import All, AllGather, Butterfly, Fp32, Route
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Route
 from atoll.spec.run import Run
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, play, sized
 

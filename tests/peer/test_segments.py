@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from atoll.journal import RoundAnnounced, RoundCommitted
 from atoll.sim.check import violations
 from atoll.sim.scenario import Outcome, Scenario, simulate
-from atoll.spec.recipe import Circles, Segments
+from atoll.spec.axes.whom import Circles, Segments
 from atoll.spec.run import Run
 from tests.peer.world import DELAYS_S, counting_run, machines, once, sized
 

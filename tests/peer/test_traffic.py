@@ -7,7 +7,8 @@ import pytest
 from atoll import journal
 from atoll.sim.check import violations
 from atoll.sim.scenario import Outcome
-from atoll.spec.recipe import Codec, Fp16, Fp32, Grad, Int8
+from atoll.spec.axes.codec import Codec, Fp16, Fp32, Int8
+from atoll.spec.axes.what import Grad
 from atoll.swarm.routes.shares import cut
 from atoll.sync.grid import grid_of
 from tests.peer.world import counting_run, events, play, sized

@@ -18,7 +18,9 @@ from atoll.sim.faults import Crash, Fault, Lie, LossyLink, Partition
 from atoll.sim.network import MATHIS, PACKET_BYTES, Link
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
-from atoll.spec.recipe import All, Buckets, Butterfly, Codec, Fp16, Fp32, Int8, Mean, Ring, Rings, Route, Trees
+from atoll.spec.axes.codec import Buckets, Codec, Fp16, Fp32, Int8
+from atoll.spec.axes.merge import Mean
+from atoll.spec.axes.whom import All, Butterfly, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
 from atoll.swarm.lease import Range
 from atoll.swarm.log import Key, OpenRound

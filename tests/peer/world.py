@@ -20,21 +20,14 @@ from atoll.sim.faults import Fault
 from atoll.sim.loop import VirtualLoop
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, simulate
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.pace import Delay
+from atoll.spec.axes.what import LowRank
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
+from atoll.spec.axes.whom import All, Butterfly, Circles
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import (
-    All,
-    Butterfly,
-    Channel,
-    Circles,
-    Codec,
-    Delay,
-    Every,
-    Fragments,
-    LowRank,
-    TargetBatch,
-    Tensors,
-)
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Budget, Data, Membership, Run, Upkeep
 from atoll.spec.turns import in_order
 from atoll.swarm.log import Entry, from_bytes

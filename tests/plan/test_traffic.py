@@ -8,10 +8,15 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
 from atoll.sim.faults import SlowCompute
+from atoll.spec.axes.codec import Codec, Threshold
+from atoll.spec.axes.control import Auto, Knobs, Nobody
+from atoll.spec.axes.what import LowRank
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, AllGather, Butterfly
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.knobs import turned
 from atoll.spec.load import load_recipe, recipe_names, recipe_text
-from atoll.spec.recipe import All, AllGather, Auto, Butterfly, Codec, Every, Knobs, LowRank, Nobody, Recipe, Threshold
+from atoll.spec.recipe import Recipe
 from atoll.swarm.policy import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of

@@ -17,8 +17,9 @@ from atoll.sim.compute import UNIT
 from atoll.sim.factored import anchors
 from atoll.sim.lives import lives_of
 from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.axes.what import Feedback, Forget, LowRank, Residual
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import Feedback, Forget, LowRank, Recipe, Residual
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run, canonical
 from atoll.sync.merge import Anchor
 from tests.peer.world import counting_run

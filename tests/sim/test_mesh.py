@@ -11,8 +11,13 @@ from msgspec.structs import replace
 
 from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.axes.codec import Fp16, Fp32, MaxN
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.what import Grad
+from atoll.spec.axes.when import Growth, TargetBatch
+from atoll.spec.axes.whom import Circles, Mesh
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import Circles, Fp16, Fp32, Grad, Growth, MaxN, Mesh, Recipe, Sgd, TargetBatch
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
 from tests.sim.under import few_of, under
 

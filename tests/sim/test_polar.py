@@ -16,8 +16,11 @@ from atoll.sim.case import Case, play
 from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
 from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.axes.merge import Merge, Rda
+from atoll.spec.axes.pace import Block, Discard, Full
+from atoll.spec.axes.when import Every, Fragments
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import Block, Discard, Every, Fragments, Full, Merge, Rda, Recipe
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run, canonical
 from tests.peer.world import counting_run
 from tests.peer.world import play as played

@@ -11,8 +11,12 @@ from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
 from atoll.sim.retell import commits
 from atoll.sim.skies import BATCH, STEPS, WITHIN_S
+from atoll.spec.axes.codec import Fp16
+from atoll.spec.axes.merge import Mean, Merge
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, Circles, Regions
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import All, Circles, Every, Fp16, Mean, Merge, Recipe, Regions
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
 from tests.peer.world import counting_run, log_of
 from tests.peer.world import play as world_play

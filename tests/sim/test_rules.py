@@ -11,32 +11,15 @@ from msgspec.structs import replace
 
 from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.axes.codec import Fp32, Significance
+from atoll.spec.axes.merge import CentredClip, Combine, MedianNormClip, Merge, Rda, Sum, Trimmed
+from atoll.spec.axes.optimizer import Assign
+from atoll.spec.axes.pace import Block, Delay, OneRound, Shift
+from atoll.spec.axes.what import Delta, Feedback, Hold
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, AllGather, Butterfly
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import (
-    All,
-    AllGather,
-    Assign,
-    Block,
-    Butterfly,
-    CentredClip,
-    Channel,
-    Combine,
-    Delay,
-    Delta,
-    Every,
-    Feedback,
-    Fp32,
-    Hold,
-    MedianNormClip,
-    Merge,
-    OneRound,
-    Rda,
-    Recipe,
-    Shift,
-    Significance,
-    Sum,
-    Trimmed,
-)
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import canonical
 from tests.sim.under import few_of, under
 

@@ -19,9 +19,12 @@ from atoll.observe.progress import Progress
 from atoll.sim.check import violations
 from atoll.sim.compute import CountingEngine
 from atoll.sim.scenario import Outcome, Scenario, losses_of, on_fleet, simulate
+from atoll.spec.axes.codec import Codec, E3m0, Fp16, Int8
+from atoll.spec.axes.control import Auto, Nobody
+from atoll.spec.axes.when import Every
 from atoll.spec.fleet import Always, load_fleet
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Auto, Codec, E3m0, Every, Fp16, Int8, Nobody, Recipe
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run
 
 SIZE = 2048

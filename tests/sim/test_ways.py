@@ -10,8 +10,11 @@ from msgspec.structs import replace
 
 from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
+from atoll.spec.axes.codec import Fp16, Int8
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, Rings, Trees
 from atoll.spec.load import decode_run, load_recipe
-from atoll.spec.recipe import All, Every, Fp16, Int8, Recipe, Rings, Trees
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
 from tests.sim.under import few_of, under
 

@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.errors import SpecError
+from atoll.spec.axes.codec import Fp16
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
+from atoll.spec.axes.what import Delta, Grad
+from atoll.spec.axes.when import Every
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
-from atoll.spec.recipe import Accumulate, AdamW, Delta, Every, Fp16, Grad, Sgd
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
 from atoll.spec.shelf import recipe_heads
 

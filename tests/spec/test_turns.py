@@ -9,8 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.errors import SpecError
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import Assign
+from atoll.spec.axes.what import Params
+from atoll.spec.axes.when import Every, Fragments
 from atoll.spec.load import load_recipe, load_run, recipe_names
-from atoll.spec.recipe import Assign, Channel, Every, Fragments, Merge, Params, Recipe
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run
 from atoll.spec.turns import in_order, rarest, round_steps, shares, starts_apart, turn_of
 

@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from atoll.errors import SpecError
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.optimizer import AdamW, Assign, Muon, Sgd
+from atoll.spec.axes.what import Delta
+from atoll.spec.axes.work import Constant
 from atoll.spec.load import load_recipe, load_run, recipe_names
-from atoll.spec.recipe import AdamW, Assign, Constant, Delta, Fp32, Muon, Sgd
 from atoll.spec.run import Run
 from atoll.spec.variant import alone, budget_tokens, round_tokens, variants, with_tokens
 

@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from atoll.sim.retell import Announced, Committed, announcements, commits
-from atoll.spec.recipe import AdamW, Channel, Delta, Every, Merge, Recipe, Sgd, Work
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.what import Delta
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.work import Work
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Membership, Run, Upkeep
 from atoll.swarm.broker import step, take_office
 from atoll.swarm.log import (

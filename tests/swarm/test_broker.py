@@ -8,19 +8,11 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import Identity
-from atoll.spec.recipe import (
-    Assign,
-    Carry,
-    Circles,
-    Discard,
-    Drawn,
-    Late,
-    Merge,
-    Params,
-    Quorum,
-    Seconds,
-    Slack,
-)
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import Assign
+from atoll.spec.axes.pace import Carry, Discard, Late, Quorum, Seconds, Slack
+from atoll.spec.axes.what import Params
+from atoll.spec.axes.whom import Circles, Drawn
 from atoll.spec.run import AllowList, Budget, Membership, canonical, identity
 from atoll.swarm.broker import CROWD, GONE_S_MAX, RESUME_S, step, take_office
 from atoll.swarm.lease import Range

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from atoll.errors import LocalError
-from atoll.spec.recipe import Knobs
+from atoll.spec.axes.control import Knobs
 from atoll.swarm.lease import Range
 from atoll.swarm.log import (
     BadLog,

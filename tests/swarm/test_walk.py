@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.sim.retell import commits
-from atoll.spec.recipe import All, Butterfly, Ring, Rings, Route, Trees
+from atoll.spec.axes.whom import All, Butterfly, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
 from atoll.swarm.broker import RESUME_S, step, take_office
 from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root

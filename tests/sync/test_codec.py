@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import (
+from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
     CacheLines,

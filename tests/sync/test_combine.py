@@ -11,7 +11,8 @@ from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
 from atoll.peer.lengths import Lengths
-from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, TopK, Trimmed
+from atoll.spec.axes.codec import TopK
+from atoll.spec.axes.merge import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Trimmed
 from atoll.sync.codec import decode, encode, sent
 from atoll.sync.combine import combined, numbers, products
 from atoll.sync.grid import Grid

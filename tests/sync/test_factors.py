@@ -7,7 +7,8 @@ import pytest
 
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Fp32, LowRank
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.what import LowRank
 from atoll.sync.factors import Factors
 
 SHAPES = {"a.tall": (40, 12), "b.norm": (12,), "c.wide": (10, 30), "d.small": (3, 4)}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Buckets, Codec, Fp32, Int8, TopK
+from atoll.spec.axes.codec import Buckets, Codec, Fp32, Int8, TopK
 from atoll.sync.codec import decode
 from atoll.sync.feedback import encode_fed_back
 

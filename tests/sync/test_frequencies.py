@@ -11,7 +11,9 @@ from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Dct, Every, Fp32, Fragments, TopK
+from atoll.spec.axes.codec import Fp32, TopK
+from atoll.spec.axes.what import Dct
+from atoll.spec.axes.when import Every, Fragments
 from atoll.sync.codec import decode, encode
 from atoll.sync.frequencies import DIGITS, Frequencies
 from atoll.sync.units import units_of, whole

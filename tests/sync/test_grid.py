@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
+from atoll.spec.axes.codec import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import CHUNK_BYTES, CHUNK_ELEMENTS_MIN, GROUP_MAX, chunk_elements_max, grid_of
 

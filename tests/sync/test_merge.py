@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd
+from atoll.spec.axes.optimizer import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd
 from atoll.sync.merge import Anchor, Pushes, advance, finish, first_anchor, outer_names, weighed_mean
 
 OUTERS: list[Outer] = [Assign(), Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True), AdamW(lr=1e-2)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Assign, Outer, Sgd
+from atoll.spec.axes.optimizer import Assign, Outer, Sgd
 from atoll.sync.merge import advance, first_anchor
 from atoll.sync.overlap import Lead, blend, shift
 

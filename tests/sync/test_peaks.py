@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Fp16, MaxN
+from atoll.spec.axes.codec import Fp16, MaxN
 from atoll.sync.codec import decode, encode, sent
 from atoll.sync.grid import Grid
 from atoll.sync.peaks import fitting, kept_within, limits, peaks

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Bf16, Codec, Every, Fp16, Fp32, Fragments, Rda
+from atoll.spec.axes.codec import Bf16, Codec, Fp16, Fp32
+from atoll.spec.axes.merge import Rda
+from atoll.spec.axes.when import Every, Fragments
 from atoll.sync.codec import BadChunk, decode, encode
 from atoll.sync.combine import combined
 from atoll.sync.polar import Polar

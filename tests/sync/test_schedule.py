@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Constant, Cosine, Schedule, Wsd
+from atoll.spec.axes.work import Constant, Cosine, Schedule, Wsd
 from atoll.sync.schedule import rate
 
 WARM: list[Schedule] = [Constant(warmup_steps=10), Cosine(warmup_steps=10), Wsd(warmup_steps=10)]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.errors import SpecError
-from atoll.spec.recipe import Fp32, Tensors
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.when import Tensors
 from atoll.sync.tensors import Profile, turns
 from atoll.sync.units import tensors_in, units_of
 

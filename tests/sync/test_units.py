@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.errors import SpecError
-from atoll.spec.recipe import Every, Fp32, Fragments
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.when import Every, Fragments
 from atoll.sync.units import Unit, tensors_in, units_of, whole
 
 LAYOUT = {

@@ -12,10 +12,15 @@ from atoll.cli.machine import Machine, build_torch, pinned
 from atoll.journal import Line
 from atoll.net.transport import LinkKind
 from atoll.sim.scenario import Outcome, Scenario, key_of, simulate
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.pace import StandIn
+from atoll.spec.axes.what import Feedback
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.whom import Regions, Rings, Trees
+from atoll.spec.axes.work import BySpeed
 from atoll.spec.fleet import Device
 from atoll.spec.fleet import Machine as Imagined
 from atoll.spec.load import load_recipe, recipe_names
-from atoll.spec.recipe import BySpeed, Feedback, Nobody, Regions, Rings, StandIn, TargetBatch, Trees
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
 from atoll.swarm.routes.circles import weighs_lines

@@ -20,7 +20,8 @@ from atoll.units import say_bytes, say_count, say_table, say_time
 
 if TYPE_CHECKING:
     from atoll.plan.traffic import Line, Traffic
-    from atoll.spec.recipe import Form, Recipe
+    from atoll.spec.axes.control import Form
+    from atoll.spec.recipe import Recipe
     from atoll.spec.shelf import Head
 
 VOCABULARY = 1024
@@ -142,7 +143,7 @@ def explain(name: str, recipe: Recipe) -> list[str]:
 
 def _control_lines(recipe: Recipe) -> list[str]:
     """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
-    from atoll.spec.recipe import Auto, Hide, Match, Nobody
+    from atoll.spec.axes.control import Auto, Hide, Match, Nobody
 
     match recipe.control:
         case Nobody():
@@ -163,7 +164,8 @@ def _control_lines(recipe: Recipe) -> list[str]:
 
 def _form(form: Form) -> str:
     """Return a form of the exchange as text, and how rare and how late it may be."""
-    from atoll.spec.recipe import Delay, Rung
+    from atoll.spec.axes.control import Rung
+    from atoll.spec.axes.pace import Delay
     from atoll.spec.say import say
 
     said = f"{say(form.codec)} by {say(form.route)}"

@@ -21,7 +21,7 @@ from torch.nn.functional import pad
 
 from atoll.model.bits import pack, packed_bytes, unpack
 from atoll.model.largest import largest_of
-from atoll.spec.recipe import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, TopK
+from atoll.spec.axes.codec import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, TopK
 
 Scaled = Int8 | E3m0 | Sign
 Value = Fp32 | Fp16 | Bf16 | Scaled | Buckets

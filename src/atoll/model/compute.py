@@ -19,7 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.spec.recipe import Codec, Residual
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.what import Residual
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]

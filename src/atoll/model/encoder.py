@@ -16,7 +16,7 @@ from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
 from atoll.model.compute import Portion, Vector
-from atoll.spec.recipe import Feedback, Forget, Residual
+from atoll.spec.axes.what import Feedback, Forget, Residual
 
 
 class TorchEncoder:

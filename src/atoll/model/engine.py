@@ -36,7 +36,8 @@ from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
-from atoll.spec.recipe import Accumulate, AdamW, Codec, Inner, Muon, Sgd
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
 AUTOMATIC = "auto"

@@ -8,21 +8,13 @@ from msgspec import Struct
 
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
-from atoll.spec.recipe import (
-    All,
-    Auto,
-    Block,
-    Carried,
-    Channel,
-    Control,
-    Every,
-    Fp32,
-    Grad,
-    Hide,
-    Match,
-    Nobody,
-    Recipe,
-)
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.control import Auto, Control, Hide, Match, Nobody
+from atoll.spec.axes.pace import Block
+from atoll.spec.axes.what import Grad
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, Carried, Regions
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.turns import in_order
@@ -80,7 +72,7 @@ def is_ddp(recipe: Recipe) -> bool:
     (channel,) = recipe.channel.values()
     what = channel.what
     whole = isinstance(what, Grad) and what.transform is None and what.codec == what.merged() == Fp32()
-    straight = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried)
+    straight = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried | Regions)
     stays = isinstance(recipe.control, Nobody) and not channel.forms
     return whole and straight and stays and isinstance(channel.overlap, Block) and channel.when == Every(steps=1)
 

@@ -24,7 +24,11 @@ from atoll.peer.private import goes_on
 from atoll.peer.results import Result
 from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
 from atoll.peer.train import factor_of
-from atoll.spec.recipe import Channel, Growing, Nobody, Params, StandIn
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.pace import StandIn
+from atoll.spec.axes.what import Params
+from atoll.spec.axes.work import Growing
+from atoll.spec.recipe import Channel
 from atoll.spec.turns import starts_apart
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.codec import check, decoded

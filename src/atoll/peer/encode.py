@@ -15,7 +15,8 @@ import numpy as np
 from atoll.model.compute import Encoder, Portion, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Way, diverged, factor_of, finite
-from atoll.spec.recipe import CacheLines, Feedback, Forget, Hold, Significance, Threshold
+from atoll.spec.axes.codec import CacheLines, Significance, Threshold
+from atoll.spec.axes.what import Feedback, Forget, Hold
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back

@@ -53,7 +53,8 @@ from atoll.peer.messages import (
 from atoll.peer.reduce import Bench, early_s, keep_result
 from atoll.peer.results import WRITE_BYTES, Draft, Result
 from atoll.peer.stripes import STRIPES_MAX, stripe, stripes_to
-from atoll.spec.recipe import Fp32, Match
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.control import Match
 from atoll.swarm.log import Key
 from atoll.swarm.messages import Contributed, Contribution, Holding, Plan, Spoiled, Stuck
 from atoll.swarm.routes.layout import Cell

@@ -14,7 +14,7 @@ import numpy as np
 from atoll.model.compute import Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, finite
-from atoll.spec.recipe import Feedback
+from atoll.spec.axes.what import Feedback
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import decoded, encode, seed_of
 

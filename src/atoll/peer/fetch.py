@@ -40,7 +40,7 @@ from atoll.peer.messages import (
 from atoll.peer.pieces import Haul, Listing
 from atoll.peer.results import Result
 from atoll.peer.store import HEADER_BYTES_MAX, Partial, Store, read_anchor
-from atoll.spec.recipe import Nobody
+from atoll.spec.axes.control import Nobody
 from atoll.spec.turns import shares
 from atoll.swarm.log import ClosedRound, Key, result_root
 from atoll.swarm.state import admits

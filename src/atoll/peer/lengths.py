@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Channel, Mean, MeanPresent, Rda, Sum, Trimmed
+from atoll.spec.axes.merge import Mean, MeanPresent, Rda, Sum, Trimmed
+from atoll.spec.recipe import Channel
 from atoll.sync import combine as rules
 from atoll.sync.merge import add_up
 from atoll.sync.units import Tensor, Unit, pieces_of, tensors_in

@@ -39,8 +39,8 @@ from atoll.peer.reform import reform, tell_log
 from atoll.peer.settle import recall
 from atoll.peer.store import Store
 from atoll.peer.work import work
+from atoll.spec.axes.what import Feedback, LowRank
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Feedback, LowRank
 from atoll.spec.run import PROTOCOL, Run, canonical, identity
 from atoll.spec.turns import rarest, starts_apart
 from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChanged, to_sign

@@ -25,25 +25,15 @@ from atoll.peer.private import Private
 from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec import knobs
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.control import Knobs, Nobody
+from atoll.spec.axes.pace import StandIn
+from atoll.spec.axes.what import Dct, Feedback, Params
+from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.whom import Carried, Regions, Rings, Trees
+from atoll.spec.axes.work import BySpeed, Growing
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import (
-    BySpeed,
-    Carried,
-    Channel,
-    Codec,
-    Dct,
-    Every,
-    Feedback,
-    Growing,
-    Knobs,
-    Nobody,
-    Params,
-    Regions,
-    Rings,
-    StandIn,
-    TargetBatch,
-    Trees,
-)
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, ends_whole, rarest, turn_of
 from atoll.swarm import ledger, log

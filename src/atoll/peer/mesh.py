@@ -17,7 +17,8 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, finite
-from atoll.spec.recipe import Codec, Feedback, MaxN
+from atoll.spec.axes.codec import Codec, MaxN
+from atoll.spec.axes.what import Feedback
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import above, decoded, encode
 from atoll.sync.grid import Grid

@@ -20,7 +20,12 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.spec.recipe import Auto, Block, Channel, Codec, Delay, Feedback, Grad, Hold, OneRound, Parts, Recipe
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.control import Auto
+from atoll.spec.axes.pace import Block, Delay, OneRound
+from atoll.spec.axes.what import Feedback, Grad, Hold
+from atoll.spec.axes.when import Parts
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import rarest
 from atoll.sync.overlap import Lead
 from atoll.sync.units import Places

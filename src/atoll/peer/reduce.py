@@ -24,7 +24,9 @@ from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member, Reduction, Sum, plan_id
-from atoll.spec.recipe import Feedback, Fp32, MeanPresent
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.merge import MeanPresent
+from atoll.spec.axes.what import Feedback
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.swarm.routes.circles import pulled

@@ -19,7 +19,7 @@ from atoll.peer.member import Member, Stint
 from atoll.peer.private import Private
 from atoll.peer.store import Store
 from atoll.peer.train import reconcile, take_in_missed
-from atoll.spec.recipe import Grad
+from atoll.spec.axes.what import Grad
 from atoll.swarm import lease
 from atoll.swarm.log import ClosedRound, Key
 

@@ -19,20 +19,10 @@ from atoll.errors import LocalError
 from atoll.model.compute import Engine, Step, Trained, Vector
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
-from atoll.spec.recipe import (
-    Blend,
-    Block,
-    Channel,
-    Delay,
-    Delta,
-    Grad,
-    OneRound,
-    Params,
-    Parts,
-    Quorum,
-    RoundsLate,
-    Shift,
-)
+from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Quorum, RoundsLate, Shift
+from atoll.spec.axes.what import Delta, Grad, Params
+from atoll.spec.axes.when import Parts
+from atoll.spec.recipe import Channel
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key

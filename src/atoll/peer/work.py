@@ -29,13 +29,7 @@ from atoll.peer.train import (
     train,
     weights_of_anchor,
 )
-from atoll.spec.recipe import (
-    Block,
-    Delay,
-    OneRound,
-    RoundsLate,
-    StandIn,
-)
+from atoll.spec.axes.pace import Block, Delay, OneRound, RoundsLate, StandIn
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import decoded
 

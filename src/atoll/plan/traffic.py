@@ -37,29 +37,15 @@ from itertools import permutations, product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from atoll.spec.axes.codec import Codec, Fp32
+from atoll.spec.axes.control import Knobs
+from atoll.spec.axes.pace import Quorum, Seconds, StandIn
+from atoll.spec.axes.what import LowRank
+from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
+from atoll.spec.axes.whom import All, AllGather, Carried, Regions, Ring, Rings, Trees
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import turned
-from atoll.spec.recipe import (
-    All,
-    AllGather,
-    Carried,
-    Channel,
-    Codec,
-    Fp32,
-    Fragments,
-    Knobs,
-    LowRank,
-    Quorum,
-    Recipe,
-    Regions,
-    Ring,
-    Rings,
-    Seconds,
-    StandIn,
-    TargetBatch,
-    Tensors,
-    Trees,
-)
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import shares
 from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.routes.circles import Circle, circles_of, copies_of, of_all

@@ -23,8 +23,8 @@ from atoll.sim.check import settled, violations
 from atoll.sim.faults import Fault
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
+from atoll.spec.axes.control import Auto
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import Auto
 from atoll.spec.run import Run
 from atoll.spec.turns import round_steps
 

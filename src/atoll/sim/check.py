@@ -46,35 +46,17 @@ from atoll.sim.parts import PartByPart, in_parts, told
 from atoll.sim.replicas import Replicas
 from atoll.sim.retell import Committed, announcements, commits, settings
 from atoll.sim.scenario import Host, Outcome
+from atoll.spec.axes.codec import Codec, Fp16, Fp32, Int8, MaxN
+from atoll.spec.axes.control import Auto, Knobs, Nobody
+from atoll.spec.axes.merge import Mean, Rda, Trimmed
+from atoll.spec.axes.optimizer import Lamb
+from atoll.spec.axes.pace import Blend, Block, Delay, Discard, Shift
+from atoll.spec.axes.what import Forget, Grad, LowRank, Params
+from atoll.spec.axes.when import Parts, TargetBatch
+from atoll.spec.axes.whom import Carried
+from atoll.spec.axes.work import Same
 from atoll.spec.knobs import objection
-from atoll.spec.recipe import (
-    Auto,
-    Blend,
-    Block,
-    Carried,
-    Channel,
-    Codec,
-    Delay,
-    Discard,
-    Forget,
-    Fp16,
-    Fp32,
-    Grad,
-    Int8,
-    Knobs,
-    Lamb,
-    LowRank,
-    MaxN,
-    Mean,
-    Nobody,
-    Params,
-    Parts,
-    Rda,
-    Same,
-    Shift,
-    TargetBatch,
-    Trimmed,
-)
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest
 from atoll.swarm.log import (

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
 from atoll.sim.cores import Cores, Work
-from atoll.spec.recipe import Codec
+from atoll.spec.axes.codec import Codec
 
 T = TypeVar("T")
 

@@ -18,21 +18,12 @@ from atoll.sim.compute import MARKS, UNIT, CountingEngine, delta_of, first_weigh
 from atoll.sim.lives import Lives
 from atoll.sim.polar import apart, together
 from atoll.sim.retell import Committed, commits, settings
+from atoll.spec.axes.codec import Bf16, Codec, Fp16, Fp32, Int8
+from atoll.spec.axes.merge import Trimmed
+from atoll.spec.axes.pace import Blend, Delay, Overlap
+from atoll.spec.axes.what import Delta, Params
 from atoll.spec.knobs import turned
-from atoll.spec.recipe import (
-    Bf16,
-    Blend,
-    Channel,
-    Codec,
-    Delay,
-    Delta,
-    Fp16,
-    Fp32,
-    Int8,
-    Overlap,
-    Params,
-    Trimmed,
-)
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest
 from atoll.swarm.log import Entry

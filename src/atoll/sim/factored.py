@@ -15,7 +15,8 @@ from atoll.sim.compute import CountingEngine, first_weights
 from atoll.sim.expected import contribution, factor_of, sent, weight_of
 from atoll.sim.lives import Lives
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Channel, LowRank
+from atoll.spec.axes.what import LowRank
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry
 from atoll.sync.factors import Factors

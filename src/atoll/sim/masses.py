@@ -12,7 +12,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Whom
+from atoll.spec.axes.whom import Whom
 from atoll.swarm.log import Entry, RosterChanged, RoundAnnounced, RoundCommitted
 from atoll.swarm.routes.circles import circles_in
 

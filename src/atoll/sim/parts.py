@@ -21,7 +21,12 @@ from atoll.sim.compute import CountingEngine, first_weights
 from atoll.sim.expected import combined_in, moved_by
 from atoll.sim.lives import Lives
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Bf16, Block, Channel, Discard, Forget, Fp16, Fp32, Grad, Mean, Params, Parts, Rda, Trimmed
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32
+from atoll.spec.axes.merge import Mean, Rda, Trimmed
+from atoll.spec.axes.pace import Block, Discard
+from atoll.spec.axes.what import Forget, Grad, Params
+from atoll.spec.axes.when import Parts
+from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
 from atoll.swarm.log import MODEL, Entry

@@ -20,7 +20,8 @@ from atoll.sim.compute import first_weights
 from atoll.sim.expected import contribution, factor_of, sent, trained, weight_of
 from atoll.sim.masses import masses_of
 from atoll.sim.retell import Committed, commits
-from atoll.spec.recipe import Fp32, Params
+from atoll.spec.axes.codec import Fp32
+from atoll.spec.axes.what import Params
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, Entry
 from atoll.swarm.routes.circles import Circle, circles_in, results_of

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from msgspec import UnsetType
 
-from atoll.spec.recipe import Knobs
+from atoll.spec.axes.control import Knobs
 from atoll.swarm.log import Entry, Key, KnobsTurned, RosterChanged, RoundAnnounced, RoundCommitted, RoundVoided
 
 

@@ -46,62 +46,33 @@ from atoll.sim.faults import (
     stream,
 )
 from atoll.sim.scenario import Entrance, key_of
-from atoll.spec.fleet import Device, Machine
-from atoll.spec.load import load_recipe
-from atoll.spec.recipe import (
-    All,
-    AllGather,
-    Assign,
-    Auto,
+from atoll.spec.axes.codec import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
+from atoll.spec.axes.control import Auto, Rung
+from atoll.spec.axes.merge import Mean, Merge
+from atoll.spec.axes.optimizer import Assign, DelayedNesterov, Sgd
+from atoll.spec.axes.pace import (
     Blend,
     Block,
-    Buckets,
-    BySpeed,
     Carry,
-    Channel,
-    Circles,
-    Codec,
     Delay,
-    DelayedNesterov,
-    Delta,
     Discard,
-    Drawn,
-    E3m0,
-    Every,
-    Exponential,
-    Feedback,
-    Forget,
-    Fp16,
-    Fp32,
-    Fragments,
     Full,
-    Grad,
-    Int8,
     Late,
-    Lattice,
-    LowRank,
-    Mean,
-    Merge,
-    Neighbours,
     OneRound,
     Overlap,
-    Params,
-    Parts,
     Quorum,
-    Recipe,
-    Residual,
-    Ring,
-    Rung,
     Seconds,
-    Segments,
-    Sgd,
     Shift,
     Slack,
     StandIn,
-    Stochastic,
-    Tensors,
-    TopK,
 )
+from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, LowRank, Params, Residual
+from atoll.spec.axes.when import Every, Fragments, Parts, Tensors
+from atoll.spec.axes.whom import All, AllGather, Circles, Drawn, Exponential, Lattice, Neighbours, Ring, Segments
+from atoll.spec.axes.work import BySpeed
+from atoll.spec.fleet import Device, Machine
+from atoll.spec.load import load_recipe
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 from atoll.swarm.broker import SEAT_S
 

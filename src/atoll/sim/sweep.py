@@ -37,8 +37,8 @@ from atoll.sim.faults import (
 from atoll.sim.points import When
 from atoll.sim.scenario import Entrance, key_of
 from atoll.sim.skies import MIDDLING, case_parts, run_of
+from atoll.spec.axes.whom import All, Ring
 from atoll.spec.fleet import Machine
-from atoll.spec.recipe import All, Ring
 from atoll.spec.run import AllowList, Budget, Run
 from atoll.sync.grid import GROUP_MAX
 

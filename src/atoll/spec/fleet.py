@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from atoll.errors import SpecError
-from atoll.spec.recipe import Axis
+from atoll.spec.axes.axis import Axis
 from atoll.spec.strict import KeyPath, Layers, Tree, depth, merge, near, parse_toml, read_toml, record
 from atoll.units import rate_bytes_s, size_bytes, time_s
 

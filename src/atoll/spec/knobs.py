@@ -9,27 +9,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from atoll.spec.recipe import (
-    Auto,
-    Block,
-    CacheLines,
-    Channel,
-    Codec,
-    Delay,
-    Every,
-    Form,
-    Hide,
-    Knobs,
-    Match,
-    Merge,
-    Nobody,
-    OneRound,
-    Overlap,
-    Recipe,
-    Rung,
-    Sgd,
-    TopK,
-)
+from atoll.spec.axes.codec import CacheLines, Codec, TopK
+from atoll.spec.axes.control import Auto, Form, Hide, Knobs, Match, Nobody, Rung
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.pace import Block, Delay, OneRound, Overlap
+from atoll.spec.axes.when import Every
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import round_steps, turn_of
 
 PEER_BYTES = 32

@@ -11,7 +11,8 @@ import msgspec
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import Axis, Recipe
+from atoll.spec.axes.axis import Axis
+from atoll.spec.recipe import Recipe
 
 PROTOCOL = 1
 """Version of everything two peers must agree on to the bit: wire, log, layout, arithmetic."""

@@ -16,7 +16,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from atoll.spec.recipe import Assign, Channel, Fragments, Params, Recipe
+from atoll.spec.axes.optimizer import Assign
+from atoll.spec.axes.what import Params
+from atoll.spec.axes.when import Fragments
+from atoll.spec.recipe import Channel, Recipe
 
 
 class Turn(NamedTuple):

@@ -25,30 +25,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.errors import SpecError
+from atoll.spec.axes.control import Auto, Nobody
+from atoll.spec.axes.merge import Mean, Merge
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Muon
+from atoll.spec.axes.pace import Blend, Block, Delay, Discard, Full, Quorum
+from atoll.spec.axes.what import Delta
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
+from atoll.spec.axes.whom import All
 from atoll.spec.load import build_run, load_run, recipe_names, set_tree
-from atoll.spec.recipe import (
-    Accumulate,
-    AdamW,
-    All,
-    Assign,
-    Auto,
-    Blend,
-    Block,
-    Delay,
-    Delta,
-    Discard,
-    Every,
-    Fragments,
-    Full,
-    Mean,
-    Merge,
-    Muon,
-    Nobody,
-    Quorum,
-    Recipe,
-    TargetBatch,
-    Tensors,
-)
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
 from atoll.spec.turns import in_order, rarest, round_steps

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.whom import GROUP_MAX, Carried, Circles, Regions
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import GROUP_MAX, Carried, Circles, Nobody, Regions
 from atoll.spec.run import Run, canonical, identity
 from atoll.spec.turns import ends_whole
 from atoll.swarm.log import (

@@ -20,8 +20,8 @@ from msgspec.structs import replace
 from atoll.errors import LocalError, PeerError, SpecError
 from atoll.net.identity import verify
 from atoll.net.transport import PeerId
+from atoll.spec.axes.control import Knobs
 from atoll.spec.load import decode_run
-from atoll.spec.recipe import Knobs
 from atoll.spec.run import identity
 from atoll.swarm import lease
 from atoll.swarm.bits import bits_of, places_of

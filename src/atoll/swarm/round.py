@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import Carried, StandIn
+from atoll.spec.axes.pace import StandIn
+from atoll.spec.axes.whom import Carried
 from atoll.swarm.log import OpenRound, RoundVoided, commitment, result_root
 from atoll.swarm.messages import Carrying, Contributed, Contribution, Holding, Plan, Reduced, Spoiled, Stuck
 from atoll.swarm.policy.patience import (

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from atoll import journal
+from atoll.spec.axes.control import Knobs
+from atoll.spec.axes.whom import Whom
 from atoll.spec.knobs import channel_of, steps_of
-from atoll.spec.recipe import Channel, Knobs, Whom
+from atoll.spec.recipe import Channel
 from atoll.spec.run import AllowList, Run
 from atoll.spec.turns import Turn, turn_of
 from atoll.swarm.log import Entry, History, Key, Member, OpenRound, Record, SettingsChanged, knobs_of

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Sum, Trimmed
+from atoll.spec.axes.merge import CentredClip, Combine, Mean, MeanPresent, MedianNormClip, Over, Rda, Sum, Trimmed
 from atoll.sync.merge import add_up, inner, weighed_mean
 
 Lengths = CentredClip | MedianNormClip

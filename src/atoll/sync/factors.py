@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
 from atoll.model.shape import bell
-from atoll.spec.recipe import Codec, LowRank
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.what import LowRank
 from atoll.sync.grid import grid_of
 from atoll.sync.units import Unit
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec
+from atoll.spec.axes.codec import Codec
 from atoll.sync.codec import decoded, encode
 
 

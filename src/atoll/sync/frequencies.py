@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Dct
+from atoll.spec.axes.what import Dct
 from atoll.sync.units import Unit, tensors_in
 
 Array = NDArray[np.float64]

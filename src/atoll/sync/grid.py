@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from atoll.spec.recipe import CacheLines, Codec, Fp32, TopK
+from atoll.spec.axes.codec import CacheLines, Codec, Fp32, TopK
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.codec.above import ELEMENTS_MAX as PLACES_MAX
 

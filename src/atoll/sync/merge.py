@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd, SignSgd
+from atoll.spec.axes.optimizer import AdamW, Assign, DelayedNesterov, Lamb, Outer, Sgd, SignSgd
 
 BASIS = "basis"
 """The name of an anchor's vector that has no element for each weight."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Outer
+from atoll.spec.axes.optimizer import Outer
 from atoll.sync.merge import Anchor, advance, first_anchor
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import MaxN
+from atoll.spec.axes.codec import MaxN
 from atoll.sync.codec import wire_bytes
 from atoll.sync.codec.above import COUNT_BYTES
 from atoll.sync.grid import Grid

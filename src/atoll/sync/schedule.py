@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from atoll.spec.recipe import Constant, Cosine, Cyclic, Schedule, Wsd
+from atoll.spec.axes.work import Constant, Cosine, Cyclic, Schedule, Wsd
 
 
 def rate(schedule: Schedule, step: int, spent: float, within: float = 0.0) -> float:

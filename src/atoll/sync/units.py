@@ -29,7 +29,8 @@ from numpy.typing import NDArray
 from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Codec, Every, Fragments, TargetBatch, Tensors, When
+from atoll.spec.axes.codec import Codec
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, When
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.tensors import Profile, turns
 

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
+from atoll.spec.axes.codec import E3m0, Fp16, Fp32, Int8
+from atoll.spec.axes.control import Auto, Knobs, Rung
+from atoll.spec.axes.pace import Delay, Shift
+from atoll.spec.axes.whom import AllGather, Butterfly
 from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import AllGather, Auto, Butterfly, Delay, E3m0, Fp16, Fp32, Int8, Knobs, Rung, Shift
 from atoll.spec.run import Run
 from atoll.swarm.log import KnobsTurned, RoundAnnounced
 from atoll.swarm.messages import Standing

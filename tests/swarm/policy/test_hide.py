@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
+from atoll.spec.axes.codec import Fp32, TopK
+from atoll.spec.axes.control import Form, Hide, Knobs
 from atoll.spec.knobs import objection, part_sent
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Form, Fp32, Hide, Knobs, TopK
 from atoll.swarm.policy.forecast import View
 from atoll.swarm.policy.hide import choose, cost_s, decide, round_s
 

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from atoll.spec.axes.codec import Codec, Fp16, Fp32, Stochastic
+from atoll.spec.axes.control import Form, Knobs, Match
 from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Codec, Form, Fp16, Fp32, Knobs, Match, Stochastic
 from atoll.swarm.policy.match import FINER, SLOWER, Line, believe, decide, finest, setting_of, time_of
 
 A, B, C = (bytes([n]) * 32 for n in (1, 2, 3))

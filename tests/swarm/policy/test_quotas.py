@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
+from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.work import BySpeed, Same
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import BySpeed, Every, Same, TargetBatch
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import History, Key, Member
 from atoll.swarm.messages import Standing

@@ -7,7 +7,8 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.recipe import All, Circles, Params, Regions
+from atoll.spec.axes.what import Params
+from atoll.spec.axes.whom import All, Circles, Regions
 from atoll.swarm.log import ALL, CIRCLES
 from atoll.swarm.messages import Standing, trip_name
 from atoll.swarm.policy.regions import STAY, Trips, regions_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Pattern, Segments
+from atoll.spec.axes.whom import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Pattern, Segments
 from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.routes.circles import (
     Circle,

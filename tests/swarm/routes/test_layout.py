@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
+from atoll.spec.axes.whom import Circles, Drawn, Exponential, Lattice, Neighbours, Pattern
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.messages import Contribution, set_id
 from atoll.swarm.routes.circles import circles_of

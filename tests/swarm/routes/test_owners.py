@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.recipe import All, AllGather, Butterfly
+from atoll.spec.axes.whom import All, AllGather, Butterfly
 from atoll.swarm.broker import step
 from atoll.swarm.log import Member
 from atoll.swarm.messages import Reduced, Standing, Stuck

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.recipe import GROUP_MAX, All, Ring
+from atoll.spec.axes.whom import GROUP_MAX, All, Ring
 from atoll.spec.run import Run
 from atoll.swarm.log import RoundCommitted
 from atoll.swarm.messages import Plan, Refused, Standing, trip_name

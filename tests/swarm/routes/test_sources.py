@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.spec.recipe import Circles, Segments
+from atoll.spec.axes.whom import Circles, Segments
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.routes.circles import circles_of
 from atoll.swarm.routes.sources import sources_of

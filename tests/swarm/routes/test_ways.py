@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.recipe import All, Rings, Route, Trees
+from atoll.spec.axes.whom import All, Rings, Route, Trees
 from atoll.swarm.log import RoundCommitted
 from atoll.swarm.messages import Carrying, Standing, trip_name
 from atoll.swarm.routes.shares import Bulk

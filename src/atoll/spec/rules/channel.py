@@ -4,66 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.recipe import (
-    GROUP_MAX,
-    Accumulate,
-    All,
-    AllGather,
-    Assign,
-    Bf16,
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32, MaxN, Sparse
+from atoll.spec.axes.merge import CentredClip, Mean, MeanPresent, MedianNormClip, Merge, Rda, Sum, Trimmed
+from atoll.spec.axes.optimizer import Accumulate, Assign, Sgd, SignSgd
+from atoll.spec.axes.pace import (
     Blend,
     Block,
-    Butterfly,
     Carry,
-    CentredClip,
-    Channel,
-    Circles,
-    Constant,
     Delay,
-    Delta,
     Discard,
-    Drawn,
-    Every,
-    Exponential,
-    Feedback,
-    Forget,
-    Fp16,
-    Fp32,
-    Fragments,
     Full,
-    Grad,
-    Growth,
-    Hold,
+    OneRound,
+    Quorum,
+    RoundsLate,
+    Seconds,
+    StandIn,
+)
+from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, Hold, Params
+from atoll.spec.axes.when import Every, Fragments, Growth, Parts, TargetBatch, Tensors
+from atoll.spec.axes.whom import (
+    GROUP_MAX,
+    All,
+    AllGather,
+    Butterfly,
+    Circles,
+    Drawn,
+    Exponential,
     Lattice,
-    MaxN,
-    Mean,
-    MeanPresent,
-    MedianNormClip,
-    Merge,
     Mesh,
     Neighbours,
-    OneRound,
-    Params,
-    Parts,
-    Quorum,
-    Rda,
     Regions,
     Ring,
     Rings,
-    RoundsLate,
-    Seconds,
     Segments,
-    Sgd,
-    SignSgd,
-    Sparse,
-    StandIn,
-    Sum,
-    TargetBatch,
-    Tensors,
     Trees,
-    Trimmed,
-    Work,
 )
+from atoll.spec.axes.work import Constant, Work
+from atoll.spec.recipe import Channel
 from atoll.spec.rules.optimizer import optimizer_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from atoll.spec.axes.codec import CacheLines, Sparse, TopK
+from atoll.spec.axes.control import Auto, Form, Hide, Knobs, Match, Policy
+from atoll.spec.axes.optimizer import Sgd
+from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound
+from atoll.spec.axes.what import Delta, Feedback, Forget, Grad
+from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.whom import Carried, Regions
+from atoll.spec.axes.work import Growing
 from atoll.spec.knobs import PEER_BYTES, beginning, delay_max, turned
-from atoll.spec.recipe import (
-    Auto,
-    Block,
-    CacheLines,
-    Carried,
-    Channel,
-    Delay,
-    Delta,
-    Discard,
-    Every,
-    Feedback,
-    Forget,
-    Form,
-    Full,
-    Grad,
-    Growing,
-    Hide,
-    Knobs,
-    Match,
-    OneRound,
-    Policy,
-    Recipe,
-    Regions,
-    Sgd,
-    Sparse,
-    TargetBatch,
-    TopK,
-)
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath

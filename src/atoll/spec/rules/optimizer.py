@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.recipe import Accumulate, AdamW, Assign, DelayedNesterov, Inner, Lamb, Muon, Outer, Sgd, SignSgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, DelayedNesterov, Inner, Lamb, Muon, Outer, Sgd, SignSgd
 from atoll.spec.rules.terms import Rule, above, below_one, within
 from atoll.spec.strict import KeyPath
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.recipe import BySpeed, Cosine, Cyclic, Growing, Nobody, Recipe, Work, Wsd
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.work import BySpeed, Cosine, Cyclic, Growing, Work, Wsd
+from atoll.spec.recipe import Recipe
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.control import control_rules
 from atoll.spec.rules.optimizer import optimizer_rules

@@ -5,25 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from atoll.spec.recipe import (
-    All,
-    Assign,
-    Block,
-    Carried,
-    Channel,
-    Delta,
-    Discard,
-    Every,
-    Full,
-    Nobody,
-    Params,
-    Recipe,
-    Regions,
-    Same,
-    Sgd,
-    SignSgd,
-    TargetBatch,
-)
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.optimizer import Assign, Sgd, SignSgd
+from atoll.spec.axes.pace import Block, Discard, Full
+from atoll.spec.axes.what import Delta, Params
+from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.whom import All, Carried, Regions
+from atoll.spec.axes.work import Same
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.rules.terms import Rule, within
 from atoll.spec.strict import KeyPath
 from atoll.spec.turns import in_order

@@ -4,50 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atoll.spec.recipe import (
+from atoll.spec.axes.codec import (
     BLOCK_MAX,
     BLOCK_MIN,
     Above,
-    All,
-    AllGather,
     Bf16,
-    Block,
     Buckets,
-    Butterfly,
     CacheLines,
-    Carried,
-    CentredClip,
-    Channel,
     Codec,
-    Dct,
-    Delay,
-    Delta,
-    Discard,
     E3m0,
-    Every,
-    Feedback,
-    Forget,
     Fp16,
     Fp32,
-    Full,
-    Grad,
-    Hold,
     Int8,
-    LowRank,
     MaxN,
-    Mean,
-    MedianNormClip,
-    OneRound,
-    Rda,
-    Shift,
     Sign,
     Significance,
     Sparse,
     Stochastic,
     Threshold,
     TopK,
-    What,
 )
+from atoll.spec.axes.merge import CentredClip, Mean, MedianNormClip, Rda
+from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound, Shift
+from atoll.spec.axes.what import Dct, Delta, Feedback, Forget, Grad, Hold, LowRank, What
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Carried
+from atoll.spec.recipe import Channel
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 

@@ -23,8 +23,9 @@ from statistics import median
 
 from msgspec.structs import replace
 
+from atoll.spec.axes.control import Auto, Hide, Knobs, Match, Nobody, Policy
+from atoll.spec.axes.pace import Delay
 from atoll.spec.knobs import beginning, delay_max
-from atoll.spec.recipe import Auto, Delay, Hide, Knobs, Match, Nobody, Policy
 from atoll.spec.say import kind
 from atoll.swarm.log import KnobsTurned, knobs_of
 from atoll.swarm.policy import hide

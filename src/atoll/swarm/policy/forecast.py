@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from atoll.spec.recipe import AllGather, Butterfly, Knobs, Regions, Ring, Rings, Route, Trees
+from atoll.spec.axes.control import Knobs
+from atoll.spec.axes.whom import AllGather, Butterfly, Regions, Ring, Rings, Route, Trees
 from atoll.swarm.routes.shares import groups_needed, slowest, solve
 
 

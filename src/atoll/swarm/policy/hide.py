@@ -14,8 +14,8 @@ later. Knobs stay while nothing is clearly cheaper.
 
 from __future__ import annotations
 
+from atoll.spec.axes.control import Form, Hide, Knobs
 from atoll.spec.knobs import part_sent
-from atoll.spec.recipe import Form, Hide, Knobs
 from atoll.spec.say import kind
 from atoll.swarm.policy.forecast import View
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from atoll.spec.recipe import Knobs, Match
+from atoll.spec.axes.control import Knobs, Match
 from atoll.spec.say import say
 
 SLOWER = 1.15

@@ -15,7 +15,8 @@ from statistics import median
 
 from msgspec.structs import replace
 
-from atoll.spec.recipe import Barrier, Circles, Quorum, Seconds, Slack
+from atoll.spec.axes.pace import Barrier, Quorum, Seconds, Slack
+from atoll.spec.axes.whom import Circles
 from atoll.swarm.routes.owners import rate_of
 from atoll.swarm.routes.tree import OUT
 from atoll.swarm.state import Broker, Pace, Round

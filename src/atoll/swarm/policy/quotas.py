@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import BySpeed, Growing, Same, TargetBatch
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.work import BySpeed, Growing, Same
 from atoll.swarm import lease
 from atoll.swarm.log import Key
 from atoll.swarm.state import Action, Broker, Note

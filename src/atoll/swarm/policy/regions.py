@@ -19,7 +19,7 @@ from statistics import median
 from atoll import journal
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
-from atoll.spec.recipe import Regions
+from atoll.spec.axes.whom import Regions
 from atoll.swarm.log import Key
 from atoll.swarm.routes.shares import by_region, numbered
 from atoll.swarm.routes.ways import measured

@@ -30,7 +30,7 @@ from typing import Protocol
 from blake3 import blake3
 from msgspec import Struct
 
-from atoll.spec.recipe import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Regions, Segments, Whom
+from atoll.spec.axes.whom import All, Circles, Drawn, Exponential, Lattice, Mesh, Neighbours, Regions, Segments, Whom
 from atoll.swarm.log import CIRCLES, Key
 from atoll.swarm.routes.shares import by_region
 from atoll.swarm.routes.sources import sources_of

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.recipe import AllGather, Route
+from atoll.spec.axes.whom import AllGather, Route
 from atoll.swarm.log import OpenRound
 from atoll.swarm.routes.circles import Circle, circles_in
 from atoll.swarm.routes.shares import (

@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 
 from blake3 import blake3
 
-from atoll.spec.recipe import Segments
+from atoll.spec.axes.whom import Segments
 from atoll.swarm.routes.shares import fill_in
 
 

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
-from atoll.spec.recipe import Rings, Trees
+from atoll.spec.axes.whom import Rings, Trees
 from atoll.swarm.messages import Standing, trip_name
 from atoll.swarm.routes.clusters import rings_of
 from atoll.swarm.routes.grow import Cargo, Forest, Links, forecast_s, grown

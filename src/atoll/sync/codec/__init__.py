@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
-from atoll.spec.recipe import (
+from atoll.spec.axes.codec import (
     Above,
     Bf16,
     Buckets,

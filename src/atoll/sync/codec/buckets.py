@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import Buckets
+from atoll.spec.axes.codec import Buckets
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 VALUE_BITS, DISTANCE_BITS = 31, 15

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import CacheLines
+from atoll.spec.axes.codec import CacheLines
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 FALL, RISE = 0.99, 0.01

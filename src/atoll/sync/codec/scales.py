@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import E3m0, Int8, Sign, Stochastic
+from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 Scaled = Int8 | E3m0 | Sign | Stochastic

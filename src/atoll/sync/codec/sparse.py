@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.spec.recipe import TopK
+from atoll.spec.axes.codec import TopK
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 _TEAM = 16
