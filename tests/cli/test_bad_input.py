@@ -144,7 +144,9 @@ def test_a_changed_run_file_does_not_touch_the_run_in_its_folder(shore: Shore, t
 # data
 
 
-@pytest.mark.parametrize("damage", ["flipped", "short", "missing"])
+@pytest.mark.parametrize(
+    "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.long) for each in ("short", "missing"))]
+)
 def test_a_corrupt_shard_is_named_and_nobody_trains_on_it(shore: Shore, damage: str) -> None:
     shore.shards = Path(shutil.copytree(shore.shards, shore.folder / "shards"))
     shard = max(shore.shards.glob("*.bin"), key=lambda path: path.stat().st_size)

@@ -103,6 +103,7 @@ def test_the_report_lies_where_it_says_with_the_journals_beside_it(
     assert len(list((folder / "compare.runs").glob("*.jsonl.gz"))) == 3
 
 
+@pytest.mark.long
 def test_what_was_played_is_reused_until_something_that_decides_it_changes(
     folder: Path, first: subprocess.CompletedProcess[str]
 ) -> None:

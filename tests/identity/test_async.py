@@ -78,8 +78,10 @@ def test_who_pauses_where_all_are_waited_for_comes_to_the_same_model() -> None:
     assert digest_of(trained(run, PEERS, faults=[Pause(at_s=calm.took_s * 0.4, peer=1, for_s=1.5)])) == digest_of(calm)
 
 
-@pytest.mark.parametrize("every", [1, 3])
-@pytest.mark.parametrize("spread", [0.0, 0.25])
+@pytest.mark.parametrize(
+    ("every", "spread"),
+    [(3, 0.25), *(pytest.param(*each, marks=pytest.mark.long) for each in ((1, 0.0), (1, 0.25), (3, 0.0)))],
+)
 def test_each_contribution_is_the_way_from_the_anchor_its_lease_began_at(every: int, spread: float) -> None:
     """Asynchronous Local-SGD by hand, in the order in which the log says that contributions came."""
     outer = DelayedNesterov(lr=0.7, momentum=0.9, every=every, spread=spread)

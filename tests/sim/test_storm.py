@@ -32,7 +32,7 @@ STORMY_SHARE = 0.8
 HOMES = 5
 HOMES_ROUNDS = 3
 """That many of them, where the storm strikes an ordinary run."""
-HOMES_CHUNK = 20
+HOMES_CHUNK = 10
 HOMES_STORM_S = 60.0
 
 
