@@ -416,6 +416,13 @@ class BrokerLost(_Event):
     why: str
 
 
+class BrokerMissing(_Event):
+    """Of all whom this peer asked nobody leads the run or knows who does; it goes on asking. `hint` says what helps."""
+
+    asked: int
+    hint: str
+
+
 class BrokerSteppedDown(_Event):
     """This peer stopped leading the council."""
 
@@ -454,7 +461,8 @@ Event = (
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | WeightsLent
     | RoundPassedOver | InnerStateRestored | StateHealed | ResidualLost | PrivateStateReset
-    | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerSteppedDown
+    | CheckpointSaved | Evaluated | TrafficCounted | EpochStarted | BrokerElected | BrokerLost | BrokerMissing
+    | BrokerSteppedDown
     | CouncilChanged | CouncilReformed
     | RunFinished
 )  # fmt: skip

@@ -106,6 +106,9 @@ def test_without_a_majority_of_the_council_nothing_commits_until_it_is_re_formed
     assert_one_history(run, outcome, {0, 3, 4}, 60)
     quiet = [line for line in lines(outcome, journal.RoundCommitted) if 10.0 < line.at_s < 60.0]
     assert quiet == []
+    complaints = {line.peer: line.event.hint for line in lines(outcome, journal.BrokerMissing) if line.at_s < 60.0}  # type: ignore[union-attr]
+    assert {who for who, hint in complaints.items() if "--reform" in hint} == {name(outcome.hosts[0])}
+    assert {who for who, hint in complaints.items() if "organises" in hint} == {name(outcome.hosts[p]) for p in (3, 4)}
     (reformed,) = events(outcome, journal.CouncilReformed)
     assert sorted(reformed.told) == sorted(name(outcome.hosts[place]) for place in (3, 4))
     records = [entry.record for entry in log_of_record(outcome)]

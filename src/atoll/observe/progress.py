@@ -274,6 +274,8 @@ def say(line: Line) -> str | None:
             return f"{who} left" + (f": {why}" if why else "")
         case journal.PeerLost(who=who, why=why):
             return f"lost {who}: {why}"
+        case journal.BrokerMissing(asked=asked, hint=hint):
+            return f"nobody leads the run, of {asked} asked: {hint}"
         case journal.JoinRefused(who=who, why=why):
             return f"refused {who}: {why}"
         case journal.MessageRefused(who=who, why=why):

@@ -40,6 +40,13 @@ RETRY_S = 0.25
 RETRY_S_MAX = 15.0
 GREETING_S_MAX = 30.0
 ALL_DOORS_EVERY = 3
+MISSING_S = 30.0
+"""So long nobody lets us in before we say that nobody leads: longer than choosing another leader takes."""
+_WHAT_HELPS = {
+    True: "; if they never are, `atoll train --reform` goes on without them, or `atoll export` has what is here",
+    False: "; ask who organises it whether it will; leaving loses nothing",
+}
+"""What the organiser of a run can do about it, and what others can."""
 SAID_MAX = 32
 """Reports remembered as said; more than one plan can ask for."""
 
@@ -47,6 +54,7 @@ SAID_MAX = 32
 async def follow(member: Member, council: Council) -> None:
     """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
     wait_s = RETRY_S
+    member.attended_s = member.now_s()
     while not member.farewell:
         broker, member.summoned = member.broker, False
         known = member.history.next_index
@@ -64,6 +72,7 @@ async def follow(member: Member, council: Council) -> None:
             break
         if member.broker == broker and not member.farewell and not member.summoned:
             member.broker = _next_door(member, council)
+            _complain(member)
             wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
             await _rest(member, council, wait_s)
     member.farewell = True
@@ -100,6 +109,16 @@ def _next_door(member: Member, council: Council) -> PeerId:
     return (untried or doors)[0]
 
 
+def _complain(member: Member) -> None:
+    """Say so when nobody has let us in for some time: once, until somebody does."""
+    if member.attended_s is None or member.now_s() - member.attended_s < MISSING_S:
+        return
+    member.attended_s = None
+    everybody = {*member.history.council, *member.links.contacts} - {member.me}
+    hint = "it goes on when they are back" + _WHAT_HELPS[member.me == member.history.organiser]
+    member.box.journal.write(events.BrokerMissing(asked=len(everybody), hint=hint))
+
+
 def _is_door(member: Member, peer: PeerId) -> bool:
     """Return whether a broker is worth asking: one that we just lost is not, whatever others have not noticed yet."""
     return peer not in member.knocked or member.links.linked(peer)
@@ -122,7 +141,7 @@ async def _session(member: Member, council: Council, broker: PeerId) -> None:
         try:
             await _listen(member, council, stream)
         finally:
-            member.attended = False
+            member.attended, member.attended_s = False, member.now_s()
             await cancelled(reporting)
 
 

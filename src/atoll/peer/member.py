@@ -317,6 +317,8 @@ class Member:
     knocked: list[PeerId] = field(default_factory=list)
     """Doors we knocked at in vain since we last had a broker."""
     rounds_of_knocking: int = 0
+    attended_s: float | None = None
+    """When a broker last listened to us, until we have complained that none does."""
     attended: bool = False
     """True while a broker listens to us."""
     summoned: bool = False
