@@ -9,17 +9,15 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.axes.codec import Fp16, Fp32, MaxN
 from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Growth, TargetBatch
 from atoll.spec.axes.whom import Circles, Mesh
-from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from atoll.spec.run import canonical
-from tests.sim.under import few_of, under
+from tests.sim.under import broken_under, few_of, written
 
 SEEDS = range(600, 660)
 QUICK = (605,)
@@ -49,16 +47,11 @@ def recipe_of(seed: int) -> Recipe:
     return replace(shipped, work=replace(shipped.work, batch=BATCH), channel={"outer": channel})
 
 
-def case(seed: int) -> Case:
-    return under(recipe_of(seed), seed)
-
-
 @pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
-    assert play(case(seed)).broken == []
+    assert broken_under(recipe_of(seed), seed) == []
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
     for seed in SEEDS[:8]:
-        run = case(seed).run
-        assert decode_run(canonical(run)) == run
+        written(recipe_of(seed), seed)

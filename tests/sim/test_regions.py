@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
-from atoll.sim.case import Case, play
 from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
 from atoll.sim.retell import commits
@@ -15,13 +14,12 @@ from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.merge import Mean, Merge
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Circles, Regions
-from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from atoll.spec.run import canonical
 from tests.peer.world import counting_run, log_of
 from tests.peer.world import play as world_play
 from tests.sim.test_check import rewrite
-from tests.sim.under import few_of, under
+from tests.sim.under import broken_under, few_of, written
 
 SEEDS = range(500, 560)
 QUICK = (501, 538)
@@ -47,19 +45,14 @@ def recipes(seed: int) -> Recipe:
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={"outer": how})
 
 
-def case(seed: int) -> Case:
-    return under(recipes(seed), seed)
-
-
 @pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
-    assert play(case(seed)).broken == []
+    assert broken_under(recipes(seed), seed) == []
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
     for seed in SEEDS[:3]:
-        run = case(seed).run
-        assert decode_run(canonical(run)) == run
+        written(recipes(seed), seed)
 
 
 @pytest.mark.parametrize("name", ["hfa", "hips"])

@@ -9,7 +9,6 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.axes.codec import Fp32, Significance
 from atoll.spec.axes.merge import CentredClip, Combine, MedianNormClip, Merge, Rda, Sum, Trimmed
@@ -18,10 +17,9 @@ from atoll.spec.axes.pace import Block, Delay, OneRound, Shift
 from atoll.spec.axes.what import Delta, Feedback, Hold
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, AllGather, Butterfly
-from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Channel, Recipe
-from atoll.spec.run import canonical
-from tests.sim.under import few_of, under
+from tests.sim.under import broken_under, few_of, written
 
 RULES: list[tuple[Combine, bool]] = [
     (Trimmed(), False),
@@ -67,18 +65,12 @@ def _cut_down(shipped: Recipe, channel: Channel) -> Recipe:
     return replace(shipped, work=replace(shipped.work, batch=batch), channel={"outer": channel})
 
 
-def case(seed: int) -> Case:
-    return under(recipes(seed), seed)
-
-
 @pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
-    assert play(case(seed)).broken == []
+    assert broken_under(recipes(seed), seed) == []
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
-    played = [case(seed).run for seed in SEEDS]
-    for run in played:
-        assert decode_run(canonical(run)) == run
+    played = [written(recipes(seed), seed) for seed in SEEDS]
     kinds = {str(to_builtins(run.recipe.channel["outer"].merge.combine)["kind"]) for run in played}
     assert kinds >= {"mean", "mean-present", "trimmed", "median-norm-clip", "centred-clip", "rda"}

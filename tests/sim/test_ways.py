@@ -8,15 +8,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.case import Case, play
 from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.axes.codec import Fp16, Int8
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Rings, Trees
-from atoll.spec.load import decode_run, load_recipe
+from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from atoll.spec.run import canonical
-from tests.sim.under import few_of, under
+from tests.sim.under import broken_under, few_of, written
 
 SEEDS = range(500, 560)
 QUICK = (533, 540)
@@ -43,16 +41,11 @@ def recipes(seed: int) -> Recipe:
     return replace(shipped, work=replace(shipped.work, batch=BATCH), channel={"outer": channel})
 
 
-def case(seed: int) -> Case:
-    return under(recipes(seed), seed)
-
-
 @pytest.mark.parametrize("seed", few_of(SEEDS, QUICK))
 def test_a_storm_breaks_no_promise(seed: int) -> None:
-    assert play(case(seed)).broken == []
+    assert broken_under(recipes(seed), seed) == []
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
     for seed in SEEDS[:4]:
-        run = case(seed).run
-        assert decode_run(canonical(run)) == run
+        written(recipes(seed), seed)

@@ -8,15 +8,23 @@ import pytest
 from _pytest.mark import ParameterSet
 from msgspec.structs import replace
 
-from atoll.sim.case import Case
+from atoll.sim.case import play
 from atoll.sim.skies import case_of, family_of
+from atoll.spec.load import decode_run
 from atoll.spec.recipe import Recipe
+from atoll.spec.run import Run, canonical
 
 
-def under(recipe: Recipe, seed: int) -> Case:
-    """Return the storm of a seed, over a run with this recipe."""
-    drawn = case_of(family_of(seed), seed)
-    return replace(drawn, run=replace(drawn.run, recipe=recipe))
+def written(recipe: Recipe, seed: int) -> Run:
+    """Return the run of a seed's storm with this recipe, which must be one that a person could have written."""
+    run = replace(case_of(family_of(seed), seed).run, recipe=recipe)
+    assert decode_run(canonical(run)) == run
+    return run
+
+
+def broken_under(recipe: Recipe, seed: int) -> list[str]:
+    """Return which promises the storm of a seed breaks over a run with this recipe."""
+    return play(replace(case_of(family_of(seed), seed), run=written(recipe, seed))).broken
 
 
 def few_of(seeds: Iterable[int], quick: Container[int]) -> list[ParameterSet]:
