@@ -65,13 +65,15 @@ def test_the_mean_of_random_directions_shrinks_with_their_number_and_this_does_n
     layout = {"layers.0.weight": 2**16}
     (whole,) = units_of(Every(steps=1), layout, Fp32(), polar=True)
     form = Polar(whole, layout)
-    means, kept = [], []
+    means, kept, lengths = [], [], []
     for count in (2, 4, 8, 16):
         parts = [draw(seed, 2**16) / np.float32(2**8) for seed in range(count)]
         means.append(long(np.mean(parts, axis=0)))
         kept.append(long(rda(parts, [1.0] * count, form)))
+        lengths.append(float(np.mean([long(part) for part in parts])))
     assert means == pytest.approx([0.706, 0.501, 0.354, 0.250], rel=0.02)
-    assert kept == pytest.approx([1.0] * 4, rel=0.01)
+    assert kept == pytest.approx(lengths, rel=1e-4)
+    assert lengths == pytest.approx([1.0] * 4, rel=0.01)
 
 
 def test_one_contribution_alone_stays_as_it_is() -> None:

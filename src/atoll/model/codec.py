@@ -69,7 +69,7 @@ def encode(codec: OnDevice, values: Tensor) -> Tensor:
         case TopK():
             places = _places_of(codec, values)
             chosen = values.gather(1, _in_chunk(codec, places, values.shape[1]))
-            return torch.cat([encode(_value(codec), chosen), pack(places, _place_bits(codec))], dim=1)
+            return torch.cat([encode(_value(codec), chosen), pack(places, codec.place_bits)], dim=1)
         case _:
             assert_never(codec)
 
@@ -89,9 +89,9 @@ def decoded(codec: OnDevice, wire: Tensor, count: int) -> Tensor:
             table, codes = _cut(wire, 4 << codec.bits)
             return _viewed(table, torch.float32).gather(1, unpack(codes, count, codec.bits).long())
         case TopK():
-            keep = _kept(codec, count)
+            keep = codec.kept(count)
             values, packed = _cut(wire, wire_bytes(_value(codec), keep))
-            places = _in_chunk(codec, unpack(packed, keep, _place_bits(codec)).long(), count)
+            places = _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count)
             spread = torch.zeros((len(wire), count), device=wire.device)
             return spread.scatter_(1, places, decoded(_value(codec), values, keep))
         case _:
@@ -106,12 +106,12 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
         case Fp16() | Bf16():
             return 2 * count
         case Int8() | E3m0() | Sign():
-            return 4 * -(-count // codec.block) + packed_bytes(count, _bits(codec))
+            return 4 * -(-count // codec.block) + packed_bytes(count, codec.bits)
         case Buckets():
             return (4 << codec.bits) + packed_bytes(count, codec.bits)
         case TopK():
-            keep = _kept(codec, count)
-            return wire_bytes(_value(codec), keep) + packed_bytes(keep, _place_bits(codec))
+            keep = codec.kept(count)
+            return wire_bytes(_value(codec), keep) + packed_bytes(keep, codec.place_bits)
         case _:
             assert_never(codec)
 
@@ -128,22 +128,12 @@ def _viewed(wire: Tensor, kind: torch.dtype) -> Tensor:
 # a scale for each block
 
 
-def _bits(codec: Scaled) -> int:
-    match codec:
-        case Int8():
-            return 8
-        case E3m0():
-            return 4
-        case Sign():
-            return 1
-
-
 def _to_scales(codec: Scaled, values: Tensor) -> Tensor:
     count, rows = values.shape[1], _in_blocks(values, codec.block)
     scales = _scales(codec, rows, count)
     scales = torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
     codes = _codes(codec, rows, scales).flatten(1)[:, :count]
-    packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, _bits(codec))
+    packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
     return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
 
 
@@ -199,7 +189,7 @@ def _powers(parts: Tensor) -> Tensor:
 
 def _from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
     scales, packed = _cut(wire, 4 * -(-count // codec.block))
-    codes = unpack(packed, count, _bits(codec))
+    codes = unpack(packed, count, codec.bits)
     match codec:
         case Int8():
             units = codes.contiguous().view(torch.int8).float()
@@ -271,21 +261,13 @@ def _value(codec: TopK) -> Value:
     return codec.values
 
 
-def _kept(codec: TopK, count: int) -> int:
-    return count // codec.block * codec.keep - (-codec.keep * (count % codec.block) // codec.block)
-
-
-def _place_bits(codec: TopK) -> int:
-    return (codec.block - 1).bit_length()
-
-
 def _places_of(codec: TopK, values: Tensor) -> Tensor:
     """Return what is kept of each chunk, as places in their blocks."""
     chunks, count = values.shape
     whole = count - count % codec.block
     places = [largest_of(values[:, :whole].reshape(-1, codec.block), codec.keep).view(chunks, -1)]
     if count > whole:
-        places.append(largest_of(values[:, whole:], _kept(codec, count - whole)))
+        places.append(largest_of(values[:, whole:], codec.kept(count - whole)))
     return torch.cat(places, dim=1)
 
 

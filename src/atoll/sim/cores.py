@@ -45,6 +45,8 @@ class Toll(Struct, frozen=True, kw_only=True):
     """When a process dies its machine says so; otherwise only silence tells."""
 
 
+# Of the first computer that was measured. Its settings on lines of 25 and 500 Mbit/s gave a price per gigabit and one
+# for staying awake by hand, as `bench.calibrate.moving` does it: they were measured before there was a second price.
 TOLLS: dict[LinkName, Toll] = {
     "tls": Toll(send_s_gbit=0.33, receive_s_gbit=0.39, awake=0.054, line=1.08, threads=1.0, death_heard=True),
     "iroh": Toll(send_s_gbit=0.99, receive_s_gbit=0.69, awake=0.088, line=1.27, threads=1.5, death_heard=False),

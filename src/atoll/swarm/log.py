@@ -447,8 +447,8 @@ def announcement(
     lines = UNSET if rates is None else tuple(rates.get(peer, 0) for peer in sorted(quotas))
     where = UNSET if regions is None else tuple(regions[peer] for peer in sorted(quotas))
     who = _marked(quotas, sorted(history.members))
-    first = sorted(quotas).index(best) if best else UNSET
-    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, where, first)
+    teaches = sorted(quotas).index(best) if best else UNSET
+    return RoundAnnounced(key, who, same, base, history.roster, ahead, carry, holds, lines, where, teaches)
 
 
 def commitment(

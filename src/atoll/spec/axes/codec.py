@@ -26,6 +26,11 @@ class Int8(Axis, tag="int8"):
     block: int = 256
     """Elements that share a step; each block costs four bytes more."""
 
+    @property
+    def bits(self) -> int:
+        """Return how many bits an element has, beside its block's scale."""
+        return 8
+
 
 class Buckets(Axis, tag="buckets"):
     """So many bits an element: even bins around the chunk's mean, each sent as the mean of what fell into it."""
@@ -41,11 +46,21 @@ class E3m0(Axis, tag="e3m0"):
     block: int = 64
     """Elements that share a scale; each block costs four bytes more."""
 
+    @property
+    def bits(self) -> int:
+        """Return how many bits an element has, beside its block's scale."""
+        return 4
+
 
 class Sign(Axis, tag="sign"):
     """A bit an element: its sign, times the mean magnitude of its block."""
 
     block: int = 4096
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits an element has, beside its block's scale."""
+        return 1
 
 
 class Stochastic(Axis, tag="stochastic"):
@@ -66,6 +81,16 @@ class TopK(Axis, tag="top-k"):
     block: int = 4096
     """A power of two, at most 65536."""
     values: Quantiser = Fp32()
+
+    @property
+    def place_bits(self) -> int:
+        """Return how many bits a place in a block has."""
+        return (self.block - 1).bit_length()
+
+    def kept(self, count: int) -> int:
+        """Return how many of so many elements are kept: of a short block as much as of a full one, and at least one."""
+        whole, rest = divmod(count, self.block)
+        return whole * self.keep - (-self.keep * rest // self.block)
 
 
 class Threshold(Axis, tag="threshold"):

@@ -62,7 +62,7 @@ def wire_bytes(codec: Codec, count: int) -> int:
         case Buckets():
             return buckets.bucket_bytes(codec, count)
         case TopK():
-            return wire_bytes(codec.values, sparse.kept(codec, count)) + sparse.places_bytes(codec, count)
+            return wire_bytes(codec.values, codec.kept(count)) + sparse.places_bytes(codec, count)
         case CacheLines():
             return wire_bytes(codec.values, lines.kept(codec, count) * codec.line) + lines.places_bytes(codec, count)
         case Threshold() | Significance() | MaxN():
@@ -150,7 +150,7 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
             return buckets.from_buckets(codec, data, count)
         case TopK():
             values, places = _halves(codec, data, count)
-            return sparse.spread(codec, decoded(codec.values, values, sparse.kept(codec, count)), places, count)
+            return sparse.spread(codec, decoded(codec.values, values, codec.kept(count)), places, count)
         case CacheLines():
             values, places = _halves(codec, data, count)
             chosen = decoded(codec.values, values, lines.kept(codec, count) * codec.line)
@@ -191,7 +191,7 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
             return buckets.why_not(codec, data, count)
         case TopK():
             values, places = _halves(codec, data, count)
-            return _why_not(codec.values, values, sparse.kept(codec, count)) or sparse.why_not(codec, places, count)
+            return _why_not(codec.values, values, codec.kept(count)) or sparse.why_not(codec, places, count)
         case CacheLines():
             values, places = _halves(codec, data, count)
             wrong = _why_not(codec.values, values, lines.kept(codec, count) * codec.line)
@@ -203,7 +203,7 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
 
 def _halves(codec: TopK | CacheLines, data: bytes | memoryview, count: int) -> tuple[memoryview, NDArray[np.uint8]]:
     """Return the values that were kept, in their own codec, and their packed places."""
-    keep = sparse.kept(codec, count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+    keep = codec.kept(count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
     values_bytes = wire_bytes(codec.values, keep)
     return memoryview(data)[:values_bytes], np.frombuffer(data, np.uint8, offset=values_bytes)
 

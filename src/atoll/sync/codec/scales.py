@@ -40,22 +40,9 @@ _SCALE_MAX = np.float32(2.0**120)
 """And so must 128 of them."""
 
 
-def bits_of(codec: Scaled) -> int:
-    """Return how many bits an element has."""
-    match codec:
-        case Int8():
-            return 8
-        case E3m0():
-            return 4
-        case Sign():
-            return 1
-        case Stochastic(bits=bits):
-            return bits
-
-
 def scaled_bytes(codec: Scaled, count: int) -> int:
     """Return how many bytes so many elements are."""
-    return 4 * _blocks(count, codec.block) + packed_bytes(count, bits_of(codec))
+    return 4 * _blocks(count, codec.block) + packed_bytes(count, codec.bits)
 
 
 def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
@@ -68,7 +55,7 @@ def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
             _in_steps(rows, scales, codes.view(np.int8))
         else:
             scales[:] = _scales(codec, rows, values.size)
-            codes[:] = pack(_codes(codec, rows, _per_one(scales), seed).reshape(-1)[: values.size], bits_of(codec))
+            codes[:] = pack(_codes(codec, rows, _per_one(scales), seed).reshape(-1)[: values.size], codec.bits)
     return wire.data
 
 
@@ -86,7 +73,7 @@ def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
     if not (np.abs(_scales_in(codec, data, count)) <= _SCALE_MAX).all():
         return "holds values that are not finite"
     codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
-    return "" if is_padded(codes, count, bits_of(codec)) else "has bits after its last element"
+    return "" if is_padded(codes, count, codec.bits) else "has bits after its last element"
 
 
 def _in_rows(values: Vector, block: int) -> NDArray[np.float32]:
@@ -212,4 +199,4 @@ def _scales_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[n
 
 def _codes_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[Any]:
     packed = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
-    return unpack(packed, count, bits_of(codec))
+    return unpack(packed, count, codec.bits)

@@ -22,19 +22,9 @@ _PLACE_BITS = 16
 _LAST_PLACE = (1 << _PLACE_BITS) - 1
 
 
-def kept(codec: TopK, count: int) -> int:
-    """Return how many of so many elements are kept: of a short block as much as of a full one, and at least one."""
-    return count // codec.block * codec.keep + _kept_of_rest(codec, count)
-
-
 def places_bytes(codec: TopK, count: int) -> int:
     """Return how long the places of what is kept are."""
-    return packed_bytes(kept(codec, count), place_bits(codec))
-
-
-def place_bits(codec: TopK) -> int:
-    """Return how many bits a place in a block has."""
-    return (codec.block - 1).bit_length()
+    return packed_bytes(codec.kept(count), codec.place_bits)
 
 
 def largest(codec: TopK, values: Vector) -> tuple[Vector, NDArray[np.uint8]]:
@@ -43,12 +33,12 @@ def largest(codec: TopK, values: Vector) -> tuple[Vector, NDArray[np.uint8]]:
     rows, rest = values[:whole].reshape(-1, codec.block), values[whole:].reshape(1, -1)
     places = [_largest_of(rows, codec.keep)]
     if rest.size:
-        places.append(_largest_of(rest, _kept_of_rest(codec, values.size)))
+        places.append(_largest_of(rest, codec.kept(rest.size)))
     chosen = [np.take_along_axis(rows, places[0], axis=1).reshape(-1)]
     if rest.size:
         chosen.append(rest[0, places[1][0]])
     flat = np.concatenate([each.reshape(-1) for each in places])
-    return np.concatenate(chosen), pack(flat, place_bits(codec))
+    return np.concatenate(chosen), pack(flat, codec.place_bits)
 
 
 def spread(codec: TopK, chosen: Vector, places: NDArray[np.uint8], count: int) -> Vector:
@@ -67,15 +57,11 @@ def named(codec: TopK, places: NDArray[np.uint8], count: int) -> NDArray[np.bool
 
 def why_not(codec: TopK, places: NDArray[np.uint8], count: int) -> str:
     """Return what is wrong with packed places of the right length; empty: nothing."""
-    if not is_padded(places, kept(codec, count), place_bits(codec)):
+    if not is_padded(places, codec.kept(count), codec.place_bits):
         return "has bits after its last place"
     indexes = _indexes(codec, places, count)
     rises = bool((np.diff(indexes) > 0).all()) and (not indexes.size or int(indexes[-1]) < count)
     return "" if rises else "names places out of order or outside its blocks"
-
-
-def _kept_of_rest(codec: TopK, count: int) -> int:
-    return -(-codec.keep * (count % codec.block) // codec.block)
 
 
 def _largest_of(rows: NDArray[np.float32], keep: int) -> NDArray[np.int64]:
@@ -139,7 +125,7 @@ def _least(ranked: NDArray[np.int64], keep: int) -> NDArray[np.int64]:
 
 def _indexes(codec: TopK, places: NDArray[np.uint8], count: int) -> NDArray[Any]:
     """Return the places in the whole chunk."""
-    within = unpack(places, kept(codec, count), place_bits(codec)).astype(np.int64)
+    within = unpack(places, codec.kept(count), codec.place_bits).astype(np.int64)
     full = count // codec.block
     within[: full * codec.keep].reshape(full, codec.keep)[:] += np.arange(full)[:, None] * codec.block
     within[full * codec.keep :] += full * codec.block
