@@ -218,7 +218,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
     fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
     firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
-    listed = [*firm[0], *firm[1], *fewer, *firm[2], *_at_best(diloco, scores), *firm[3]]
+    listed = [*firm[0], *firm[1], *fewer, *_ddp_seeds(scores), *firm[2], *_at_best(diloco, scores), *firm[3]]
     return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
 
 
@@ -271,11 +271,15 @@ def _third() -> list[Trial]:
     ]
 
 
+def _ddp_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
+    """DDP at its best with other seeds: every gap that is claimed is one to it."""
+    best = _best(NEAR, scores)
+    return _settled(NEAR, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS])
+
+
 def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
     """At the best rate of what has one by now: other seeds of what a claim names."""
-    best = _best(NEAR, scores)
     return [
-        *_settled(NEAR, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS]),
         *_settled(ALONE, scores, lambda lr: [solo(lr, seed) for seed in SEEDS]),
         *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in SEEDS]),
         *_settled(SPARSE, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in SEEDS]),
