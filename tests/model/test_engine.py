@@ -317,3 +317,21 @@ def test_muon_moves_as_torchs_own_does() -> None:
                 optimizer.step()
         moved.append(matrix.detach() - start)
     assert float((moved[0] - moved[1]).norm() / moved[1].norm()) < 0.02
+
+
+def test_muon_with_its_rate_on_the_device_moves_the_same() -> None:
+    """And whoever changes that rate in place is heard, as a recorded step needs it."""
+    torch.manual_seed(0)
+    start, gradients = torch.randn(24, 16), [torch.randn(24, 16) for _ in range(3)]
+    moved = []
+    for lr in (0.02, torch.tensor(0.02)):
+        matrix = torch.nn.Parameter(start.clone())
+        optimizer = MuonOptimizer([{"params": [matrix]}], lr=lr, momentum=0.9, nesterov=True, weight_decay=0.1)
+        for gradient in gradients:
+            matrix.grad = gradient.clone()
+            optimizer.step()
+            group = optimizer.param_groups[0]
+            group["lr"] = group["lr"].mul_(0.5) if isinstance(lr, torch.Tensor) else group["lr"] * 0.5
+        moved.append(matrix.detach() - start)
+    assert optimizer.defaults["capturable"]
+    assert float((moved[0] - moved[1]).norm() / moved[0].norm()) < 1e-6

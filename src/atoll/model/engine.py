@@ -473,7 +473,7 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
         case Muon():
             return MuonOptimizer(
                 [{"params": parameters, "base_lr": inner.lr}],
-                lr=inner.lr,
+                lr=_rate(inner.lr, parameters),
                 momentum=inner.momentum,
                 nesterov=inner.nesterov,
                 weight_decay=inner.weight_decay,
@@ -486,13 +486,16 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
                 {"params": others, "weight_decay": 0.0, "base_lr": inner.lr},
             ]
             kept = [group for group in groups if group["params"]]
-            # On CUDA the rate lies on the device, where a recorded step finds what it is now.
-            cuda = parameters[0].is_cuda
-            lr = torch.tensor(inner.lr, device=parameters[0].device) if cuda else inner.lr
+            lr, cuda = _rate(inner.lr, parameters), parameters[0].is_cuda
             return torch.optim.AdamW(kept, lr=lr, betas=inner.betas, eps=inner.eps, fused=True, capturable=cuda)
         case Sgd():
             groups = [{"params": parameters, "base_lr": inner.lr}]
             return torch.optim.SGD(groups, lr=inner.lr, momentum=inner.momentum, nesterov=inner.nesterov, fused=True)
+
+
+def _rate(lr: float, parameters: list[torch.nn.Parameter]) -> float | Tensor:
+    """Return a rate as its optimizer takes it: on CUDA it lies on the device, where recorded steps find what it is."""
+    return torch.tensor(lr, device=parameters[0].device) if parameters[0].is_cuda else lr
 
 
 class _About(msgspec.Struct, frozen=True):

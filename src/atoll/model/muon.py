@@ -22,9 +22,17 @@ class MuonOptimizer(torch.optim.Optimizer):
     """Momentum, made orthonormal, scaled up for matrices that are taller than wide; decoupled weight decay."""
 
     def __init__(
-        self, groups: Iterable[dict[str, Any]], *, lr: float, momentum: float, nesterov: bool, weight_decay: float
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float | Tensor,
+        momentum: float,
+        nesterov: bool,
+        weight_decay: float,
     ) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay})
+        rates = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        # With a rate that lies on the device a step asks the processor for nothing, and can be recorded.
+        super().__init__(groups, {**rates, "capturable": isinstance(lr, Tensor)})
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -50,7 +58,7 @@ class MuonOptimizer(torch.optim.Optimizer):
         direction = orthonormal(gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean)
         rows, columns = matrix.shape
         matrix.mul_(1 - group["lr"] * group["weight_decay"])
-        matrix.add_(direction, alpha=-group["lr"] * max(1.0, rows / columns) ** 0.5)
+        matrix.sub_(direction * (group["lr"] * max(1.0, rows / columns) ** 0.5))
 
 
 def orthonormal(matrix: Tensor) -> Tensor:
