@@ -37,7 +37,7 @@ from torch import Tensor
 from atoll.model import codec as there
 from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Vector
-from atoll.model.encoder import TorchEncoder
+from atoll.model.encoder import TorchEncoder, on_host
 from atoll.peer.encode import DEVICE_ELEMENTS
 from atoll.spec.axes.codec import (
     Bf16,
@@ -188,7 +188,7 @@ def there_on(
     plain, wires = _torch(codec), list(each())
     ways: Ways = {
         "encode": lambda: list(each()),
-        "resident": lambda: [wire.cpu() for wire in each()],
+        "resident": lambda: [on_host(wire) for wire in each()],
         "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
         "copy": lambda: target.copy_(rows),
         "from host": _from_host(codec, rows, few, fed_back=fed_back, pinned=False),

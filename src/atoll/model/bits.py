@@ -46,3 +46,13 @@ def unpack(data: Tensor, count: int, bits: int) -> Tensor:
     words = pad(full, (0, 8 - bits)).view(torch.int64)
     each = torch.arange(0, 8 * bits, bits, device=data.device)
     return ((words >> each) & ((1 << bits) - 1)).to(torch.uint8).flatten(1)[:, :count]
+
+
+def cut(wire: Tensor, at: int) -> tuple[Tensor, Tensor]:
+    """Return what is before and after a place in each row."""
+    return wire[:, :at], wire[:, at:]
+
+
+def viewed(wire: Tensor, kind: torch.dtype) -> Tensor:
+    """Return bytes as numbers: rows may lie at any distance from each other, and then they are copied."""
+    return wire.flatten().view(kind).view(len(wire), -1)

@@ -17,23 +17,18 @@ from typing import assert_never
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from atoll.model.bits import pack, packed_bytes, unpack
-from atoll.model.largest import largest_of
+from atoll.model import fused
+from atoll.model.bits import cut, pack, packed_bytes, unpack, viewed
+from atoll.model.scales import Scaled, from_scales, to_scales
 from atoll.spec.axes.codec import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, TopK
 
-Scaled = Int8 | E3m0 | Sign
 Value = Fp32 | Fp16 | Bf16 | Scaled | Buckets
 OnDevice = Value | TopK
 
 _HALF_MAX = 65504.0
 _BF16_MAX = 3.3895314e38
-_STEPS = 127.0
-_OCTAVES = 7
-_HALF_UP = 1 << 22
 _EXPONENT_BIAS = 127
-_SCALE_MIN = 2.0**-120
 _VALUE_BITS, _DISTANCE_BITS = 31, 15
 _UNIT_EXPONENT_MAX = 127
 _LARGEST = 2.0**126
@@ -62,8 +57,10 @@ def encode(codec: OnDevice, values: Tensor) -> Tensor:
             return values.clamp(-_HALF_MAX, _HALF_MAX).half().view(torch.uint8)
         case Bf16():
             return values.clamp(-_BF16_MAX, _BF16_MAX).bfloat16().view(torch.uint8)
-        case Int8() | E3m0() | Sign():
-            return _to_scales(codec, values)
+        case Int8():
+            return fused.int8(codec, values)
+        case E3m0() | Sign():
+            return to_scales(codec, values)
         case Buckets():
             return _to_buckets(codec, values)
         case TopK():
@@ -78,19 +75,19 @@ def decoded(codec: OnDevice, wire: Tensor, count: int) -> Tensor:
     """Return chunks of so many elements from wire bytes that `encode` made."""
     match codec:
         case Fp32():
-            return _viewed(wire, torch.float32)
+            return viewed(wire, torch.float32)
         case Fp16():
-            return _viewed(wire, torch.float16).float()
+            return viewed(wire, torch.float16).float()
         case Bf16():
-            return _viewed(wire, torch.bfloat16).float()
+            return viewed(wire, torch.bfloat16).float()
         case Int8() | E3m0() | Sign():
-            return _from_scales(codec, wire, count)
+            return from_scales(codec, wire, count)
         case Buckets():
-            table, codes = _cut(wire, 4 << codec.bits)
-            return _viewed(table, torch.float32).gather(1, unpack(codes, count, codec.bits).long())
+            table, codes = cut(wire, 4 << codec.bits)
+            return viewed(table, torch.float32).gather(1, unpack(codes, count, codec.bits).long())
         case TopK():
             keep = codec.kept(count)
-            values, packed = _cut(wire, wire_bytes(_value(codec), keep))
+            values, packed = cut(wire, wire_bytes(_value(codec), keep))
             places = _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count)
             spread = torch.zeros((len(wire), count), device=wire.device)
             return spread.scatter_(1, places, decoded(_value(codec), values, keep))
@@ -114,93 +111,6 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
             return wire_bytes(_value(codec), keep) + packed_bytes(keep, codec.place_bits)
         case _:
             assert_never(codec)
-
-
-def _cut(wire: Tensor, at: int) -> tuple[Tensor, Tensor]:
-    return wire[:, :at], wire[:, at:]
-
-
-def _viewed(wire: Tensor, kind: torch.dtype) -> Tensor:
-    """Return bytes as numbers: rows may lie at any distance from each other, and then they are copied."""
-    return wire.flatten().view(kind).view(len(wire), -1)
-
-
-# a scale for each block
-
-
-def _to_scales(codec: Scaled, values: Tensor) -> Tensor:
-    count, rows = values.shape[1], _in_blocks(values, codec.block)
-    scales = _scales(codec, rows, count)
-    scales = torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
-    codes = _codes(codec, rows, scales).flatten(1)[:, :count]
-    packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
-    return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
-
-
-def _in_blocks(values: Tensor, block: int) -> Tensor:
-    """Return chunks a block a row, the last one filled up with zeros."""
-    lacking = -values.shape[1] % block
-    full = pad(values, (0, lacking)) if lacking else values
-    return full.reshape(len(values), full.shape[1] // block, block)
-
-
-def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
-    match codec:
-        case Int8():
-            return _largest(rows) / torch.tensor(_STEPS, device=rows.device)
-        case E3m0():
-            return _largest(rows)
-        case Sign():
-            filled = torch.full((rows.shape[1],), float(codec.block), device=rows.device)
-            filled[-1:] -= -count % codec.block
-            return _added(rows.abs()) / filled
-
-
-def _largest(rows: Tensor) -> Tensor:
-    low, high = torch.aminmax(rows, dim=-1)
-    return torch.maximum(high, -low)
-
-
-def _added(rows: Tensor) -> Tensor:
-    """Return the sums of rows, whose memory is used up, in the order that every device adds in."""
-    width = rows.shape[-1]
-    while width > 1:
-        half = -(-width // 2)
-        rows[..., : width - half] += rows[..., half:width]
-        width = half
-    return rows[..., 0]
-
-
-def _codes(codec: Scaled, rows: Tensor, scales: Tensor) -> Tensor:
-    if isinstance(codec, Sign):
-        return rows.signbit().to(torch.uint8)
-    per_one = torch.where(scales > 0, torch.ones_like(scales) / scales, torch.zeros_like(scales))
-    parts = rows * per_one[..., None]
-    return parts.round_().to(torch.int8) if isinstance(codec, Int8) else _powers(parts)
-
-
-def _powers(parts: Tensor) -> Tensor:
-    """Return the nearest power of two of each part of a largest: its place, and 8 more where it is negative."""
-    exponents = ((parts.view(torch.int32) & 0x7FFFFFFF) + _HALF_UP) >> 23
-    places = (exponents - (_EXPONENT_BIAS - _OCTAVES)).clamp_(0, _OCTAVES).to(torch.uint8)
-    places = torch.maximum(places, (parts.abs() >= 2.0**-_OCTAVES).to(torch.uint8))
-    return places + parts.signbit().to(torch.uint8) * (_OCTAVES + 1)
-
-
-def _from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
-    scales, packed = _cut(wire, 4 * -(-count // codec.block))
-    codes = unpack(packed, count, codec.bits)
-    match codec:
-        case Int8():
-            units = codes.contiguous().view(torch.int8).float()
-        case E3m0():
-            powers = [0.0, *(2.0 ** (power - _OCTAVES + 1) for power in range(_OCTAVES))]
-            each = torch.tensor([*powers, *(-power for power in powers)], device=wire.device)
-            units = each[codes.int()]
-        case Sign():
-            units = codes.float().mul_(-2.0).add_(1.0)
-    values = _in_blocks(units, codec.block) * _viewed(scales, torch.float32)[..., None]
-    return values.flatten(1)[:, :count]
 
 
 # bins
@@ -265,9 +175,9 @@ def _places_of(codec: TopK, values: Tensor) -> Tensor:
     """Return what is kept of each chunk, as places in their blocks."""
     chunks, count = values.shape
     whole = count - count % codec.block
-    places = [largest_of(values[:, :whole].reshape(-1, codec.block), codec.keep).view(chunks, -1)]
+    places = [fused.largest_of(values[:, :whole].reshape(-1, codec.block), codec.keep).view(chunks, -1)]
     if count > whole:
-        places.append(largest_of(values[:, whole:], codec.kept(count - whole)))
+        places.append(fused.largest_of(values[:, whole:], codec.kept(count - whole)))
     return torch.cat(places, dim=1)
 
 

@@ -49,7 +49,7 @@ class TorchEncoder:
         if not isinstance(rule, Forget):
             assert residual is not None, "whoever holds something back keeps it"
             _write(portions, residual, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
-        return [row.data for row in wire.cpu().numpy()]
+        return [row.data for row in on_host(wire).numpy()]
 
     def _values(self, portions: Sequence[Portion], start: Vector | None) -> Tensor:
         """Return what is to be sent, a chunk a row."""
@@ -81,6 +81,11 @@ def _write(portions: Sequence[Portion], vector: Vector, rows: Tensor) -> None:
         for run in portion.runs:
             torch.from_numpy(vector[run]).copy_(row[at : at + run.stop - run.start])
             at += run.stop - run.start
+
+
+def on_host(wire: Tensor) -> Tensor:
+    """Return bytes in the host's memory; a device writes fast only into what is page-locked, which torch keeps."""
+    return torch.empty_like(wire, device="cpu", pin_memory=wire.is_cuda).copy_(wire)
 
 
 def _count(portion: Portion) -> int:

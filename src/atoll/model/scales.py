@@ -1,0 +1,94 @@
+"""A scale for each block, and each element in few bits of it: `sync.codec.scales` on torch, to the same bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from atoll.model.bits import cut, pack, unpack, viewed
+from atoll.spec.axes.codec import E3m0, Int8, Sign
+
+Scaled = Int8 | E3m0 | Sign
+
+_STEPS = 127.0
+_OCTAVES = 7
+_HALF_UP = 1 << 22
+_EXPONENT_BIAS = 127
+_SCALE_MIN = 2.0**-120
+
+
+def to_scales(codec: Scaled, values: Tensor) -> Tensor:
+    """Return the scales of chunks' blocks, and after them what elements are in their steps."""
+    count, rows = values.shape[1], _in_blocks(values, codec.block)
+    scales = _scales(codec, rows, count)
+    scales = torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
+    codes = _codes(codec, rows, scales).flatten(1)[:, :count]
+    packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
+    return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
+
+
+def _in_blocks(values: Tensor, block: int) -> Tensor:
+    """Return chunks a block a row, the last one filled up with zeros."""
+    lacking = -values.shape[1] % block
+    full = pad(values, (0, lacking)) if lacking else values
+    return full.reshape(len(values), full.shape[1] // block, block)
+
+
+def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
+    match codec:
+        case Int8():
+            return _largest(rows) / torch.tensor(_STEPS, device=rows.device)
+        case E3m0():
+            return _largest(rows)
+        case Sign():
+            filled = torch.full((rows.shape[1],), float(codec.block), device=rows.device)
+            filled[-1:] -= -count % codec.block
+            return _added(rows.abs()) / filled
+
+
+def _largest(rows: Tensor) -> Tensor:
+    low, high = torch.aminmax(rows, dim=-1)
+    return torch.maximum(high, -low)
+
+
+def _added(rows: Tensor) -> Tensor:
+    """Return the sums of rows, whose memory is used up, in the order that every device adds in."""
+    width = rows.shape[-1]
+    while width > 1:
+        half = -(-width // 2)
+        rows[..., : width - half] += rows[..., half:width]
+        width = half
+    return rows[..., 0]
+
+
+def _codes(codec: Scaled, rows: Tensor, scales: Tensor) -> Tensor:
+    if isinstance(codec, Sign):
+        return rows.signbit().to(torch.uint8)
+    per_one = torch.where(scales > 0, torch.ones_like(scales) / scales, torch.zeros_like(scales))
+    parts = rows * per_one[..., None]
+    return parts.round_().to(torch.int8) if isinstance(codec, Int8) else _powers(parts)
+
+
+def _powers(parts: Tensor) -> Tensor:
+    """Return the nearest power of two of each part of a largest: its place, and 8 more where it is negative."""
+    exponents = ((parts.view(torch.int32) & 0x7FFFFFFF) + _HALF_UP) >> 23
+    places = (exponents - (_EXPONENT_BIAS - _OCTAVES)).clamp_(0, _OCTAVES).to(torch.uint8)
+    places = torch.maximum(places, (parts.abs() >= 2.0**-_OCTAVES).to(torch.uint8))
+    return places + parts.signbit().to(torch.uint8) * (_OCTAVES + 1)
+
+
+def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
+    scales, packed = cut(wire, 4 * -(-count // codec.block))
+    codes = unpack(packed, count, codec.bits)
+    match codec:
+        case Int8():
+            units = codes.contiguous().view(torch.int8).float()
+        case E3m0():
+            powers = [0.0, *(2.0 ** (power - _OCTAVES + 1) for power in range(_OCTAVES))]
+            each = torch.tensor([*powers, *(-power for power in powers)], device=wire.device)
+            units = each[codes.int()]
+        case Sign():
+            units = codes.float().mul_(-2.0).add_(1.0)
+    values = _in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]
+    return values.flatten(1)[:, :count]
