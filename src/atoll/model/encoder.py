@@ -7,7 +7,7 @@ bytes, and what is left out now. So the processor has no pass over the model to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import numpy as np
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
 from atoll.model.compute import Portion, Vector
+from atoll.model.locked import lock
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 
@@ -56,31 +57,39 @@ class TorchEncoder:
         if start is None:
             return torch.stack([_tensor(portion.values).to(self._weights.device) for portion in portions])
         rows = self._rows(portions, start)
-        for row, portion in zip(rows, portions, strict=True):
-            at = 0
-            for run in portion.runs:
-                row[at : at + run.stop - run.start] -= self._weights[run]
-                at += run.stop - run.start
+        for part, run in _stretches(portions):
+            rows.view(-1)[part] -= self._weights[run]
         return rows
 
     def _rows(self, portions: Sequence[Portion], vector: Vector) -> Tensor:
         """Return elements of a vector in the host's memory, a chunk a row."""
         rows = torch.empty((len(portions), _count(portions[0])), device=self._weights.device)
-        for row, portion in zip(rows, portions, strict=True):
-            at = 0
-            for run in portion.runs:
-                row[at : at + run.stop - run.start].copy_(_tensor(vector[run]))
-                at += run.stop - run.start
+        if rows.is_cuda:
+            lock(vector)
+        for part, run in _stretches(portions):
+            rows.view(-1)[part].copy_(_tensor(vector[run]), non_blocking=True)
         return rows
 
 
 def _write(portions: Sequence[Portion], vector: Vector, rows: Tensor) -> None:
     """Write rows where their elements are in the host's memory."""
-    for row, portion in zip(rows, portions, strict=True):
-        at = 0
-        for run in portion.runs:
-            torch.from_numpy(vector[run]).copy_(row[at : at + run.stop - run.start])
-            at += run.stop - run.start
+    for part, run in _stretches(portions):
+        torch.from_numpy(vector[run]).copy_(rows.view(-1)[part])
+
+
+def _stretches(portions: Sequence[Portion]) -> Iterator[tuple[slice, slice]]:
+    """Yield where elements are, in rows one after the other and in the model: each stretch as long as it goes."""
+    at = 0
+    stretches: list[slice] = []
+    for run in (run for portion in portions for run in portion.runs):
+        if stretches and stretches[-1].stop == run.start:
+            stretches[-1] = slice(stretches[-1].start, run.stop)
+        else:
+            stretches.append(run)
+    for stretch in stretches:
+        size = stretch.stop - stretch.start
+        yield slice(at, at + size), stretch
+        at += size
 
 
 def on_host(wire: Tensor) -> Tensor:

@@ -43,14 +43,19 @@ def encoded_of(member: Member, announced: OpenRound, contribution: Contribution)
             yield {index: one(index) for index in indexes}
         return
     some = _there(member, announced, contribution, encoder)
-    for indexes in _in_turn(unit.grid, len(announced.members), DEVICE_ELEMENTS):
+    many = DEVICE_ELEMENTS // unit.grid.chunk
+    for indexes in _in_turn(unit.grid, len(announced.members), DEVICE_ELEMENTS, many // len(announced.members)):
         yield dict(zip(indexes, some(indexes), strict=True))
 
 
-def _in_turn(grid: Grid, owners: int, elements: int) -> Iterator[list[int]]:
-    """Yield the chunks, about so many elements at a time: first the first ones of about so many owners' shards."""
-    every = -(-grid.chunks // owners)
-    order = iter([index for at in range(every) for index in range(at, grid.chunks, every)])
+def _in_turn(grid: Grid, owners: int, elements: int, stretch: int = 1) -> Iterator[list[int]]:
+    """Yield the chunks, about so many elements at a time: first the first ones of about so many owners' shards.
+
+    Of each as many as a stretch has, which lie one after the other: a device is given them at once.
+    """
+    every, stretch = -(-grid.chunks // owners), max(1, stretch)
+    shards = [range(first, min(first + every, grid.chunks)) for first in range(0, grid.chunks, every)]
+    order = iter([index for at in range(0, every, stretch) for shard in shards for index in shard[at : at + stretch]])
     while some := list(islice(order, max(1, elements // grid.chunk))):
         yield some
 
