@@ -51,10 +51,10 @@ def run_of(*, rounds: int, peers: int, teach_every: int = 0, samples: int = 0, c
 # links
 
 
-def filled(outcome: Outcome, giver: int, taker: int, since: int) -> float:
-    """Return which part of its gradients one sent another on average, from a round on."""
+def filled(outcome: Outcome, giver: int, taker: int, since: int) -> list[float]:
+    """Return which parts of its gradients one sent another, from a round on."""
     told = [e for e in events(outcome, journal.LinksFilled, peer=giver) if e.version >= since]
-    return fmean(event.parts[name(outcome.hosts[taker])] for event in told)
+    return [event.parts[name(outcome.hosts[taker])] for event in told]
 
 
 @pytest.mark.long
@@ -66,12 +66,13 @@ def test_a_link_of_a_tenth_of_the_rate_gets_about_a_tenth_of_the_values() -> Non
     fleet[2] = replace(fleet[2], up_bytes_s=1e5, down_bytes_s=1e5)
     outcome = simulate(Scenario(run=run, machines=fleet, delays_s=DELAYS_S, seed=1, build=sized(200_000)))
     assert_sound(run, outcome, version=rounds)
-    fast, slow = filled(outcome, 0, 1, 5), filled(outcome, 0, 2, 5)
+    fast, slow = fmean(filled(outcome, 0, 1, 5)), fmean(filled(outcome, 0, 2, 5))
     assert 0.07 < slow / fast < 0.13, (fast, slow)
 
 
 @pytest.mark.long
-def test_links_of_one_peer_differ_also_where_packets_are_lost() -> None:
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_links_of_one_peer_differ_also_where_packets_are_lost(seed: int) -> None:
     """What a lossy link takes is mostly not for bytes: it gets far less, and never nothing."""
     rates = {(0, 1): 2e6, (0, 2): 2e5, (1, 2): 2e6}
     rounds = 14
@@ -82,13 +83,14 @@ def test_links_of_one_peer_differ_also_where_packets_are_lost() -> None:
             machines=[replace(each, region=str(i)) for i, each in enumerate(machines(3, rate_bytes_s=1e9))],
             delays_s=dict.fromkeys([(str(a), str(b)) for a, b in rates], DELAY_S),
             losses={(str(a), str(b)): loss_at(rate) for (a, b), rate in rates.items()},
-            seed=1,
+            seed=seed,
             build=sized(200_000),
         )
     )
     assert_sound(run, outcome, version=rounds)
     for giver, far, near in ((0, 2, 1), (2, 0, 1)):
-        assert 0 < filled(outcome, giver, far, 5) < 0.5 * filled(outcome, giver, near, 5)
+        assert all(0.004 < part < 0.11 for part in filled(outcome, giver, far, 5))
+        assert all(0.43 < part < 0.47 for part in filled(outcome, giver, near, 5))
 
 
 # batches
@@ -167,7 +169,11 @@ def test_who_joins_or_crashes_is_with_the_others_in_the_end() -> None:
 
 
 PEERS, EVERY = 3, 8
-SPARSE = Grad(codec=MaxN(least=2.0, most=2.0), residual=Feedback(), result=Fp32())
+
+
+def sparse(percent: float) -> Grad:
+    """Return gradients of which every link gets what is within so many percent of the largest."""
+    return Grad(codec=MaxN(least=percent, most=percent), residual=Feedback(), result=Fp32())
 
 
 def losses(run: Run, outcome: Outcome, version: int) -> list[float]:
@@ -181,16 +187,17 @@ def losses(run: Run, outcome: Outcome, version: int) -> list[float]:
 
 
 @pytest.mark.long
-def test_a_transfer_halves_the_spread_of_losses_between_workers() -> None:
+@pytest.mark.parametrize("percent", [2.0, 10.0])
+def test_a_transfer_halves_the_spread_of_losses_between_workers(percent: float) -> None:
     """Where little goes over links models come apart; each transfer brings them together again."""
     ratios = []
     for version in (8, 16, 24):
-        run = mesh(SPARSE, outer=Sgd(lr=0.3), rounds=100, start_with=PEERS, teach_every=EVERY)
+        run = mesh(sparse(percent), outer=Sgd(lr=0.3), rounds=100, start_with=PEERS, teach_every=EVERY)
         path = f"checkpoint/{version}.safetensors"
         outcome = play(run, PEERS, build=engine_of, enough=partial(_all_have, path))
         before, after = (np.ptp(losses(run, outcome, each)) for each in (version - 1, version))
         ratios.append(float(after / before))
-    assert all(ratio <= 0.5 for ratio in ratios), ratios
+    assert all(0.15 < ratio <= 0.5 for ratio in ratios), ratios
 
 
 def _all_have(path: str, world: World) -> bool:
