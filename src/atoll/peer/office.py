@@ -82,7 +82,7 @@ class Office:
             bulks=member.bulks,
             whole=member.whole,
             rungs=member.rungs,
-            plan=member.plan,
+            plan=next((desk.plan for desk in member.desks.values()), None),
         )
 
     def logged(self, entry: Entry) -> None:

@@ -325,8 +325,8 @@ BUGS = (
         "a member applies the result it holds, though another one was committed",
         (
             "peer/apply.py",
-            "    if member.held is not None and member.held.root() == committed.result:\n",
-            "    if member.held is not None:\n",
+            "    if desk is not None and desk.held is not None and desk.held.root() == committed.result:\n",
+            "    if desk is not None and desk.held is not None:\n",
         ),
     ),
     _bug(
@@ -371,7 +371,7 @@ BUGS = (
         "No fork",
         "a member follows a plan that is older than the one it follows",
         (
-            "peer/member.py",
+            "peer/desk.py",
             """        if self.plan is not None and _age(plan) < _age(self.plan):
             return
 """,
@@ -407,11 +407,15 @@ BUGS = (
             "peer/exchange.py",
             """        await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        member.held = result
+        for earlier in member.closed.values():
+            earlier.held = None  # it is on disk
+        desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 """,
             """        done[:] = [*done[-8:], plan_id(plan)]
-        member.held = result
+        for earlier in member.closed.values():
+            earlier.held = None  # it is on disk
+        desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
         await draft.close(result.digests)
 """,
