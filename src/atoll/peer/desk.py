@@ -140,6 +140,7 @@ class Desk:
     """One round, as long as it is open; then what is still of use when its result is applied."""
 
     announced: OpenRound
+    began_s: float = 0.0
     plan: Plan | None = None
     """None before there is one, and when the round is over."""
     own: Own | None = None

@@ -221,7 +221,6 @@ class Member:
     """Those of the last plans: who carries one out may be a moment behind."""
     _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
-    _announced_s: float = 0.0
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
     farewell: bool = False
@@ -357,36 +356,37 @@ class Member:
             key = entry.record.key
             if entry.record.holds != self.holds(key):
                 raise log.BadLog(f"entry {entry.index}: whether round {key.version} holds its leases the recipe says")
+            if history.under_way:
+                raise log.BadLog(f"entry {entry.index}: round {key.version} is announced while others are open")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
         """Take in one more committed entry of the log, and journal it unless it is only remembered."""
-        before = self.history
+        before, round_s = self.history, 0.0
         known = self._ahead.pop(entry.index, None)
         self.history = known[1] if known is not None and known[0] == entry else self._after(before, entry)
         match entry.record:
             case RoundAnnounced(key=key, base=base):
-                assert self.history.open is not None
-                samples = sum(self.history.open.quotas)
+                announced = self.history.under_way[-1]
                 self.past[key.version] = Past(
-                    samples_before=before.samples,
-                    round_samples=samples,
+                    samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
+                    round_samples=sum(announced.quotas),
                     base=base,
                     of_all=key.scope == ALL,
                     whole=key.unit == MODEL,
                 )
-                self.desks[key.version] = Desk(self.history.open)
-                self._announced_s = self.now_s()
+                self.desks[key.version] = Desk(announced, self.now_s())
             case RoundCommitted(key=key):
                 assert before.open is not None
                 assert self.history.last is not None
                 committed = self._concerning_us(before.open, self.history.last)
                 self.past[key.version] = replace(self.past[key.version], committed=committed)
-                self._close(key)
-            case RoundVoided(key=key):
-                del self.past[key.version]
-                self.desks[key.version].own = None
-                self._close(key)
+                round_s = self.now_s() - self._close(key).began_s
+            case RoundVoided():
+                for over in before.under_way[len(self.history.under_way) :]:
+                    del self.past[over.key.version]
+                    self.desks[over.key.version].own = None
+                    self._close(over.key)
             case RosterChanged(joined=joined):
                 self.links.contacts.update({PeerId(m.peer): m.addresses for m in joined})
             case SettingsChanged(run=run):
@@ -399,8 +399,7 @@ class Member:
         if again:
             return
         tokens_per_sample = self.engine.tokens_per_sample
-        event = ledger.event_of(before, self.history, entry.record, tokens_per_sample, self._round_s())
-        if event is not None:
+        for event in ledger.events_of(before, self.history, entry.record, tokens_per_sample, round_s):
             self.box.journal.write(event)
 
     def circles_of(self, announced: OpenRound) -> tuple[Circle, ...]:
@@ -440,10 +439,7 @@ class Member:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _round_s(self) -> float:
-        return self.now_s() - self._announced_s
-
-    def _close(self, key: Key) -> None:
+    def _close(self, key: Key) -> Desk:
         """Clear the desk of a round that is over, but for what it takes to apply its result."""
         desk = self.desks.pop(key.version)
         self.links.turn(owned=desk.owned is not None and bool(desk.owned.counts))
@@ -454,6 +450,7 @@ class Member:
             earlier.incoming, earlier.made = {}, {}
         if self.anchor.version < key.version <= self.history.version:
             self.closed[key.version] = desk
+        return desk
 
     def _keep_late(self, owned: Owned, key: Key) -> None:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""

@@ -120,7 +120,7 @@ def take_office(
 
     Records of earlier terms may still be on their way; they are final once its own first record is.
     """
-    known = sorted({*history.members, *(history.open.members if history.open else ())})
+    known = sorted({*history.members, *(peer for each in history.under_way for peer in each.members)})
     away_s = dict.fromkeys(known, now_s)
     if history.broker != me and history.broker in away_s:
         away_s[history.broker] = now_s - REUNION_S  # it was given up, or we would not be here: not waited for

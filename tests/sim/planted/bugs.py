@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=open_, returned=left.returned, fresh=left.fresh,",
-            "    return replace(history, open=open_, fresh=left.fresh,",
+            "    return replace(history, under_way=under_way, returned=left.returned, fresh=left.fresh,",
+            "    return replace(history, under_way=under_way, fresh=left.fresh,",
         ),
     ),
     _bug(
@@ -217,10 +217,8 @@ BUGS = (
         "the leases of a round that is given up never go back",
         (
             "swarm/log.py",
-            """    open_ = _open(history, key)
-    return replace(history, open=None, returned=lease.give_back(history.returned, [open_.ranges, open_.ahead]))
-""",
-            "    return replace(history, open=None)\n",
+            "    return replace(history, under_way=under_way, returned=lease.give_back(history.returned, gone))\n",
+            "    return replace(history, under_way=under_way)\n",
         ),
         skies=("pair",),
     ),
