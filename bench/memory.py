@@ -36,6 +36,7 @@ from bench.runs import run_text
 from atoll import journal
 from atoll.journal import Journal
 from atoll.net.ticket import parse_ticket
+from atoll.peer.desk import Own
 from atoll.peer.life import Start, live
 from atoll.peer.member import Member
 from atoll.spec.axes.codec import Fp16, Fp32
@@ -137,8 +138,13 @@ class Gauge:
     async def _watch(self, member: Member) -> None:
         """Begin anew to look for the highest point whenever a contribution is ready."""
         seen: list[Key] = []
+
+        def made() -> Own | None:
+            owns = (desk.own for desk in member.desks.values())
+            return next((own for own in owns if own is not None and own.key not in seen), None)
+
         while True:
-            own = await member.changes.until(lambda: member.own if member.own and member.own.key not in seen else None)
+            own = await member.changes.until(made)
             assert own is not None
             seen.append(own.key)
             del own

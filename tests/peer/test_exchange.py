@@ -222,12 +222,14 @@ def test_two_peers_that_cannot_reach_each_other_train_through_a_third_without_pl
 
 def held_bytes(member: Member) -> int:
     """Return the size of everything the exchange holds at one peer; what stands in two places counts once."""
-    held: list[memoryview] = list(member.own.chunks.values()) if member.own is not None else []
-    held += [kept.data for kept in member.incoming.values()]
-    if member.owned is not None:
-        held += [data for parts in member.owned.parts.values() for data in parts.values()]
-        held += [kept.data for kept in member.owned.reduced.values()]
-        held += [kept.data for kept in member.owned.sums.values()]
+    held: list[memoryview] = []
+    for desk in (*member.desks.values(), *member.closed.values()):
+        held += desk.own.chunks.values() if desk.own is not None else ()
+        held += [kept.data for kept in desk.incoming.values()]
+        if desk.owned is not None:
+            held += [data for parts in desk.owned.parts.values() for data in parts.values()]
+            held += [kept.data for kept in desk.owned.reduced.values()]
+            held += [kept.data for kept in desk.owned.sums.values()]
     return sum(len(data) for data in {id(data): data for data in held}.values())
 
 

@@ -19,11 +19,12 @@ from atoll.model.compute import Cost, Engine
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId, Stream
 from atoll.net.wire import encode
+from atoll.peer import desk as of_round
 from atoll.peer.box import Box
+from atoll.peer.desk import Reduction
 from atoll.peer.fetch import ANSWER_S, fetch_result, fetch_state
 from atoll.peer.follow import BrokerTalk
 from atoll.peer.life import Start, live
-from atoll.peer.member import Reduction
 from atoll.peer.messages import (
     AskTalk,
     Chunk,
@@ -49,7 +50,7 @@ from atoll.sim.network import Link, SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, World, simulate, start
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.run import PROTOCOL, Run, identity
-from atoll.swarm.log import ClosedRound, Key
+from atoll.swarm.log import ClosedRound, Key, OpenRound
 from atoll.swarm.messages import Hello, Redirect, Welcome
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.merge import Anchor
@@ -508,11 +509,13 @@ def test_chunks_that_came_before_the_commit_do_not_come_again() -> None:
         desk = await office.sit(1)
         here = range(0, len(result.chunks), 4)
         missing_bytes = sum(len(chunk) for index, chunk in enumerate(result.chunks) if index not in here)
-        desk.member.spare = {
+        committed = ClosedRound(Key("outer", VERSION), (holder.key.peer,), result.root())
+        over = of_round.Desk(OpenRound(committed.key, (), (), (), "", 0))
+        over.incoming = {
             index: Reduction(of=b"", digest=result.digests[index], data=memoryview(result.chunks[index]))
             for index in here
         }
-        committed = ClosedRound(Key("outer", VERSION), (holder.key.peer,), result.root())
+        desk.member.closed[VERSION] = over
         assert await fetch_result(desk.member, committed) == result
         assert missing_bytes <= desk.received_bytes() < 1.01 * missing_bytes
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.errors import PeerError
+from atoll.peer.desk import Desk
 from atoll.peer.follow import check_plan
 from atoll.plan.traffic import Line, traffic
 from atoll.sim.check import violations
@@ -280,7 +281,7 @@ def test_a_plan_with_trees_that_are_none_is_refused_before_anybody_follows_it(
         members = tuple(sorted(office.history.members))
         key = Key("outer", VERSION + 1)
         opened = OpenRound(key, members, (8,) * 3, (Range(0, 24),), digest(), 0)
-        desk.member.history = replace(office.history, open=opened)
+        desk.member.desks[key.version] = Desk(opened)
         chunks = desk.member.grid_of(key).chunks
         assert chunks == 64
         shards = tuple(Shard(peer, 0, chunks, place) for place, peer in enumerate(members[:owners]))

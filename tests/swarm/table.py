@@ -84,8 +84,8 @@ class Table:
         for entry in self.log:
             history = apply(history, entry)
         term = history.epoch + 1
-        bulks = {"outer": (BULK,)}
-        self.broker, first = take_office(A, term, run or small_run(), 10, history, now_s, bulks=bulks, plan=plan)
+        bulks, plans = {"outer": (BULK,)}, () if plan is None else (plan,)
+        self.broker, first = take_office(A, term, run or small_run(), 10, history, now_s, bulks=bulks, plans=plans)
         self._do(first)
         self.tick(0.5)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis.strategies import DataObject, data, integers, lists, sampled_from
+from msgspec.structs import replace
 
 from atoll.errors import LocalError
+from atoll.sim.retell import announcements, commits
 from atoll.spec.axes.control import Knobs
-from atoll.swarm.lease import Range
+from atoll.swarm.bits import places_of
+from atoll.swarm.lease import Range, positions
 from atoll.swarm.log import (
     BadLog,
     ClosedRound,
@@ -359,11 +364,6 @@ def test_a_round_that_does_not_follow_from_the_log_is_refused(wrong: RoundAnnoun
         apply(told(5), Entry(5, wrong))
 
 
-def test_a_second_round_cannot_be_announced_while_one_is_open() -> None:
-    with pytest.raises(BadLog, match="two rounds are open"):
-        apply(told(3), Entry(3, STORY[2]))
-
-
 def test_only_the_open_round_can_be_committed() -> None:
     for count, record in ((2, STORY[3]), (3, STORY[6]), (4, STORY[3])):
         with pytest.raises(BadLog):
@@ -447,3 +447,81 @@ def test_nothing_is_set_apart_after_work_that_is_not_counted_yet() -> None:
     history = apply(history, Entry(1, RosterChanged(1, MEMBERS)))
     with pytest.raises(BadLog, match="not counted yet"):
         apply(history, Entry(2, both))
+
+
+# several rounds under way
+
+
+def announced(version: int, quotas: tuple[int, ...] = (4,), who: bytes = b"\x07") -> RoundAnnounced:
+    return RoundAnnounced(Key("outer", version), who, quotas, "base", 1)
+
+
+def under_way(*records: Record) -> History:
+    """Return the history after some records about rounds of three members."""
+    history = History()
+    for index, record in enumerate([EpochStarted(1, A), RosterChanged(1, MEMBERS), *records]):
+        history = apply(history, Entry(index, record))
+    return history
+
+
+def test_rounds_are_announced_one_after_the_other_and_committed_in_that_order() -> None:
+    history = under_way(announced(1), announced(2), announced(3))
+    assert [each.ranges for each in history.under_way] == [(Range(0, 12),), (Range(12, 12),), (Range(24, 12),)]
+    with pytest.raises(BadLog, match="before it"):
+        apply(history, Entry(history.next_index, RoundCommitted(Key("outer", 2), b"\x07", "result")))
+    with pytest.raises(BadLog, match="out of turn"):
+        apply(history, Entry(history.next_index, announced(5)))
+    history = under_way(announced(1), announced(2), RoundCommitted(Key("outer", 1), b"\x05", "result"), announced(3))
+    assert [each.start for each in history.under_way] == [0, 1]
+    assert (history.version, history.newest, history.samples) == (1, 3, 8)
+    assert history.under_way[-1].ranges == (Range(4, 4), Range(24, 8)), "what came back is the first to go out again"
+
+
+def test_a_round_that_is_given_up_takes_all_after_it_along() -> None:
+    history = under_way(announced(1), announced(2), announced(3), RoundVoided(Key("outer", 2)))
+    assert [each.key.version for each in history.under_way] == [1]
+    assert history.returned == (Range(12, 24),)
+    assert under_way(announced(1), announced(2), RoundVoided(Key("outer", 1))).under_way == ()
+
+
+@pytest.mark.parametrize("how", [{"ahead": True}, {"carry": True}, {"holds": True}])
+def test_where_something_goes_on_into_the_next_round_that_is_announced_after_it(how: dict[str, bool]) -> None:
+    first, second = announced(1), announced(2)
+    for one, other in ((replace(first, **how), second), (first, replace(second, **how))):
+        with pytest.raises(BadLog, match="something goes on"):
+            under_way(one, other)
+
+
+def test_knobs_are_turned_when_no_round_is_open() -> None:
+    turned = KnobsTurned("outer", 1, Knobs(rung=0, steps=1), "why")
+    with pytest.raises(BadLog, match="while a round is open"):
+        under_way(announced(1), turned)
+
+
+@given(data())
+def test_samples_are_handed_out_once_whatever_is_committed_or_given_up_in_whatever_order(draw: DataObject) -> None:
+    records: list[Record] = [EpochStarted(1, A), RosterChanged(1, MEMBERS)]
+    entries = [Entry(index, record) for index, record in enumerate(records)]
+    history, counted = under_way(), list[int]()
+    for _ in range(draw.draw(integers(1, 12))):
+        what = draw.draw(sampled_from(("announce", "announce", "commit", "void")))
+        if what == "announce" or not history.under_way:
+            quotas = tuple(draw.draw(lists(integers(1, 5), min_size=2, max_size=2)))
+            who = draw.draw(sampled_from((b"\x03", b"\x05", b"\x06")))
+            entry = Entry(history.next_index, announced(history.newest + 1, quotas, who))
+        elif what == "commit":
+            first = history.under_way[0]
+            who = draw.draw(sampled_from((b"\x01", b"\x02", b"\x03")))
+            counted += [p for place in places_of(who, 2) for p in positions(first.lease_of(first.members[place]))]
+            entry = Entry(history.next_index, RoundCommitted(first.key, who, "result"))
+        else:
+            entry = Entry(history.next_index, RoundVoided(draw.draw(sampled_from(history.under_way)).key))
+        history, entries = apply(history, entry), [*entries, entry]
+        out = [p for each in history.under_way for p in positions(each.ranges)]
+        assert sorted([*counted, *out, *positions(history.returned)]) == list(range(history.fresh))
+    assert history.samples == len(counted)
+    assert [p for each in commits(entries) for p in each.positions] == counted, "as it is told again"
+    told_again = {each.version: each.leases for each in announcements(entries)}
+    for each in history.under_way:
+        leases = {peer: list(positions(each.lease_of(peer))) for peer in each.members}
+        assert told_again[each.key.version] == leases

@@ -124,7 +124,7 @@ async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
     member.anchor = replace(anchor, version=key.version)
     member.digest, member.moved = await member.aside(member.anchor.digest), 0.0
     await settle(member, committed)
-    member.held, member.spare = None, {}
+    member.closed.pop(key.version, None)
     member.box.journal.write(
         events.RoundPassedOver(channel=key.channel, version=key.version, anchor=member.digest, why=why)
     )
@@ -161,10 +161,12 @@ async def _downloaded(member: Member, *, bytes_max: float = math.inf) -> bool:
 
 async def _own_result(member: Member, committed: ClosedRound) -> Result | None:
     """Return the committed result if we hold it, in memory or on disk."""
-    if member.held is not None and member.held.root() == committed.result:
-        return member.held
-    if len(member.spare) == member.grid_of(committed.key).chunks:  # the last came, and the commit before all was down
-        spare = [member.spare[index] for index in sorted(member.spare)]
+    desk = member.desk_over(committed.key)
+    if desk is not None and desk.held is not None and desk.held.root() == committed.result:
+        return desk.held
+    incoming = desk.incoming if desk is not None else {}
+    if len(incoming) == member.grid_of(committed.key).chunks:  # the last came, and the commit before all was down
+        spare = [incoming[index] for index in sorted(incoming)]
         whole = Result(tuple([each.digest for each in spare]), tuple([each.data for each in spare]))
         if whole.root() == committed.result:
             await member.store.keep_result(committed.key.version, whole)
@@ -199,7 +201,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _time_exchange(member, committed)
     _keep_left_out(member, committed, result)
     await settle(member, committed)
-    member.held, member.spare = None, {}
+    member.closed.pop(key.version, None)
     member.box.journal.write(
         events.RoundApplied(
             channel=key.channel,
@@ -217,7 +219,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
 def _time_exchange(member: Member, committed: ClosedRound) -> None:
     """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
-    ours = member.own is not None and member.own.key == committed.key and member.me in committed.contributors
+    ours = member.gave(committed.key) and member.me in committed.contributors
     asked = ours and not isinstance(member.run.recipe.control, Nobody)
     member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
 
@@ -295,10 +297,9 @@ async def _given(member: Member, key: Key) -> Vector | None:
 
     Where parts are averaged, rounds of the whole model tell how far apart those let them come.
     """
-    ours = member.own is not None and member.own.key == key
     whole = member.in_parts and member.grid_of(key).size == member.engine.size
     own = whole if member.channel.common else member.sends_weights(key)
-    if not (ours and own):
+    if not (member.gave(key) and own):
         return None
     still = member.holds(key)  # and no work was done for it
     return await member.job(member.anchor.weights.copy if still else member.engine.weights)
@@ -345,14 +346,13 @@ def _step_at(anchor: Anchor, run: slice | Places, values: Vector, step: Take) ->
 
 def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> None:
     """As an owner, keep what was left out of the chunks that were committed; what another made has ours no more."""
-    unit, lost = committed.key.unit, 0
+    unit, lost, desk = committed.key.unit, 0, member.desk_over(committed.key)
     for index, digest in enumerate(result.digests):
-        made = member.made.get(index)
+        made = desk.made.get(index) if desk is not None else None
         if made is not None and made.digest == digest and made.left is not None:
             member.left_out[unit, index] = made.left
         elif member.left_out.pop((unit, index), None) is not None:
             lost += 1
-    member.made = {}
     if lost:
         member.box.journal.write(events.ResidualLost(version=committed.key.version, chunks=lost))
 
@@ -443,7 +443,7 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
     await settle_begun(member)
     member.anchor = anchor
     member.digest = fetched.digest
-    member.own, member.held, member.spare = None, None, {}
+    member.closed.clear()
     took_s = asyncio.get_running_loop().time() - began_s
     member.box.journal.write(
         events.StateFetched(version=anchor.version, size_bytes=len(fetched.data), donors=fetched.donors, took_s=took_s)

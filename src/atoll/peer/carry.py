@@ -22,9 +22,9 @@ from atoll import journal as events
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
-from atoll.peer.member import Member, Own, Reduction, Sum, plan_id
+from atoll.peer.desk import Desk, Own, Reduction, Sum, plan_id
+from atoll.peer.member import Member
 from atoll.peer.reduce import BATCH_BYTES, OnPlan, keep_result, weights_of
-from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled
 from atoll.swarm.routes.layout import Cell, Settled
 from atoll.sync.codec import decoded, encode, seed_of
@@ -48,8 +48,8 @@ class Hop(Struct, frozen=True):
 class Carrier(OnPlan):
     """One member's work on one plan."""
 
-    def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
-        super().__init__(member, plan, announced)
+    def __init__(self, member: Member, desk: Desk, plan: Plan) -> None:
+        super().__init__(member, desk, plan)
         self._place = self._layout.carriers.index(member.me)
         self._codec = self._channel.what.codec
         self._limit = float(np.finfo(np.float32).max) / len(self._layout.carriers)
@@ -58,9 +58,9 @@ class Carrier(OnPlan):
     async def run(self) -> None:
         """Once it is settled who is in, add own values to all sums that come; then pass on results that come back."""
         member, owned = self._member, self._owned
-        settled, own = await owned.arrived.until(self._settled), member.own
+        settled, own = await owned.arrived.until(self._settled), self._desk.own
         assert settled is not None, "which is what was waited for"
-        if own is None or own.key != self._plan.key or own.serial != member.settled(member.me):
+        if own is None or own.serial != self._desk.settled(member.me):
             member.report(Spoiled(self._plan.key, member.me, "it went with the life that made it"))
             return
         (weight,) = weights_of(member, self._announced, (Contribution(member.me, own.serial),))
@@ -81,8 +81,8 @@ class Carrier(OnPlan):
         self._finish()
 
     def _settled(self) -> Settled | None:
-        present = self._member.plan
-        return present.settled if present is not None and plan_id(present) == plan_id(self._plan) else None
+        present = self._desk.plan
+        return present.settled if present is not None and self._desk.follows(self._plan) else None
 
     def _hops(self, settled: Settled) -> dict[int, Hop]:
         """Return what is not made yet: what needs nobody else first, then what comes soon."""
@@ -136,7 +136,7 @@ class Carrier(OnPlan):
             return False
         for hop, each in made:
             self._keep(hop, each)
-        member.carried(self._plan, len(made))
+        member.carried(self._desk, self._plan, len(made))
         return True
 
     def _parts(self, hop: Hop, values: memoryview, before: list[Sum]) -> list[Vector]:
@@ -155,7 +155,7 @@ class Carrier(OnPlan):
 
     def _keep(self, hop: Hop, made: Sum | Reduction) -> None:
         if isinstance(made, Reduction):
-            keep_result(self._member, self._plan, self._announced, (0, hop.index), made)
+            keep_result(self._member, self._desk, self._plan, (0, hop.index), made)
         else:
             self._owned.sums[self._place, hop.index] = made
             self._owned.sum_order.append((self._place, hop.index))

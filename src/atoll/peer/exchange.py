@@ -30,8 +30,9 @@ from atoll.net.identity import short
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, Stream, StreamReset
 from atoll.net.wire import Wire
 from atoll.peer.carry import Carrier
+from atoll.peer.desk import Changes, Desk, Own, Owned, Reduction, Sum, plan_id
 from atoll.peer.links import both, hear, say, together, within
-from atoll.peer.member import Changes, Member, Own, Owned, Reduction, Sum, plan_id, unless
+from atoll.peer.member import Member, unless
 from atoll.peer.messages import (
     Accepted,
     Chunk,
@@ -79,51 +80,58 @@ RETURN_S_MAX = 15.0
 
 
 async def for_each_plan(
-    member: Member, ready: Callable[[], Plan | None], work: Callable[[Plan], Coroutine[Any, Any, None]]
+    member: Member, ready: Callable[[Desk], Plan | None], work: Callable[[Desk, Plan], Coroutine[Any, Any, None]]
 ) -> None:
-    """Do `work` for every plan that `ready` lets through; a newer plan cancels it."""
+    """Do `work` for every plan of the open round that `ready` lets through; a newer plan cancels it."""
+
+    def due() -> tuple[Desk, Plan] | None:
+        desk = next(iter(member.desks.values()), None)
+        plan = ready(desk) if desk is not None else None
+        return (desk, plan) if desk is not None and plan is not None else None
+
     while True:
-        plan = await member.changes.until(ready)
-        assert plan is not None
-        await unless(work(plan), _outdated(member, plan))
+        found = await member.changes.until(due)
+        assert found is not None
+        await unless(work(*found), _outdated(member, *found))
 
 
-async def _outdated(member: Member, plan: Plan) -> None:
-    await member.changes.until(lambda: not _current(member, plan))
+async def _outdated(member: Member, desk: Desk, plan: Plan) -> None:
+    await member.changes.until(lambda: not desk.follows(plan))
 
 
-def _current(member: Member, plan: Plan) -> bool:
-    return member.plan is not None and plan_id(member.plan) == plan_id(plan)
+async def _agreed_plan(
+    member: Member, stream: Stream, head: PartHead | SumHead | ResultHead
+) -> tuple[Desk, Plan] | None:
+    """Return our present plan and its desk if a stream is about it; otherwise say so there, and return None.
 
-
-async def _plan_of(member: Member, key: Key, epoch: int, attempt: int) -> Plan | None:
-    """Return the plan something belongs to, waiting a little for one that is on its way; None: it never came.
-
-    A newer one, or none any more for a round that is over, is returned as our present plan is.
+    What is on its way is waited for a little.
     """
 
-    def known() -> bool:
-        plan = member.plan
-        return member.history.version >= key.version or (
-            plan is not None and plan.key == key and (plan.epoch, plan.attempt) >= (epoch, attempt)
-        )
+    def over() -> bool:
+        desk = member.desk_of(head.key)
+        newer = desk is not None and desk.plan is not None and _number(desk.plan) > (head.epoch, head.attempt)
+        return newer or member.history.version >= head.key.version
+
+    def agreed() -> Desk | None:
+        desk = member.desk_of(head.key)
+        same = desk is not None and desk.plan is not None and _number(desk.plan) == (head.epoch, head.attempt)
+        return desk if same else None
 
     try:
         async with asyncio.timeout(early_s(member)):
-            await member.changes.until(known)
+            await member.changes.until(lambda: agreed() or over())
     except TimeoutError:
+        await say(stream, Declined("that plan is not known"))
         return None
-    return member.plan
-
-
-async def _agreed_plan(member: Member, stream: Stream, head: PartHead | SumHead | ResultHead) -> Plan | None:
-    """Return our present plan if it is the one that a stream is about; otherwise say so there, and return None."""
-    plan = await _plan_of(member, head.key, head.epoch, head.attempt)
-    if plan is not None and plan_id(plan) == (head.key, head.epoch, head.attempt):
-        return plan
-    over = plan is not None or member.history.version >= head.key.version
-    await say(stream, Superseded() if over else Declined("that plan is not known"))
+    desk = agreed()
+    if desk is not None and desk.plan is not None:
+        return desk, desk.plan
+    await say(stream, Superseded())
     return None
+
+
+def _number(plan: Plan) -> tuple[int, int]:
+    return plan.epoch, plan.attempt
 
 
 # as contributor
@@ -133,18 +141,17 @@ async def deliver(member: Member) -> None:
     """Bring own contribution to every owner of each plan, and report that."""
     done: list[tuple[Key, int, int, int]] = []
 
-    def ready() -> Plan | None:
-        plan = member.plan
-        own = member.giving(plan) if plan is not None else None
+    def ready(desk: Desk) -> Plan | None:
+        plan, own = desk.plan, desk.giving
         if plan is None or own is None or (*plan_id(plan), own.serial) in done:
             return None
         if plan.carried and member.me not in plan.owners:
             return None  # sums go their way without us
         # Settled without us we are too late; settled on what we sent before a crash, that is with the owners.
-        return plan if plan.settled is None or member.settled(member.me) == own.serial else None
+        return plan if plan.settled is None or desk.settled(member.me) == own.serial else None
 
-    async def work(plan: Plan) -> None:
-        own = member.giving(plan)
+    async def work(desk: Desk, plan: Plan) -> None:
+        own = desk.giving
         assert own is not None
         done[:] = [*done[-8:], (*plan_id(plan), own.serial)]
         began_s = asyncio.get_running_loop().time()
@@ -153,9 +160,9 @@ async def deliver(member: Member) -> None:
             await own.encoded.until(lambda: len(own.chunks) == member.grid_of(own.key).chunks)
         else:
             owners = member.layout(plan).owners_for(member.me)
-            sizes = await asyncio.gather(*(_bring(member, plan, own, PeerId(owner)) for owner in owners))
+            sizes = await asyncio.gather(*(_bring(member, desk, plan, own, PeerId(owner)) for owner in owners))
         if all(size is not None for size in sizes):
-            if own is member.lent:
+            if own is desk.lent:
                 member.report(Contributed(*plan_id(plan), own.serial, lent=True))
                 return
             took_s = asyncio.get_running_loop().time() - began_s
@@ -177,13 +184,13 @@ async def deliver(member: Member) -> None:
 async def lend(member: Member) -> None:
     """Where a round ends before our work is done, have our weights as they are ready for it."""
 
-    def ready() -> Plan | None:
-        plan = member.plan
-        if plan is None or plan.closing is not True or plan.settled is not None or member.is_member() is None:
+    def ready(desk: Desk) -> Plan | None:
+        plan = desk.plan
+        if plan is None or plan.closing is not True or plan.settled is not None:
             return None
-        return plan if member.giving(plan) is None else None
+        return plan if desk.giving is None and member.me in desk.announced.members else None
 
-    async def work(plan: Plan) -> None:
+    async def work(desk: Desk, plan: Plan) -> None:
         codec, grid = member.channel.what.codec, member.grid_of(plan.key)
         async with member.stepping:
             anchor = member.anchor
@@ -194,7 +201,7 @@ async def lend(member: Member) -> None:
                 return {index: encode(codec, weights[run], 0) for index, run in enumerate(runs)}
 
             chunks = await member.aside(encoded)
-        member.lent = Own(plan.key, member.next_serial(), chunks)
+        desk.lent = Own(plan.key, member.next_serial(), chunks)
         member.box.journal.write(
             events.WeightsLent(channel=plan.key.channel, version=plan.key.version, of=anchor.version)
         )
@@ -203,10 +210,10 @@ async def lend(member: Member) -> None:
     await for_each_plan(member, ready, work)
 
 
-async def _bring(member: Member, plan: Plan, own: Own, owner: PeerId) -> int | None:
+async def _bring(member: Member, desk: Desk, plan: Plan, own: Own, owner: PeerId) -> int | None:
     """Send an owner its part; return the bytes sent, or None when there is a newer plan or, reported, no way."""
     if owner == member.me:
-        await _keep_own(member, own, member.layout(plan).parts(owner, member.me))
+        await _keep_own(member, desk, own, member.layout(plan).parts(owner, member.me))
         return 0
     return await _reach(member, plan, "part", owner, partial(_send_parts, member, plan, own, owner))
 
@@ -317,11 +324,11 @@ def _within(asked: Sequence[int], wanted: Iterable[int]) -> bool:
     return len(set(asked)) == len(asked) and set(asked) <= set(wanted)
 
 
-async def _keep_own(member: Member, own: Own, wanted: Iterable[int]) -> None:
+async def _keep_own(member: Member, desk: Desk, own: Own, wanted: Iterable[int]) -> None:
     """Put our own contribution where those of others go, without a copy."""
     contribution = Contribution(member.me, own.serial)
-    owned = member.owning(own.key)
-    held = _held_parts(member, owned, contribution)
+    owned = member.owning(desk)
+    held = _held_parts(desk, owned, contribution)
     for index in wanted:
         if index not in held:
             owned.keep(contribution, index, await _sent_form(member, own, index))
@@ -353,14 +360,15 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
     if not await _may_contribute(member, peer, head.key):
         await say(stream, Declined("that round is not open, or you are not in it"))
         return
-    plan = await _agreed_plan(member, stream, head)
-    if plan is None:
+    agreed = await _agreed_plan(member, stream, head)
+    if agreed is None:
         return
+    desk, plan = agreed
     if head.serial < 0 or not 0 <= head.stripe < head.stripes <= STRIPES_MAX:
         raise PeerError("a contribution with an impossible number")
-    owned = member.owning(plan.key)
+    owned = member.owning(desk)
     contribution = Contribution(peer, head.serial)
-    held = _held_parts(member, owned, contribution)
+    held = _held_parts(desk, owned, contribution)
     due = stripe(member.layout(plan).parts(member.me, peer), head.stripe, head.stripes)
     missing = [index for index in due if index not in held]
     await say(stream, Missing(tuple(missing)))
@@ -378,26 +386,25 @@ async def take_part(member: Member, peer: PeerId, stream: Stream) -> None:
 
 
 async def _may_contribute(member: Member, peer: PeerId, key: Key) -> bool:
-    """Return whether a peer is in the open round `key`, waiting a little for a log that is on its way."""
+    """Return whether a peer is in an open round, waiting a little for a log that is on its way."""
 
     def known() -> bool:
-        announced = member.history.open
-        return member.history.version >= key.version or (announced is not None and announced.key == key)
+        return member.history.version >= key.version or member.desk_of(key) is not None
 
     try:
         async with asyncio.timeout(early_s(member)):
             await member.changes.until(known)
     except TimeoutError:
         return False
-    announced = member.history.open
-    return announced is not None and announced.key == key and peer in announced.members
+    desk = member.desk_of(key)
+    return desk is not None and peer in desk.announced.members
 
 
-def _held_parts(member: Member, owned: Owned, contribution: Contribution) -> dict[int, memoryview]:
+def _held_parts(desk: Desk, owned: Owned, contribution: Contribution) -> dict[int, memoryview]:
     """Return the chunks held of a contribution, making room by forgetting the peer's oldest."""
     known = [c for c in owned.parts if c.peer == contribution.peer]
     if contribution not in known and len(known) >= SERIALS_MAX:
-        settled = member.settled(contribution.peer)
+        settled = desk.settled(contribution.peer)
         owned.forget(min((c for c in known if c.serial != settled), key=lambda c: c.serial))
     return owned.parts.setdefault(contribution, {})
 
@@ -415,33 +422,31 @@ async def own_shard(member: Member) -> None:
     """Reduce our chunks of every plan and return them to all members."""
     done: list[tuple[Key, int, int]] = []
 
-    def ready() -> Plan | None:
-        plan, announced = member.plan, member.history.open
-        if plan is None or announced is None or announced.key != plan.key:
+    def ready(desk: Desk) -> Plan | None:
+        plan = desk.plan
+        if plan is None or plan_id(plan) in done:
             return None
-        return plan if plan_id(plan) not in done and member.me in member.layout(plan).owners else None
+        return plan if member.me in member.layout(plan).owners else None
 
-    async def work(plan: Plan) -> None:
+    async def work(desk: Desk, plan: Plan) -> None:
         done[:] = [*done[-8:], plan_id(plan)]
-        announced = member.history.open
-        assert announced is not None
-        layout = member.layout(plan)
+        layout, owned = member.layout(plan), member.owning(desk)
         # Where a sum that is carried does not get on all ends, so that must be known soon; groups are planned anew when
         # one is missed.
         bring: Bring = partial(_reach, member, plan) if plan.carried else partial(_persist, member)
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task((Carrier if plan.carried else Bench)(member, plan, announced).run())
+            tasks.create_task((Carrier if plan.carried else Bench)(member, desk, plan).run())
             for peer, results in layout.returns(member.me).items():
                 of = stripes_to(member.links, PeerId(peer), len(results))
                 for number in range(of):
                     some = {unit for unit in results if unit[1] % of == number}
-                    send = partial(_send_results, member, plan, some, PeerId(peer))
+                    send = partial(_send_results, member, plan, owned, some, PeerId(peer))
                     tasks.create_task(_persist(member, "result", PeerId(peer), send))
             for peer, units in layout.sums(member.me).items():
                 of = stripes_to(member.links, PeerId(peer), len(units))
                 for number in range(of):
                     those = [unit for unit in units if unit[1] % of == number]
-                    send = partial(_send_sums, member, plan, those, PeerId(peer))
+                    send = partial(_send_sums, member, plan, owned, those, PeerId(peer))
                     tasks.create_task(bring("sums", PeerId(peer), send))
 
     await for_each_plan(member, ready, work)
@@ -464,9 +469,8 @@ async def _persist(member: Member, what: str, peer: PeerId, send: Callable[[], C
         wait_s = min(2 * wait_s, RETURN_S_MAX)
 
 
-async def _send_results(member: Member, plan: Plan, units: set[Cell], peer: PeerId) -> None:
+async def _send_results(member: Member, plan: Plan, owned: Owned, units: set[Cell], peer: PeerId) -> None:
     """Send a peer reduced chunks as they are made, until all are of the settled set."""
-    owned = member.owning(plan.key)
     async with member.links.talk(peer, "result") as stream:
         await say(stream, ResultHead(*plan_id(plan)))
         answer = await within(member.silence_s_max, hear(stream, ResultTalk))
@@ -482,12 +486,11 @@ async def _send_results(member: Member, plan: Plan, units: set[Cell], peer: Peer
         kept = dict(answer.chunks)
         has = {unit: kept[unit[1]] for unit in units if unit[1] in kept}
         passing = Passing(peer, owned.order, units, has, owned.returned, message)
-        await _pass_on(member, plan, stream, ResultTalk, passing)
+        await _pass_on(member, plan, owned, stream, ResultTalk, passing)
 
 
-async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId) -> None:
+async def _send_sums(member: Member, plan: Plan, owned: Owned, units: list[Cell], peer: PeerId) -> None:
     """Send a root our group's sums, or who is above us ours, as they are made, until there are no more to make."""
-    owned = member.owning(plan.key)
     async with member.links.talk(peer, "part") as stream:
         await say(stream, SumHead(*plan_id(plan)))
         answer = await within(member.silence_s_max, hear(stream, PartTalk))
@@ -502,7 +505,7 @@ async def _send_sums(member: Member, plan: Plan, units: list[Cell], peer: PeerId
 
         has = {(group, index): of for group, index, of in answer.sums}
         passing = Passing(peer, owned.sum_order, set(units), has, owned.summed, message)
-        await _pass_on(member, plan, stream, PartTalk, passing)
+        await _pass_on(member, plan, owned, stream, PartTalk, passing)
 
 
 def _refusal(answer: object) -> PeerError:
@@ -523,9 +526,11 @@ class Passing(Generic[U]):
     message: Callable[[U], Returned | Summed]
 
 
-async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], passing: Passing[U]) -> None:
+async def _pass_on(
+    member: Member, plan: Plan, owned: Owned, stream: Stream, wire: Wire[Any], passing: Passing[U]
+) -> None:
     """Send what a peer wants and does not have of its set, as it is made, until nothing more will be."""
-    owned, sent = member.owning(plan.key), Sent(member, passing.peer)
+    sent = Sent(member, passing.peer)
 
     def more(seen: int) -> bool:
         return seen < len(passing.order) or owned.finished == plan_id(plan)
@@ -546,13 +551,14 @@ async def _pass_on(member: Member, plan: Plan, stream: Stream, wire: Wire[Any], 
 
 async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead) -> None:
     """Receive the sums of another group's owner, of chunks whose root we are, or of who is below us."""
-    plan = await _agreed_plan(member, stream, head)
-    if plan is None:
+    agreed = await _agreed_plan(member, stream, head)
+    if agreed is None:
         return
+    desk, plan = agreed
     theirs = set(member.layout(plan).sums(peer).get(member.me, ()))
     if not theirs:
         raise PeerError("sums came from a peer that has none for us under this plan")
-    owned = member.owning(plan.key)
+    owned = member.owning(desk)
     await say(stream, SumsKept(tuple((*unit, kept.of) for unit, kept in sorted(owned.sums.items()) if unit in theirs)))
     receipts = _Receipts(member, stream, each=bool(plan.trees))
     codec = member.channel_of(plan.key.version).what.codec if plan.carried else Fp32()
@@ -568,7 +574,7 @@ async def _take_sums(member: Member, peer: PeerId, stream: Stream, head: SumHead
             raise
         if not 0 < summed.weight < inf:
             raise PeerError("a sum of an impossible weight")
-        if not _current(member, plan):
+        if not desk.follows(plan):
             await say(stream, Superseded())
             return
         owned.sums[summed.group, summed.index] = Sum(summed.of, summed.weight, summed.data)
@@ -586,40 +592,35 @@ async def take_result(member: Member, peer: PeerId, stream: Stream) -> None:
     head = await hear(stream, ResultTalk)
     if not isinstance(head, ResultHead):
         raise PeerError("a result must begin with its head")
-    plan = await _agreed_plan(member, stream, head)
-    if plan is None:
+    agreed = await _agreed_plan(member, stream, head)
+    if agreed is None:
         return
+    desk, plan = agreed
     theirs = {index: (group, index) for group, index in member.layout(plan).returned(peer, member.me)}
     if not theirs:
         raise PeerError("a result came from a peer that owns nothing of this plan")
-    await say(stream, Kept(tuple((index, kept.of) for index, kept in _kept(member, plan) if index in theirs)))
+    await say(stream, Kept(tuple((index, kept.of) for index, kept in _kept(member, desk, plan) if index in theirs)))
     receipts = _Receipts(member, stream, each=bool(plan.trees))
     while not isinstance(returned := await hear(stream, ResultTalk), Done):
         if not isinstance(returned, Returned) or returned.index not in theirs:
             raise PeerError("a reduced chunk of its own was to come, something else did")
         _check_returned(member, plan, returned)
-        if not _current(member, plan):
+        if not desk.follows(plan):
             await say(stream, Superseded())
             return
-        _keep(member, plan, theirs[returned.index], returned)
+        reduction = Reduction(returned.of, returned.digest, returned.data)
+        keep_result(member, desk, plan, theirs[returned.index], reduction)
         await receipts.took(len(returned.data))
     await say(stream, Accepted())
 
 
-def _keep(member: Member, plan: Plan, unit: Cell, returned: Returned) -> None:
-    announced = member.history.open
-    assert announced is not None, "a plan ends with its round"
-    reduction = Reduction(returned.of, returned.digest, returned.data)
-    keep_result(member, plan, announced, unit, reduction)
-
-
-def _kept(member: Member, plan: Plan) -> list[tuple[int, Reduction]]:
+def _kept(member: Member, desk: Desk, plan: Plan) -> list[tuple[int, Reduction]]:
     """Return the reduced chunks we have, as a member or to pass them on."""
-    owned = member.owned.reduced if member.owned is not None and member.owned.key == plan.key else {}
+    owned = desk.owned.reduced if desk.owned is not None else {}
     layout = member.layout(plan)
     passed = {} if layout.circles else {index: reduced for (_, index), reduced in owned.items()}
     first = layout.first_for(member.me)
-    return sorted((passed | {first + place: reduced for place, reduced in member.incoming.items()}).items())
+    return sorted((passed | {first + place: reduced for place, reduced in desk.incoming.items()}).items())
 
 
 def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
@@ -635,46 +636,48 @@ async def hold(member: Member) -> None:
     """Put the result of each plan on disk as it comes, and say so once it is whole and of the settled set."""
     done: list[tuple[Key, int, int]] = []
 
-    def ready() -> Plan | None:
-        plan = member.plan
-        return plan if plan is not None and member.incoming and plan_id(plan) not in done else None
+    def ready(desk: Desk) -> Plan | None:
+        plan = desk.plan
+        return plan if plan is not None and desk.incoming and plan_id(plan) not in done else None
 
-    async def work(plan: Plan) -> None:
+    async def work(desk: Desk, plan: Plan) -> None:
         draft = member.store.draft(plan.key.version)
-        result = await _put_down(member, plan, draft)
+        result = await _put_down(member, desk, plan, draft)
         await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        member.held = result
+        for earlier in member.closed.values():
+            earlier.held = None  # it is on disk
+        desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 
     await for_each_plan(member, ready, work)
 
 
-async def _put_down(member: Member, plan: Plan, draft: Draft) -> Result:
+async def _put_down(member: Member, desk: Desk, plan: Plan, draft: Draft) -> Result:
     """Write chunks as they come, many at a time, until all are of the settled set; return what they are then."""
     down: dict[int, Reduction] = {}
-    member.fresh = dict.fromkeys(member.incoming)  # what was written for an earlier plan is written again
+    desk.fresh = dict.fromkeys(desk.incoming)  # what was written for an earlier plan is written again
     bulk = member.bulk_of(plan.key)
     few = max(1, WRITE_BYTES // bulk.chunk_bytes)
 
     def whole() -> bool:
-        present = member.plan
-        if present is None or present.settled is None or len(down) < bulk.chunks or member.fresh:
+        present = desk.plan
+        if present is None or present.settled is None or len(down) < bulk.chunks or desk.fresh:
             return False
         of = member.layout(plan).set_for(present.settled, member.me)
         return all(each.of == of[index] for index, each in down.items())
 
     def due() -> bool:
-        return len(member.fresh) >= few or (len(member.incoming) == bulk.chunks and bool(member.fresh))
+        return len(desk.fresh) >= few or (len(desk.incoming) == bulk.chunks and bool(desk.fresh))
 
     while not whole():
-        await member.came.until(lambda: due() or whole())
-        batch = {index: member.incoming[index] for index in islice(member.fresh, few)}
+        await desk.came.until(lambda: due() or whole())
+        batch = {index: desk.incoming[index] for index in islice(desk.fresh, few)}
         for index in batch:
-            del member.fresh[index]
+            del desk.fresh[index]
         down |= batch
         if plan.carried:
-            member.carried(plan, len(batch))
+            member.carried(desk, plan, len(batch))
         await draft.add({index: each.data for index, each in batch.items()})
     kept = [down[index] for index in range(bulk.chunks)]
     return Result(tuple(each.digest for each in kept), tuple(each.data for each in kept))

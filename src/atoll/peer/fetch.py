@@ -199,7 +199,8 @@ async def fetch_result(member: Member, committed: ClosedRound) -> Result:
 
     async def open_(offer: Offer) -> Haul:
         kept.append(offer)
-        spare = {reduction.digest: reduction.data for reduction in member.spare.values()}
+        desk = member.desk_over(committed.key)
+        spare = {each.digest: each.data for each in (desk.incoming if desk is not None else {}).values()}
         chunks.update({index: spare[digest] for index, digest in enumerate(offer.digests) if digest in spare})
         return Haul(len(offer.digests), member.box.random, chunks, member.me)
 

@@ -193,13 +193,14 @@ async def _listen(member: Member, council: Council, stream: Stream) -> None:
 
 def check_plan(member: Member, plan: Plan) -> None:
     """Refuse a plan that nobody could carry out."""
-    announced = member.history.open
+    desk = member.desk_of(plan.key)
+    announced = desk.announced if desk is not None else None
     chunks = member.grid_of(plan.key).chunks if announced is None else member.given_grid(announced).chunks
     circles = member.circles_of(announced) if announced is not None else ()
     runs = [circle.chunks(chunks) for circle in circles]
     if announced is not None and announced.regions and not runs:
         runs = [range(chunks)] * (1 + max(announced.regions))
-    if announced is None or announced.key != plan.key or not covers(plan.shards, chunks, runs):
+    if announced is None or not covers(plan.shards, chunks, runs):
         raise PeerError("the broker plans a round that is not open, or one without an owner for every chunk")
     if plan.settled is not None and (
         len(plan.settled) != len(announced.members) or all(serial is None for serial in plan.settled)

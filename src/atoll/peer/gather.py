@@ -25,8 +25,9 @@ from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
 from atoll.net.identity import short
 from atoll.net.transport import Malformed, PeerId, Stream
+from atoll.peer.desk import Changes
 from atoll.peer.links import cancelled, hear, say, within
-from atoll.peer.member import Changes, Member
+from atoll.peer.member import Member
 from atoll.peer.messages import Cancel, Chunk, Declined, Fellow, FetchPieces, FetchResult, FetchTalk, Have, Offer, Want
 from atoll.peer.pieces import WINDOW_MAX, Haul
 from atoll.swarm.bits import bits_of, places_of

@@ -1,8 +1,8 @@
-"""What a peer knows as a member of the run: one desk that all its tasks read and write.
+"""What a peer knows as a member of the run, which all its tasks read and write.
 
-The log's history, the present plan, the anchor, own contribution, parts of others (as an owner) and
-results. Tasks never call each other: each waits until the desk says there is something for it to do,
-does it, and says that the desk has changed. So any of them can be restarted, late or repeated.
+The log's history, the anchor, work that is under way, and a desk for every open round (`desk`). Tasks never call each
+other: each waits until there is something for it to do, does it, and says that something has changed. So any of them
+can be restarted, late or repeated.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from msgspec import UNSET, Struct, UnsetType
@@ -20,9 +20,9 @@ from msgspec.structs import replace
 from atoll.model.compute import Cost, Engine, Step, Vector
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
+from atoll.peer.desk import Changes, Desk, Own, Owned, Report, plan_id
 from atoll.peer.links import Links, cancelled
 from atoll.peer.private import Private
-from atoll.peer.results import Result
 from atoll.peer.store import Store
 from atoll.spec import knobs
 from atoll.spec.axes.codec import Codec
@@ -57,7 +57,7 @@ from atoll.swarm.log import (
 )
 from atoll.swarm.messages import Carrying, Contribution, FromMember, Plan, Settings, Standing, trip_name
 from atoll.swarm.routes.circles import Circle, came, circles_in, copies_of, reach_of, result_for, results_of
-from atoll.swarm.routes.layout import Cell, Layout, layout_of
+from atoll.swarm.routes.layout import Layout, layout_of
 from atoll.swarm.routes.shares import Bulk
 from atoll.sync.codec import wire_bytes
 from atoll.sync.factors import Factors
@@ -71,44 +71,10 @@ T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
 LOSSES = 10
 """Rounds of which the losses are recent."""
+LAYOUTS = 8
+"""Of so many plans we remember who sends what to whom."""
 CARRIED_S = 5.0
 """So often at most the broker hears that sums and results still come."""
-
-
-class Changes:
-    """A way to wait until something about the desk is true.
-
-    After a change everybody's claim is looked at once, in the loop's next turn, and only those are woken who have what
-    they wait for: most changes concern one in ten of them.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, tuple[asyncio.Future[None], Callable[[], object]]] = {}
-        self._numbers = count()
-        self._due = False
-
-    def notify(self) -> None:
-        """Have it looked at who waits for what is true now."""
-        if not self._due and self._waiting:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._look)
-
-    def _look(self) -> None:
-        self._due = False
-        for future, claim in self._waiting.values():
-            if not future.done() and claim():
-                future.set_result(None)
-
-    async def until(self, claim: Callable[[], T]) -> T:
-        """Wait until `claim` is true and return what it said; it may be asked at any time."""
-        while not (said := claim()):
-            number, future = next(self._numbers), asyncio.get_running_loop().create_future()
-            self._waiting[number] = (future, claim)
-            try:
-                await future
-            finally:
-                del self._waiting[number]
-        return said
 
 
 class Past(Struct, frozen=True, kw_only=True):
@@ -122,22 +88,6 @@ class Past(Struct, frozen=True, kw_only=True):
     """It is about all of the model."""
     committed: ClosedRound | None = None
     """As it concerns us: of a round in circles what our own one has made, with an empty result if that is nothing."""
-
-
-@dataclass
-class Own:
-    """This peer's contribution to the open round, kept until commit."""
-
-    key: Key
-    serial: int
-    chunks: dict[int, memoryview]
-    """Encoded, as far as it has come to that."""
-    encoded: Changes = field(default_factory=Changes)
-
-    async def chunk(self, index: int) -> memoryview:
-        """Return a chunk, once it is encoded."""
-        await self.encoded.until(lambda: index in self.chunks)
-        return self.chunks[index]
 
 
 @dataclass
@@ -195,68 +145,9 @@ class Downloads:
     told_slow: bool = False
 
 
-class Reduction(Struct, frozen=True):
-    """A reduced chunk: what is in it, its digest and its bytes."""
-
-    of: bytes
-    digest: bytes
-    data: memoryview
-    left: Vector | None = None
-    """What its maker left out of it, to be added to its next one if this one is committed."""
-
-
-class Sum(Struct, frozen=True):
-    """A weighted sum of a chunk, not yet divided: what is in it, its weight and its bytes.
-
-    A group's is in fp32, what is carried from member to member as contributions would be.
-    """
-
-    of: bytes
-    weight: float
-    data: memoryview
-
-
-@dataclass
-class Owned:
-    """What an owner holds of the open round: parts of contributions, and what it made of them."""
-
-    key: Key
-    parts: dict[Contribution, dict[int, memoryview]] = field(default_factory=dict)
-    counts: dict[int, int] = field(default_factory=dict)
-    """How many contributions each chunk is here of."""
-    touched: dict[int, None] = field(default_factory=dict)
-    """Chunks of which something came since the reducer looked."""
-    reduced: dict[Cell, Reduction] = field(default_factory=dict)
-    order: list[Cell] = field(default_factory=list)
-    """Results in the order in which they were made; one that was made again is in it again."""
-    sums: dict[Cell, Sum] = field(default_factory=dict)
-    """Ours, and those passed up to us as a chunk's root, or on to us to be carried further."""
-    sum_order: list[Cell] = field(default_factory=list)
-    bad: dict[Contribution, None] = field(default_factory=dict)
-    """Those that cannot be used."""
-    finished: tuple[Key, int, int] | None = None
-    """The plan that is settled and for which all our chunks are reduced."""
-    arrived: Changes = field(default_factory=Changes)
-    summed: Changes = field(default_factory=Changes)
-    returned: Changes = field(default_factory=Changes)
-
-    def keep(self, contribution: Contribution, index: int, data: memoryview) -> None:
-        """Take in a chunk of a contribution."""
-        held = self.parts[contribution]
-        self.counts[index] = self.counts.get(index, 0) + (index not in held)
-        held[index] = data
-        self.touched[index] = None
-        self.arrived.notify()
-
-    def forget(self, contribution: Contribution) -> None:
-        """Make room: this contribution was computed anew."""
-        for index in self.parts.pop(contribution):
-            self.counts[index] -= 1
-
-
 @dataclass
 class Member:
-    """The desk."""
+    """Everything that a peer knows."""
 
     box: Box
     links: Links
@@ -277,10 +168,10 @@ class Member:
     name: str = ""
     history: History = field(default_factory=History)
     past: dict[int, Past] = field(default_factory=dict)
-    plan: Plan | None = None
-    own: Own | None = None
-    lent: Own | None = None
-    """The weights that we lent the open round while our work goes on."""
+    desks: dict[int, Desk] = field(default_factory=dict)
+    """What we have of each open round, by its version."""
+    closed: dict[int, Desk] = field(default_factory=dict)
+    """Likewise of those that were committed and are not applied yet."""
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the anchor is stepped, and while it is lent."""
     begun: Stint | None = None
@@ -290,25 +181,10 @@ class Member:
     inner: int = 0
     """The newest version that our private state went with in this life."""
     downloads: Downloads = field(default_factory=Downloads)
-    owned: Owned | None = None
-    """What we hold of the open round as one of its owners."""
     late: dict[Contribution, dict[int, memoryview]] = field(default_factory=dict)
-    """Likewise of contributions that were late for the last round and come again as they are."""
-    incoming: dict[int, Reduction] = field(default_factory=dict)
-    """Result chunks of the open round, the newest of each; they count once all are of the settled set."""
-    fresh: dict[int, None] = field(default_factory=dict)
-    """Those of them that are not on their way to the disk yet, as they came."""
-    came: Changes = field(default_factory=Changes)
-    """Says that there is one more of them, or another word about the plan."""
+    """What we hold, as an owner, of contributions that were late for the last round and come again as they are."""
     left_out: dict[tuple[str, int], Vector] = field(default_factory=dict)
     """As an owner: what is left out of results so far, by unit and chunk."""
-    made: dict[int, Reduction] = field(default_factory=dict)
-    """As an owner: what we made of the round that was closed last, where something was left out of it."""
-    spare: dict[int, Reduction] = field(default_factory=dict)
-    """Those of the round that was closed last: it may be committed before all of them came."""
-    held: Result | None = None
-    reports: list[FromMember] = field(default_factory=list)
-    """What the broker must hear about the present plan; said again after a lost link."""
     ready: bool = False
     """True once the anchor is worth reporting (a fresh joiner's is not)."""
     leaving: str = ""
@@ -341,11 +217,10 @@ class Member:
     _measured: tuple[int, int, int] | None = None
     _trips_ms: tuple[tuple[bytes, int], ...] = ()
     _rates_bytes_s: tuple[tuple[bytes, int], ...] = ()
-    _carried: tuple[tuple[Key, int, int] | None, int, float] = (None, 0, 0.0)
-    _layout: tuple[tuple[Key, int, int], Layout] | None = None
+    _layouts: dict[tuple[Key, int, int], Layout] = field(default_factory=dict)
+    """Those of the last plans: who carries one out may be a moment behind."""
     _turned: dict[Knobs, tuple[Channel, Unit]] = field(default_factory=dict)
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
-    _announced_s: float = 0.0
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
     farewell: bool = False
@@ -481,35 +356,37 @@ class Member:
             key = entry.record.key
             if entry.record.holds != self.holds(key):
                 raise log.BadLog(f"entry {entry.index}: whether round {key.version} holds its leases the recipe says")
+            if history.under_way:
+                raise log.BadLog(f"entry {entry.index}: round {key.version} is announced while others are open")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
         """Take in one more committed entry of the log, and journal it unless it is only remembered."""
-        before = self.history
+        before, round_s = self.history, 0.0
         known = self._ahead.pop(entry.index, None)
         self.history = known[1] if known is not None and known[0] == entry else self._after(before, entry)
         match entry.record:
             case RoundAnnounced(key=key, base=base):
-                assert self.history.open is not None
-                samples = sum(self.history.open.quotas)
+                announced = self.history.under_way[-1]
                 self.past[key.version] = Past(
-                    samples_before=before.samples,
-                    round_samples=samples,
+                    samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
+                    round_samples=sum(announced.quotas),
                     base=base,
                     of_all=key.scope == ALL,
                     whole=key.unit == MODEL,
                 )
-                self._announced_s = self.now_s()
+                self.desks[key.version] = Desk(announced, self.now_s())
             case RoundCommitted(key=key):
                 assert before.open is not None
                 assert self.history.last is not None
                 committed = self._concerning_us(before.open, self.history.last)
                 self.past[key.version] = replace(self.past[key.version], committed=committed)
-                self._close(key)
-            case RoundVoided(key=key):
-                del self.past[key.version]
-                self.own = None
-                self._close(key)
+                round_s = self.now_s() - self._close(key).began_s
+            case RoundVoided():
+                for over in before.under_way[len(self.history.under_way) :]:
+                    del self.past[over.key.version]
+                    self.desks[over.key.version].own = None
+                    self._close(over.key)
             case RosterChanged(joined=joined):
                 self.links.contacts.update({PeerId(m.peer): m.addresses for m in joined})
             case SettingsChanged(run=run):
@@ -522,8 +399,7 @@ class Member:
         if again:
             return
         tokens_per_sample = self.engine.tokens_per_sample
-        event = ledger.event_of(before, self.history, entry.record, tokens_per_sample, self._round_s())
-        if event is not None:
+        for event in ledger.events_of(before, self.history, entry.record, tokens_per_sample, round_s):
             self.box.journal.write(event)
 
     def circles_of(self, announced: OpenRound) -> tuple[Circle, ...]:
@@ -563,84 +439,74 @@ class Member:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _round_s(self) -> float:
-        return self.now_s() - self._announced_s
-
-    def _close(self, key: Key) -> None:
-        """Clear the desk of a round that is over."""
-        self.links.turn(owned=self.owned is not None and self.owned.key == key and bool(self.owned.counts))
-        reduced = self.owned.reduced if self.owned is not None and self.owned.key == key else {}
-        self.made = {index: made for (_, index), made in reduced.items() if made.left is not None}
-        if self.owned is not None and self.owned.key.version <= key.version:
-            self._keep_late(self.owned, key)
-            self.owned = None
-        self.spare, self.incoming, self.fresh = self.incoming, {}, {}
-        self.reports = []
-        self.plan = self.lent = None
-
-    def giving(self, plan: Plan) -> Own | None:
-        """Return what we have for a plan: our contribution, or what we lend until that is made."""
-        return next((own for own in (self.own, self.lent) if own is not None and own.key == plan.key), None)
+    def _close(self, key: Key) -> Desk:
+        """Clear the desk of a round that is over, but for what it takes to apply its result."""
+        desk = self.desks.pop(key.version)
+        self.links.turn(owned=desk.owned is not None and bool(desk.owned.counts))
+        if desk.owned is not None:
+            self._keep_late(desk.owned, key)
+        desk.close()
+        for earlier in self.closed.values():  # of which the rest can be got otherwise
+            earlier.incoming, earlier.made = {}, {}
+        if self.anchor.version < key.version <= self.history.version:
+            self.closed[key.version] = desk
+        return desk
 
     def _keep_late(self, owned: Owned, key: Key) -> None:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
         last = self.history.last
-        carried = last.carried if last is not None and last.key == key and owned.key == key else ()
+        carried = last.carried if last is not None and last.key == key else ()
         # The next round is about another part otherwise, or among others, or of gradients after one of weights.
         whole = not self.in_parts and not isinstance(self.channel.late, StandIn) and not self.holds(key)
         self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
+    def desk_of(self, key: Key) -> Desk | None:
+        """Return the desk of a round, if that is open."""
+        desk = self.desks.get(key.version)
+        return desk if desk is not None and desk.key == key else None
+
+    def desk_over(self, key: Key) -> Desk | None:
+        """Return the desk of a round that was committed while we were there, and is not applied yet."""
+        desk = self.closed.get(key.version)
+        return desk if desk is not None and desk.key == key else None
+
+    def gave(self, key: Key) -> bool:
+        """Return whether we contributed to a round that was committed, in this life."""
+        desk = self.desk_over(key)
+        return desk is not None and desk.own is not None
+
     def take_plan(self, plan: Plan) -> None:
-        """Follow a plan if it is newer than the one we follow."""
-        if self.plan is not None and _age(plan) < _age(self.plan):
-            return
-        same = self.plan is not None and (plan.key, plan.epoch, plan.attempt) == plan_id(self.plan)
-        if not same:
-            self.reports = []
-            self._forget_made()
-        if self.plan is not None and self.plan.key != plan.key:
-            self.incoming, self.fresh = {}, {}
-        self.plan = plan
-        self.came.notify()
-        if self.owned is not None:
-            self.owned.arrived.notify()
-
-    def _forget_made(self) -> None:
-        """Where owners feed back what they left out, another one makes another chunk of the same contributions."""
-        if isinstance(self.channel.what.owners, Feedback):
-            self.incoming, self.fresh = {}, {}
-            if self.owned is not None:
-                self.owned.reduced.clear()
-                self.owned.order.clear()
-
-    def settled(self, peer: bytes) -> int | None:
-        """Return the serial of a member's contribution that the present plan is settled on; None: there is none."""
-        plan, announced = self.plan, self.history.open
-        if plan is None or plan.settled is None or announced is None or peer not in announced.members:
-            return None
-        return plan.settled[announced.members.index(peer)]
+        """Follow a plan if it is newer than the one of its round that we follow."""
+        # Where owners feed back what they left out, another one makes another chunk of the same contributions.
+        self.desks[plan.key.version].take_plan(plan, anew=isinstance(self.channel.what.owners, Feedback))
 
     def next_serial(self) -> int:
         """Return a number no other contribution of this peer has: later ones are larger, also after a restart."""
         self._made += 1
         return self.life * LIFE_CONTRIBUTIONS_MAX + self._made
 
-    def report(self, message: FromMember) -> None:
+    @property
+    def reports(self) -> list[FromMember]:
+        """Return what the broker must hear about open rounds."""
+        return [report for desk in self.desks.values() for report in desk.reports]
+
+    def report(self, report: Report) -> None:
         """Have the broker told, now and after every reconnection while the plan lasts."""
-        if message not in self.reports:
-            self.reports.append(message)
+        desk = self.desk_of(report.key)
+        if desk is not None and report not in desk.reports:
+            desk.reports.append(report)
             self.changes.notify()
 
-    def carried(self, plan: Plan, count: int) -> None:
+    def carried(self, desk: Desk, plan: Plan, count: int) -> None:
         """Note so many more sums passed on, or results here, and have the broker told now and then that it goes on."""
-        if self._carried[0] != plan_id(plan):
-            self._carried = (plan_id(plan), 0, self.now_s())
-        _, done, said_s = self._carried
-        self._carried = (plan_id(plan), done + count, said_s)
+        of, done, said_s = desk.carrying
+        if of != plan_id(plan):
+            done, said_s = 0, self.now_s()
         if self.now_s() - said_s >= CARRIED_S:
-            self._carried = (plan_id(plan), done + count, self.now_s())
-            self.reports = [each for each in self.reports if not isinstance(each, Carrying)]
+            said_s = self.now_s()
+            desk.reports = [each for each in desk.reports if not isinstance(each, Carrying)]
             self.report(Carrying(*plan_id(plan), done + count))
+        desk.carrying = (plan_id(plan), done + count, said_s)
 
     def unit_of(self, version: int) -> Unit:
         """Return what a round is about."""
@@ -713,29 +579,27 @@ class Member:
         return units_of(Every(steps=1), self.engine.layout, codec, polar=self.channel.polar)[0]
 
     def layout(self, plan: Plan) -> Layout:
-        """Return who sends what to whom under a plan of the open round."""
-        if self._layout is None or self._layout[0] != plan_id(plan):
-            assert self.history.open is not None, "a plan ends with its round"
-            open_ = self.history.open
+        """Return who sends what to whom under a plan of an open round, or of one that has just ended."""
+        found = self._layouts.get(plan_id(plan))
+        if found is None:
+            desk = self.desk_of(plan.key)
+            assert desk is not None, "a plan ends with its round"
+            open_ = desk.announced
             how = (plan.gather, self.circles_of(open_), plan.ring, plan.trees, open_.regions)
-            self._layout = (plan_id(plan), layout_of(plan.shards, open_.members, *how))
-        return self._layout[1]
+            found = layout_of(plan.shards, open_.members, *how)
+            self._layouts = dict([*self._layouts.items()][1 - LAYOUTS :]) | {plan_id(plan): found}
+        return found
 
-    def owning(self, key: Key) -> Owned:
-        """Return our desk as an owner of the open round."""
-        if self.owned is None or self.owned.key != key:
-            self.owned = Owned(key)
+    def owning(self, desk: Desk) -> Owned:
+        """Return what we hold of a round as one of its owners."""
+        if desk.owned is None:
+            desk.owned = Owned()
             late, self.late = self.late, {}
             for contribution, held in late.items():
-                self.owned.parts[contribution] = {}
+                desk.owned.parts[contribution] = {}
                 for index, data in held.items():
-                    self.owned.keep(contribution, index, data)
-        return self.owned
-
-    def is_member(self) -> OpenRound | None:
-        """Return the open round if we are in it."""
-        announced = self.history.open
-        return announced if announced is not None and self.me in announced.members else None
+                    desk.owned.keep(contribution, index, data)
+        return desk.owned
 
     async def job(self, work: Callable[[], T], vectors: float = 1.0) -> T:
         """Run work on the model's weights that passes over them `vectors` times."""
@@ -751,15 +615,6 @@ class Member:
 
 def _bulk(codec: Codec, grid: Grid) -> Bulk:
     return Bulk(grid.chunks, wire_bytes(codec, grid.chunk))
-
-
-def plan_id(plan: Plan) -> tuple[Key, int, int]:
-    """Return what makes a plan the same plan: settling it does not make it another."""
-    return plan.key, plan.epoch, plan.attempt
-
-
-def _age(plan: Plan) -> tuple[int, int, int]:
-    return plan.epoch, plan.key.version, plan.attempt
 
 
 async def unless(work: Coroutine[Any, Any, None], stop: Coroutine[Any, Any, Any]) -> None:

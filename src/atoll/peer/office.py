@@ -82,7 +82,7 @@ class Office:
             bulks=member.bulks,
             whole=member.whole,
             rungs=member.rungs,
-            plan=member.plan,
+            plans=tuple(desk.plan for desk in member.desks.values() if desk.plan is not None),
         )
 
     def logged(self, entry: Entry) -> None:

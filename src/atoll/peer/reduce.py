@@ -22,8 +22,9 @@ from atoll import journal as events
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
+from atoll.peer.desk import Desk, Reduction, Sum, plan_id
 from atoll.peer.lengths import Lengths, lengths_of
-from atoll.peer.member import Member, Reduction, Sum, plan_id
+from atoll.peer.member import Member
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.merge import MeanPresent
 from atoll.spec.axes.what import Feedback
@@ -57,12 +58,13 @@ def early_s(member: Member) -> float:
 class OnPlan:
     """What whoever makes something of a plan's contributions has at hand."""
 
-    def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
+    def __init__(self, member: Member, desk: Desk, plan: Plan) -> None:
         self._member = member
+        self._desk = desk
         self._plan = plan
-        self._announced = announced
+        self._announced = desk.announced
         self._layout = member.layout(plan)
-        self._owned = member.owning(plan.key)
+        self._owned = member.owning(desk)
         self._grid = member.grid_of(plan.key)
         self._channel = member.channel_of(plan.key.version)
 
@@ -70,8 +72,8 @@ class OnPlan:
 class Bench(OnPlan):
     """One owner's work on one plan."""
 
-    def __init__(self, member: Member, plan: Plan, announced: OpenRound) -> None:
-        super().__init__(member, plan, announced)
+    def __init__(self, member: Member, desk: Desk, plan: Plan) -> None:
+        super().__init__(member, desk, plan)
         self._units = self._layout.units(member.me)
         self._roots = self._layout.roots(member.me)
         self._results = sorted(self._layout.results(member.me))
@@ -85,9 +87,9 @@ class Bench(OnPlan):
 
     async def run(self) -> None:
         """Make what can be made, for who is hoped for and then for the settled set; report when that is done."""
-        member, owned = self._member, self._owned
+        desk, owned = self._desk, self._owned
         look: dict[int, None] = dict.fromkeys(self._mine)
-        while (present := member.plan) is not None and plan_id(present) == plan_id(self._plan):
+        while (present := desk.plan) is not None and desk.follows(self._plan):
             look |= owned.touched
             owned.touched.clear()
             worked = await self._work(present, look)
@@ -95,7 +97,7 @@ class Bench(OnPlan):
                 return
             if not worked:
                 await self._something_new(present)
-            if member.plan is not present:
+            if desk.plan is not present:
                 look = dict.fromkeys(self._mine)
 
     async def _work(self, present: Plan, look: dict[int, None]) -> bool:
@@ -115,14 +117,14 @@ class Bench(OnPlan):
             sums = [each for each in sums if self._lengths.complete(set_id(each[1]))]
         means = [] if sums or self._alone else self._due_means(present, look)
         look.clear()
-        while sums and member.plan is present:
+        while sums and self._desk.plan is present:
             look |= dict.fromkeys(index for (_, index), _ in sums[:batch_max])
             await self._make_sums(sums[:batch_max])
             del sums[:batch_max]
-        while means and member.plan is present:
+        while means and self._desk.plan is present:
             await self._make_means(means[:batch_max])
             del means[:batch_max]
-        return bool(look) or member.plan is not present
+        return bool(look) or self._desk.plan is not present
 
     def _finished(self, present: Plan) -> bool:
         """Return whether nothing will be made again, after saying so: all is made for the settled set."""
@@ -159,7 +161,7 @@ class Bench(OnPlan):
         wire_s = 4 * size_bytes / (member.links.line.down.rate_bytes_s() or size_bytes or 1)
         try:
             async with asyncio.timeout(early_s(member) + wire_s if size_bytes else None):
-                await owned.arrived.until(lambda: owned.touched or member.plan is not present)
+                await owned.arrived.until(lambda: owned.touched or self._desk.plan is not present)
         except TimeoutError:
             for contribution, count in lacking.items():
                 if count:
@@ -209,7 +211,7 @@ class Bench(OnPlan):
     async def _measure_all(
         self, lengths: Lengths, due: list[tuple[Cell, Target]], present: Plan, batch_max: int
     ) -> None:
-        while due and self._member.plan is present:
+        while due and self._desk.plan is present:
             await self._measure(lengths, due[:batch_max])
             due = due[batch_max:]
 
@@ -255,11 +257,11 @@ class Bench(OnPlan):
         made, blamed = await member.aside(job, vectors=sum(len(held) for held in parts) / grid.chunks)
         if blamed is not None:
             self._blame(blamed)
-        if member.plan is None or plan_id(member.plan) != plan_id(self._plan):
+        if not self._desk.follows(self._plan):
             return
         for unit, each in made:
             if isinstance(each, Reduction):
-                keep_result(member, self._plan, self._announced, unit, each)
+                keep_result(member, self._desk, self._plan, unit, each)
             else:
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
@@ -355,28 +357,28 @@ class Bench(OnPlan):
             return made
 
         made = await member.aside(job, vectors=sum(len(sums) for _, _, sums in batch) / grid.chunks)
-        if member.plan is not None and plan_id(member.plan) == plan_id(self._plan):
+        if self._desk.follows(self._plan):
             for index, reduction in made:
-                keep_result(member, self._plan, self._announced, (0, index), reduction)
+                keep_result(member, self._desk, self._plan, (0, index), reduction)
 
 
-def keep_result(member: Member, plan: Plan, announced: OpenRound, unit: Cell, reduction: Reduction) -> None:
+def keep_result(member: Member, desk: Desk, plan: Plan, unit: Cell, reduction: Reduction) -> None:
     """Take in a chunk of a result: as an owner to pass it on, as a member to apply it."""
     layout, index = member.layout(plan), unit[1]
     if unit in layout.results(member.me):
-        owned = member.owning(plan.key)
+        owned = member.owning(desk)
         owned.reduced[unit] = reduction
         owned.order.append(unit)
         owned.touched[index] = None
         owned.arrived.notify()
         owned.returned.notify()
-    if layout.takes(member.me, unit[0]) if layout.circles else member.me in announced.members:
-        if not member.incoming:
+    if layout.takes(member.me, unit[0]) if layout.circles else member.me in desk.announced.members:
+        if not desk.incoming:
             member.changes.notify()
         place = index - layout.first_for(member.me)
-        member.incoming[place] = reduction
-        member.fresh[place] = None
-        member.came.notify()
+        desk.incoming[place] = reduction
+        desk.fresh[place] = None
+        desk.came.notify()
 
 
 class _Unusable(Exception):

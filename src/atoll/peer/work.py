@@ -12,9 +12,10 @@ from functools import partial
 from atoll import journal as events
 from atoll.model.compute import Cost, Vector
 from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
+from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
-from atoll.peer.member import Member, Own, Stint
+from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
 from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
@@ -48,8 +49,8 @@ async def work(member: Member) -> None:
         await _meanwhile(member, lambda: _something_to_do(member))
         if member.anchor.version < member.history.version:
             await catch_up(member)
-        elif (announced := _to_do(member)) is not None:
-            await _take_part(member, announced)
+        elif (desk := _to_do(member)) is not None:
+            await _take_part(member, desk)
         else:
             break
         if _is_broker(member) and _evaluation_due(member):
@@ -67,27 +68,26 @@ def _something_to_do(member: Member) -> bool:
     return behind or member.history.finished or _to_do(member) is not None
 
 
-def _to_do(member: Member) -> OpenRound | None:
-    """Return the open round if it still wants our work."""
-    announced = member.is_member()
-    if announced is None or announced.key.version != member.anchor.version + 1:
-        return None
-    done = member.own is not None and member.own.key == announced.key
-    return None if done else announced
+def _to_do(member: Member) -> Desk | None:
+    """Return the desk of the open round if that still wants our work."""
+    desk = member.desks.get(member.anchor.version + 1)
+    wanted = desk is not None and desk.own is None and member.me in desk.announced.members
+    return desk if wanted else None
 
 
 # one round
 
 
-async def _take_part(member: Member, announced: OpenRound) -> None:
+async def _take_part(member: Member, desk: Desk) -> None:
     """Work through our lease and contribute; then apply what was committed."""
+    announced = desk.announced
     if announced.base and announced.base != member.digest:
         await heal(member, announced)
         return
     stint = await _begin(member, announced)
-    await _contribute(member, announced, stint)
+    await _contribute(member, desk, stint)
     # A round that is given up may be announced again in the same words: then only our contribution is gone.
-    await _meanwhile(member, lambda: member.history.open != announced or member.own is None)
+    await _meanwhile(member, lambda: member.history.open != announced or desk.own is None)
     if member.history.version < announced.key.version:
         await take_back(member, "the round was given up")
 
@@ -99,10 +99,11 @@ async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
     await member.changes.until(claim)
 
 
-async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> None:
+async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     """Make our contribution, unless the round is over before: others get the first of it while the rest is encoded."""
+    announced = desk.announced
     if stint.own is not None:
-        await _contribute_again(member, announced, stint, stint.own)
+        await _contribute_again(member, desk, stint, stint.own)
         return
     contribution = await _trained(member, announced, stint)
     if contribution is None:
@@ -126,14 +127,14 @@ async def _contribute(member: Member, announced: OpenRound, stint: Stint) -> Non
     if outlasts or not version % checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await keep_private(member, version)
-    member.own = own = Own(announced.key, member.next_serial(), chunks)
+    desk.own = own = Own(announced.key, member.next_serial(), chunks)
     stint.own = own if announced.carry else None
     member.contributed_s = member.now_s()
     member.changes.notify()
-    while member.own is own and len(own.chunks) < grid.chunks:
+    while desk.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
-    if announced.ahead and member.own is own:
+    if announced.ahead and desk.own is own:
         await _look_ahead(member, announced)
 
 
@@ -153,9 +154,9 @@ async def _look_ahead(member: Member, announced: OpenRound) -> None:
         member.ahead.append(stint)
 
 
-async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, made: Own) -> None:
+async def _contribute_again(member: Member, desk: Desk, stint: Stint, made: Own) -> None:
     """Contribute what was late for an earlier round: as it is, or made anew for another part or another circle."""
-    serial, chunks = made.serial, made.chunks
+    announced, serial, chunks = desk.announced, made.serial, made.chunks
     if member.in_parts or stint.trained is not None:
         late = joined(member, stint) if stint.trained is not None else late_contribution(member, stint)
         encoded = encoded_of(member, announced, late)
@@ -164,7 +165,7 @@ async def _contribute_again(member: Member, announced: OpenRound, stint: Stint, 
             chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
     if not await member.store.has_private(announced.key.version) and not member.ahead:
         await keep_private(member, announced.key.version)
-    member.own = stint.own = Own(announced.key, serial, chunks)
+    desk.own = stint.own = Own(announced.key, serial, chunks)
     member.changes.notify()
 
 
@@ -268,7 +269,8 @@ async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contri
 def _evaluation_due(member: Member) -> bool:
     every = member.run.upkeep.evaluate_every
     version = member.anchor.version
-    return bool(every) and version % every == 0 and version > 0 and member.own is None and not member.history.finished
+    pending = any(desk.own is not None for desk in (*member.desks.values(), *member.closed.values()))
+    return bool(every) and version % every == 0 and version > 0 and not pending and not member.history.finished
 
 
 async def evaluate(member: Member, samples: int) -> None:

@@ -103,6 +103,7 @@ def commits(entries: Sequence[Entry]) -> list[Committed]:
 
 def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]:
     announced: list[Announced] = []
+    open_: list[Announced] = []
     committed: list[Committed] = []
     roster: set[bytes] = set()
     pool = _Pool()
@@ -131,8 +132,9 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 best = b"" if isinstance(new.best, UnsetType) else members[new.best]
                 handed = (leases, base, more, carry, holds, since)
                 announced.append(Announced(key.version, members, *handed, key, lines, where, best))
+                open_.append(announced[-1])
             case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
-                last = announced[-1]
+                last = open_.pop(0)
                 ring = tuple(last.members[place] for place in places)
                 above = tuple((tree.chunks, _above(last.members, tree.up)) for tree in trees)
                 lenders = () if isinstance(lent, UnsetType) else _marked(lent, last.members)
@@ -141,9 +143,11 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 missing = [peer for peer in last.members if peer not in committed[-1].contributors]
                 stays = last.carry or last.holds
                 pool.put_back(p for peer in missing if not stays for p in last.leases[peer])
-            case RoundVoided():
-                pool.put_back(_all(announced[-1], announced[-1].members))
-                pool.put_back(p for lease in announced[-1].ahead.values() for p in lease)
+            case RoundVoided(key=key):
+                while open_ and open_[-1].version >= key.version:
+                    over = open_.pop()
+                    pool.put_back(_all(over, over.members))
+                    pool.put_back(p for lease in over.ahead.values() for p in lease)
             case _:
                 pass
     return announced, committed

@@ -31,7 +31,6 @@ from atoll.swarm.log import (
     History,
     Key,
     KnobsTurned,
-    OpenRound,
     Record,
     RosterChanged,
     RoundAnnounced,
@@ -64,7 +63,7 @@ from atoll.swarm.policy.best import teacher
 from atoll.swarm.policy.control import observe, turn
 from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.policy.regions import moved, place
-from atoll.swarm.round import advance, drive, open_round, plan_of, replan
+from atoll.swarm.round import advance, drive_all, open_round, plan_of, replan
 from atoll.swarm.routes.circles import of_all, weighs_lines
 from atoll.swarm.routes.shares import WHOLE, Bulk
 from atoll.swarm.state import (
@@ -114,13 +113,13 @@ def take_office(
     bulks: Mapping[str, tuple[Bulk, ...]] | None = None,
     whole: Bulk = WHOLE,
     rungs: tuple[Bulk, ...] = (),
-    plan: Plan | None = None,
+    plans: tuple[Plan, ...] = (),
 ) -> tuple[Broker, list[Action]]:
     """Return a broker that starts in a new term from what is committed of the log, and its first act.
 
     Records of earlier terms may still be on their way; they are final once its own first record is.
     """
-    known = sorted({*history.members, *(history.open.members if history.open else ())})
+    known = sorted({*history.members, *(peer for each in history.under_way for peer in each.members)})
     away_s = dict.fromkeys(known, now_s)
     if history.broker != me and history.broker in away_s:
         away_s[history.broker] = now_s - REUNION_S  # it was given up, or we would not be here: not waited for
@@ -134,7 +133,7 @@ def take_office(
         bulks=bulks or {},
         whole=whole,
         rungs=rungs,
-        plan=plan,
+        plans=plans,
         history=history,
         away_s=away_s,
     )
@@ -178,12 +177,13 @@ def _arrive(broker: Broker, heard: Arrived, now_s: float) -> tuple[Broker, list[
     present = broker.present | {peer: Presence(heard.member)}
     away_s = {p: t for p, t in broker.away_s.items() if p != peer}
     actions: list[Action] = [Tell(peer, Welcome(canonical(broker.run))), Catch(peer, heard.next_index)]
-    if broker.round and not broker.history.finished:
-        actions.append(Tell(peer, plan_of(broker, broker.round)))
+    if not broker.history.finished:
+        actions += [Tell(peer, plan_of(broker, each)) for each in broker.rounds]
     broker = replace(broker, present=present, away_s=away_s)
-    if broker.round and back_too_soon and peer in broker.round.owners:
-        broker, again = replan(broker, broker.round, broker.round.shards, f"owner {short(peer)} restarted", now_s)
-        actions += again
+    for each in broker.rounds:
+        if back_too_soon and peer in each.owners:
+            broker, again = replan(broker, each, each.shards, f"owner {short(peer)} restarted", now_s)
+            actions += again
     return broker, actions
 
 
@@ -222,8 +222,8 @@ def _listen(broker: Broker, peer: bytes, message: FromMember, now_s: float) -> t
             left, actions = _part(broker, peer, why, now_s)
             return replace(left, away_s=left.away_s | {peer: now_s - GONE_S_MAX}), actions
         case Contributed() | Carrying() | Reduced() | Holding() | Spoiled() | Stuck():
-            round_ = broker.round
-            if round_ is None or message.key != round_.key:
+            round_ = next((each for each in broker.rounds if each.key == message.key), None)
+            if round_ is None:
                 return broker, []
             if peer not in round_.announced.members and peer not in round_.owners:
                 return broker, []
@@ -275,8 +275,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
         case KnobsTurned():
             broker = _turned(broker)
         case RoundAnnounced():
-            assert broker.history.open is not None
-            broker, plan = open_round(replace(broker, announced=True), broker.history.open, now_s)
+            broker, plan = open_round(replace(broker, announced=True), broker.history.under_way[-1], now_s)
             actions += plan
         case RoundCommitted(key=key):
             assert before.open is not None
@@ -286,10 +285,11 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
             measures = not isinstance(broker.run.recipe.control, Nobody) and broker.announced
             over = broker.round if measures else None
-            broker = replace(broker, round=None, missed=missed, closed=over, closed_s=now_s)
+            broker = replace(broker, rounds=broker.rounds[1:], missed=missed, closed=over, closed_s=now_s)
             broker = _unawaited(broker, closed.contributors)
         case RoundVoided():
-            broker = _unawaited(replace(broker, round=None), tuple(broker.present))
+            left = broker.rounds[: len(broker.history.under_way)]
+            broker = _unawaited(replace(broker, rounds=left), tuple(broker.present))
         case _:
             pass
     return broker, actions
@@ -336,10 +336,10 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         if wanted is not None:
             return _write(broker, wanted)
         broker = replace(broker, calm=_calm(broker, now_s))
-    if broker.round is not None:
-        return drive(broker, broker.round, now_s)
-    if history.open is not None:
-        return _resume(broker, history.open, now_s)
+    if len(broker.rounds) < len(history.under_way):
+        return _resume(broker, now_s)
+    if broker.rounds:
+        return drive_all(broker, now_s)
     return _next_round(broker, now_s)
 
 
@@ -411,17 +411,26 @@ def _wanted_roster(broker: Broker, now_s: float) -> RosterChanged | None:
     left = sorted(members.keys() & _gone(broker, now_s))
     ready = (x.member for x in broker.present.values() if x.standing is not None)
     joined = sorted((m for m in ready if members.get(m.peer) != m), key=lambda m: m.peer)
-    if broker.round is not None and len(members) > CROWD:
-        left, joined = [], [m for m in joined if m.peer in broker.round.announced.members]
+    if broker.rounds and len(members) > CROWD:
+        inside = {peer for each in broker.rounds for peer in each.announced.members}
+        left, joined = [], [m for m in joined if m.peer in inside]
     if not left and not joined:
         return None
     return RosterChanged(broker.history.roster + 1, tuple(joined), tuple(left))
 
 
-def _resume(broker: Broker, left: OpenRound, now_s: float) -> tuple[Broker, list[Action]]:
-    """Plan the round that an earlier broker left open, once its members are back with what they know, or it is late."""
-    back = all(p in broker.present and broker.present[p].standing for p in left.members if _coming(broker, p, now_s))
-    return open_round(broker, left, now_s) if back or now_s >= broker.started_s + RESUME_S else (broker, [])
+def _resume(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
+    """Plan what an earlier broker left open, once the members are back with what they know, or it is late."""
+    left = broker.history.under_way
+    coming = {p for each in left for p in each.members if _coming(broker, p, now_s)}
+    back = all(p in broker.present and broker.present[p].standing for p in coming)
+    if not back and now_s < broker.started_s + RESUME_S:
+        return broker, []
+    actions: list[Action] = []
+    for each in left:
+        broker, more = open_round(broker, each, now_s)
+        actions += more
+    return broker, actions
 
 
 def _coming(broker: Broker, peer: bytes, now_s: float) -> bool:

@@ -24,31 +24,33 @@ from atoll.swarm.log import (
 )
 
 
-def event_of(
+def events_of(
     before: History, after: History, record: Record, tokens_per_sample: int, round_s: float
-) -> journal.Event | None:
-    """Return the journal's line for a record that was learned, or None where it has none."""
+) -> list[journal.Event]:
+    """Return the journal's lines for a record that was learned: mostly one, or none."""
     match record:
         case RoundAnnounced():
-            assert after.open is not None
-            return _announced(after.open)
+            return [_announced(after.under_way[-1])]
         case RoundCommitted():
             assert before.open is not None
             assert after.last is not None
-            return _committed(before.open, after.last, tokens_per_sample, round_s)
-        case RoundVoided(key=key):
-            assert before.open is not None
-            returned = _pairs(lease.give_back((), [before.open.ranges]))
-            return journal.RoundVoided(channel=key.channel, version=key.version, returned=returned)
+            return [_committed(before.open, after.last, tokens_per_sample, round_s)]
+        case RoundVoided():
+            return [_voided(each) for each in before.under_way[len(after.under_way) :]]
         case KnobsTurned() as turn:
-            return _turned(turn)
+            return [_turned(turn)]
         case EpochStarted(epoch=epoch, broker=broker):
-            return journal.EpochStarted(epoch=epoch, broker=short(broker))
+            return [journal.EpochStarted(epoch=epoch, broker=short(broker))]
         case RunFinished():
             tokens = before.samples * tokens_per_sample
-            return journal.RunFinished(version=before.version, samples=before.samples, tokens=tokens)
+            return [journal.RunFinished(version=before.version, samples=before.samples, tokens=tokens)]
         case _:
-            return None
+            return []
+
+
+def _voided(opened: OpenRound) -> journal.RoundVoided:
+    returned = _pairs(lease.give_back((), [opened.ranges]))
+    return journal.RoundVoided(channel=opened.key.channel, version=opened.key.version, returned=returned)
 
 
 def _turned(turn: KnobsTurned) -> journal.KnobsTurned:

@@ -32,7 +32,7 @@ from atoll.swarm.routes.tree import Trees, is_tree
 ALL, CIRCLES = "all", "circles"
 """Scopes: all members together, or each with those of its circle."""
 AHEAD_MAX = 64
-"""Rounds after the open one for which members may have leases."""
+"""Rounds after the open one for which members may have leases, or that may be open with it."""
 MODEL = "model"
 """The unit that is all of it."""
 WHY_CHARS_MAX = 1000
@@ -223,6 +223,13 @@ class OpenRound(Struct, frozen=True):
     """The region of each, where there are some."""
     best: bytes = b""
     """Whose weights all move towards; empty: nobody's."""
+    start: int = 0
+    """The version it starts from: the newest when it was announced."""
+
+    @property
+    def apart(self) -> bool:
+        """Return whether something of it goes on into the next round: then it must be known what before that begins."""
+        return bool(self.ahead) or self.carry or self.holds
 
     def lease_of(self, peer: bytes) -> Lease:
         """Return what a member works on."""
@@ -330,7 +337,8 @@ class History(Struct, frozen=True, kw_only=True):
     roster: int = 0
     members: dict[bytes, Member] = {}
     version: int = 0
-    open: OpenRound | None = None
+    under_way: tuple[OpenRound, ...] = ()
+    """The open rounds, in the order in which they are to be committed."""
     last: ClosedRound | None = None
     fresh: int = 0
     """Next position of the global order that nobody has leased."""
@@ -354,6 +362,16 @@ class History(Struct, frozen=True, kw_only=True):
     samples: int = 0
     """Samples in committed contributions."""
     finished: bool = False
+
+    @property
+    def open(self) -> OpenRound | None:
+        """Return the round that is committed next: none can be before it."""
+        return self.under_way[0] if self.under_way else None
+
+    @property
+    def newest(self) -> int:
+        """Return the newest version that is committed or under way."""
+        return self.version + len(self.under_way)
 
 
 class BadLog(PeerError):
@@ -415,7 +433,7 @@ def _change_roster(history: History, change: RosterChanged) -> History:
 
 def _turn(history: History, turn: KnobsTurned) -> History:
     """Turn knobs between two rounds; what was once announced, though in vain, stays as it was announced."""
-    _must(history.open is None, "knobs are turned while a round is open")
+    _must(not history.under_way, "knobs are turned while a round is open")
     _must(turn.version == history.version + 1, "knobs are turned out of turn")
     _must(turn.version > history.announced, "knobs are turned for a round that was announced before")
     _must(len(turn.why) <= WHY_CHARS_MAX, "knobs are turned with too many words")
@@ -470,8 +488,8 @@ def commitment(
 
 
 def _announce(history: History, announced: RoundAnnounced) -> History:
-    _must(history.open is None, "two rounds are open")
-    _must(announced.key.version == history.version + 1, "a round is announced out of turn")
+    _must(announced.key.version == history.newest + 1, "a round is announced out of turn")
+    _must(len(history.under_way) <= AHEAD_MAX, "an impossible number of rounds are open")
     _must(announced.roster == history.roster, "a round is announced with another roster")
     _must(not (announced.holds and announced.ahead), "work is set apart after work that is not counted yet")
     members = _named(announced.who, sorted(history.members))
@@ -511,10 +529,14 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         rates,
         regions,
         b"" if isinstance(best, UnsetType) else members[best],
+        history.version,
     )
+    apart = any(each.apart for each in (*history.under_way, open_))
+    _must(not (history.under_way and apart), "a round is open beside one of which something goes on")
     where = dict(zip(members, regions, strict=True)) if regions else history.regions
     history = replace(history, announced=key.version, regions=where)
-    return replace(history, open=open_, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
+    under_way = (*history.under_way, open_)
+    return replace(history, under_way=under_way, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
 
 
 @dataclass
@@ -562,7 +584,8 @@ class _Left:
 
 
 def _commit(history: History, committed: RoundCommitted) -> History:
-    open_ = _open(history, committed.key)
+    open_, *others = _from(history, committed.key)
+    _must(open_ is history.open, "a round is committed before another that was announced before it")
     contributors = _named(committed.who, open_.members)
     _must(bool(committed.circles) == (committed.key.scope == CIRCLES), "circles are named of a round that has none")
     in_ = frozenset(contributors)
@@ -591,7 +614,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
     return replace(
         history,
         version=version,
-        open=None,
+        under_way=tuple(others),
         kept=open_.kept(in_),
         last=closed,
         returned=lease.give_back(history.returned, [closed.returned]),
@@ -613,15 +636,19 @@ def _masses(history: History, open_: OpenRound, after: tuple[float, ...] | Unset
 
 
 def _void(history: History, key: Key) -> History:
-    open_ = _open(history, key)
-    return replace(history, open=None, returned=lease.give_back(history.returned, [open_.ranges, open_.ahead]))
+    """Give a round up, and all after it: nobody could commit those."""
+    over = _from(history, key)
+    gone = (part for each in over for part in (each.ranges, each.ahead))
+    under_way = history.under_way[: len(history.under_way) - len(over)]
+    return replace(history, under_way=under_way, returned=lease.give_back(history.returned, gone))
 
 
-def _open(history: History, key: Key) -> OpenRound:
-    """Return the open round, which must be `key`."""
-    if history.open is None or history.open.key != key:
-        raise BadLog(f"the log does not add up: round {key.version} is not open")
-    return history.open
+def _from(history: History, key: Key) -> tuple[OpenRound, ...]:
+    """Return an open round, and those after it."""
+    for place, each in enumerate(history.under_way):
+        if each.key == key:
+            return history.under_way[place:]
+    raise BadLog(f"the log does not add up: round {key.version} is not open")
 
 
 def _marked(some: Container[bytes], of: Sequence[bytes]) -> bytes:

@@ -41,7 +41,7 @@ from atoll.swarm.routes.layout import Layout, layout_of
 from atoll.swarm.routes.owners import alone, doubt, gathers, share_out, without
 from atoll.swarm.routes.shares import Shard, Shards
 from atoll.swarm.routes.ways import around, carriers_of, changed
-from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, expected
+from atoll.swarm.state import Action, Broker, Note, Round, Tell, Wake, Write, driven, expected
 
 HOLDERS_MIN = 2
 """Members that must have a result on disk before it is committed (as many as there are, if fewer)."""
@@ -63,7 +63,7 @@ def open_round(broker: Broker, announced: OpenRound, now_s: float) -> tuple[Brok
             broker, shards, notes = share_out(broker, announced)
         round_ = _round(broker, announced, shards, now_s, gather=gathers(broker, shards))
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
-    broker = replace(broker, round=round_, attempts=round_.attempt + 1)
+    broker = replace(broker, rounds=(*broker.rounds, round_), attempts=round_.attempt + 1)
     return broker, [*notes, *tell_plan(broker, round_, concerned(round_))]
 
 
@@ -82,8 +82,8 @@ def _round(broker: Broker, announced: OpenRound, shards: Shards, now_s: float, *
 
 def _kept(broker: Broker, announced: OpenRound) -> Shards | None:
     """Return the shards that an earlier broker gave out for this round, except that those of who is gone are spread."""
-    plan = broker.plan
-    if plan is None or plan.key != announced.key:
+    plan = next((plan for plan in broker.plans if plan.key == announced.key), None)
+    if plan is None:
         return None
     gone = [owner for owner in plan.owners if owner not in broker.present]
     round_ = _round(broker, announced, plan.shards, 0.0, gather=plan.gather)
@@ -91,7 +91,7 @@ def _kept(broker: Broker, announced: OpenRound) -> Shards | None:
 
 
 def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float) -> tuple[Broker, list[Action]]:
-    """Start the exchange of the open round again with other owners or another set of contributors."""
+    """Start the exchange of an open round again with other owners or another set of contributors."""
     round_ = replace(
         round_,
         attempt=broker.attempts,
@@ -109,7 +109,7 @@ def replan(broker: Broker, round_: Round, shards: Shards, why: str, now_s: float
         patient_until_s=0.0,
     )
     round_ = replace(round_, absent=_absent(broker, round_, now_s))
-    broker = replace(broker, round=round_, attempts=broker.attempts + 1)
+    broker = replace(driven(broker, round_), attempts=broker.attempts + 1)
     event = journal.RoundReplanned(
         channel=round_.key.channel, version=round_.key.version, attempt=round_.attempt, why=why
     )
@@ -159,7 +159,7 @@ def advance(
             if round_.settled is not None:  # too late, or made anew after a crash: what is settled is with the owners
                 return broker, []
             if lent is True:
-                return replace(broker, round=replace(round_, lent=round_.lent | {peer: serial}, moved_s=now_s)), []
+                return driven(broker, replace(round_, lent=round_.lent | {peer: serial}, moved_s=now_s)), []
             took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
             heard_s = round_.heard_s | {peer: round_.heard_s.get(peer, now_s)}
             serials = round_.serials | {peer: serial}
@@ -187,7 +187,7 @@ def advance(
         case Stuck(owner=owner, never=never):
             if owner in round_.owners and (round_.settled is None or round_.carried):
                 return _shun(broker, round_, owner, peer, now_s, never=never)
-    return replace(broker, round=round_), []
+    return driven(broker, round_), []
 
 
 def _shun(
@@ -206,13 +206,26 @@ def _shun(
     return broker, [*notes, *again]
 
 
+def drive_all(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
+    """Move the open rounds on, in their order, until one has something for the log."""
+    actions: list[Action] = []
+    for round_ in broker.rounds:
+        broker, more = drive(broker, round_, now_s)
+        actions += more
+        if broker.pending:
+            break
+    return broker, actions
+
+
 def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
-    """Move the open round on: commit it, settle it, or mend it."""
+    """Move an open round on: commit it, settle it, or mend it; what is ready before its turn stands still."""
     missing = [p for p in round_.announced.members if p not in broker.present]
     waited = [p for p in missing if expected(broker, p, now_s)]
     if round_.settled is not None:
         roots = _roots(broker, round_)
         if roots is not None and _all_held(broker, round_, roots):
+            if round_ is not broker.round:
+                return broker, []
             return _commit(broker, round_, round_.settled, roots, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
@@ -240,7 +253,7 @@ def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Act
         else:
             round_ = replace(round_, ring=False, trees=(), shards=alone(broker, round_))
         return replan(broker, round_, round_.shards, f"nothing moved for {limit_s:.0f} s: {why}", now_s)
-    return replace(broker, round=replace(round_, patient_until_s=round_.moved_s + limit_s)), []
+    return driven(broker, replace(round_, patient_until_s=round_.moved_s + limit_s)), []
 
 
 def _commit(
@@ -258,7 +271,7 @@ def _commit(
         due_s = max(due_s, round_.settled_s + return_s(broker, round_))
     if lacking and now_s < due_s:
         wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
-        return replace(broker, round=replace(round_, held_s=held_s)), wake
+        return driven(broker, replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
     contributors = [c.peer for c in settled if c.peer in round_.serials]
     if round_.circles:
@@ -404,7 +417,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         if absent == round_.absent:
             return broker, wake
         round_ = replace(round_, absent=absent)
-        broker = replace(broker, round=round_)
+        broker = driven(broker, round_)
         return broker, [*wake, *tell_plan(broker, round_, round_.owners)]
     if round_.carried and len(in_) < len(round_.owners):
         out = [p for p in round_.owners if p not in in_]
@@ -415,7 +428,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     have = round_.lent | {p: round_.serials[p] for p in in_}
     settled = tuple(Contribution(p, have[p]) for p in among if p in have and p not in round_.spoiled)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
-    broker = replace(broker, round=round_)
+    broker = driven(broker, round_)
     note = journal.RoundSettled(
         channel=round_.key.channel,
         version=round_.key.version,
@@ -434,7 +447,7 @@ def _lends(broker: Broker, round_: Round) -> bool:
 def _close(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
     """Ask everybody who is not done to lend what it has."""
     round_ = replace(round_, closing_s=now_s)
-    broker = replace(broker, round=round_)
+    broker = driven(broker, round_)
     wake = Wake(now_s + resend_s(broker, round_))
     return broker, [wake, *tell_plan(broker, round_, (p for p in round_.announced.members if p not in round_.serials))]
 

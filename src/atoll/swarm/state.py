@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.spec.axes.control import Knobs
@@ -152,7 +153,7 @@ class Before(Struct, frozen=True):
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """The open round as this broker sees it."""
+    """An open round as this broker sees it."""
 
     announced: OpenRound
     began_s: float
@@ -247,7 +248,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Since when roster members are not present."""
     missed: dict[bytes, int] = {}
     """Members that missed a round, and which: they are counted in again once they hold it."""
-    round: Round | None = None
+    rounds: tuple[Round, ...] = ()
+    """The open rounds that are planned, in the order in which they are to be committed."""
     pending: bool = False
     """A record is on its way into the log: decide nothing until it is there."""
     announced: bool = False
@@ -272,11 +274,16 @@ class Broker(Struct, frozen=True, kw_only=True):
     before: Before | None = None
     lines: dict[bytes, Line] = {}
     """What members' lines are taken to carry, where the policy goes by that."""
-    plan: Plan | None = None
-    """What the broker before us planned for the open round, as our own member heard it."""
+    plans: tuple[Plan, ...] = ()
+    """What the broker before us planned for the open rounds, as our own member heard it."""
     calm: Calm | None = None
     told: tuple[bytes, ...] = ()
     """Who was told farewell."""
+
+    @property
+    def round(self) -> Round | None:
+        """Return the round that is to be committed next; None: there is none, or it is not planned yet."""
+        return self.rounds[0] if self.rounds else None
 
     @property
     def knobs(self) -> Knobs | None:
@@ -314,6 +321,11 @@ class Broker(Struct, frozen=True, kw_only=True):
         bulk = bulks[(turn.number - 1) % len(bulks)]
         copies = 1 if open_ is None else copies_of(self.whom, open_.key, len(open_.members))
         return Bulk(copies * bulk.chunks, bulk.chunk_bytes)
+
+
+def driven(broker: Broker, round_: Round) -> Broker:
+    """Return the broker with one of its rounds as it has become."""
+    return replace(broker, rounds=tuple(round_ if each.key == round_.key else each for each in broker.rounds))
 
 
 def expected(broker: Broker, peer: bytes, now_s: float) -> bool:

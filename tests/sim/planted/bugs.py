@@ -197,8 +197,8 @@ BUGS = (
         "a returned lease that is handed out stays among those to hand out",
         (
             "swarm/log.py",
-            "    return replace(history, open=open_, returned=left.returned, fresh=left.fresh,",
-            "    return replace(history, open=open_, fresh=left.fresh,",
+            "    return replace(history, under_way=under_way, returned=left.returned, fresh=left.fresh,",
+            "    return replace(history, under_way=under_way, fresh=left.fresh,",
         ),
     ),
     _bug(
@@ -217,10 +217,8 @@ BUGS = (
         "the leases of a round that is given up never go back",
         (
             "swarm/log.py",
-            """    open_ = _open(history, key)
-    return replace(history, open=None, returned=lease.give_back(history.returned, [open_.ranges, open_.ahead]))
-""",
-            "    return replace(history, open=None)\n",
+            "    return replace(history, under_way=under_way, returned=lease.give_back(history.returned, gone))\n",
+            "    return replace(history, under_way=under_way)\n",
         ),
         skies=("pair",),
     ),
@@ -325,8 +323,8 @@ BUGS = (
         "a member applies the result it holds, though another one was committed",
         (
             "peer/apply.py",
-            "    if member.held is not None and member.held.root() == committed.result:\n",
-            "    if member.held is not None:\n",
+            "    if desk is not None and desk.held is not None and desk.held.root() == committed.result:\n",
+            "    if desk is not None and desk.held is not None:\n",
         ),
     ),
     _bug(
@@ -371,7 +369,7 @@ BUGS = (
         "No fork",
         "a member follows a plan that is older than the one it follows",
         (
-            "peer/member.py",
+            "peer/desk.py",
             """        if self.plan is not None and _age(plan) < _age(self.plan):
             return
 """,
@@ -407,11 +405,15 @@ BUGS = (
             "peer/exchange.py",
             """        await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        member.held = result
+        for earlier in member.closed.values():
+            earlier.held = None  # it is on disk
+        desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 """,
             """        done[:] = [*done[-8:], plan_id(plan)]
-        member.held = result
+        for earlier in member.closed.values():
+            earlier.held = None  # it is on disk
+        desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
         await draft.close(result.digests)
 """,

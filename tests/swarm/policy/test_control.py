@@ -217,8 +217,8 @@ def test_a_new_broker_goes_on_with_the_knobs_as_they_stand_and_measures_anew() -
 def test_a_round_that_was_given_up_stays_what_it_was_announced_as() -> None:
     table = begun()
     table.play(ROUNDS - 1, step_s=1.0, exchange_s=2.0)
-    between = replace(table.broker.history, open=None)
-    broker = replace(table.broker, round=None, measured=table.broker.measured[:1] * ROUNDS, history=between)
+    between = replace(table.broker.history, under_way=())
+    broker = replace(table.broker, rounds=(), measured=table.broker.measured[:1] * ROUNDS, history=between)
     assert turn(broker)[1] is None, "the next was announced already"
     never = replace(broker, history=replace(between, announced=between.version))
     assert turn(never)[1] is not None
