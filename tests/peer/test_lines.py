@@ -19,6 +19,16 @@ def rounds_s(outcome: Outcome) -> list[float]:
     return [later - earlier for earlier, later in pairwise(at_s for at_s, _ in once(outcome, journal.RoundAnnounced))]
 
 
+def test_lines_that_are_nearly_alike_keep_their_shares_also_where_a_chunk_takes_a_third_of_a_second() -> None:
+    """What comes from several peers at once is not speed: shares that follow that are wrong ones, again and again."""
+    run = counting_run("dedloc", rounds=4, start_with=4, checkpoint_every=100)
+    lines = machines(4, rate_bytes_s=RATE / 5)
+    for place, part in enumerate((1.05, 1.045, 1.025, 1.015)):
+        lines[place] = replace(lines[place], up_bytes_s=part * RATE / 5, down_bytes_s=part * RATE / 5)
+    outcome = simulate(Scenario(run=run, machines=lines, delays_s=DELAYS_S, build=sized(2 * SIZE)))
+    assert events(outcome, journal.SharesChanged) == []
+
+
 @pytest.mark.long
 @pytest.mark.xfail(
     strict=True, reason="a line is measured by what others send over it: one faster than all is not seen"

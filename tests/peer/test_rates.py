@@ -54,6 +54,26 @@ def test_what_was_held_up_and_comes_at_once_is_not_taken_for_speed() -> None:
     assert meter.rate_bytes_s() == pytest.approx(1e6, rel=0.05)
 
 
+def test_what_several_peers_send_slowly_and_comes_together_is_not_taken_for_speed() -> None:
+    """Seven senders, each of a message nearly every second: those of all arrive within a moment."""
+    meter = Meter()
+    meter.begin(0.0)
+    for turn in range(1, 20):
+        for sender in range(7):
+            meter.moved(100_000, 0.97 * turn + 0.01 * sender)
+    assert meter.rate_bytes_s() == pytest.approx(700_000 / 0.97, rel=0.2)
+
+
+def test_a_rate_is_of_one_round_and_not_of_two() -> None:
+    meter = Meter()
+    carry(meter, 8e6, 2.0, at_s=0.0)
+    for round_ in range(1, ROUNDS + 1):
+        meter.turn()
+        carry(meter, 1e6, 2.0, at_s=3.0 * round_)
+    meter.turn()
+    assert meter.rate_bytes_s() == pytest.approx(1e6, rel=0.02)
+
+
 def test_time_between_transfers_does_not_count() -> None:
     meter = Meter()
     carry(meter, 1e6, 0.5, at_s=0.0)

@@ -1,9 +1,9 @@
 """How fast this peer's own line is, and each link to another, measured from the traffic of rounds; nobody declares it.
 
 What counts is what the other side says it has got (up) or what we have taken (down): bytes that were merely handed
-over may lie in a buffer. The rate is the highest over any second or so in which something moved, since most of the
-time a line waits for somebody else's; and it is the highest of the last few rounds, so that a line that got slower
-is known for what it is within that many.
+over may lie in a buffer. The rate is the highest over any second in which something moved, since most of the time a
+line waits for somebody else's, or over longer where few messages come in a second; and it is the highest of the last
+few rounds, so that a line that got slower is known for what it is within that many.
 
 That is right of a line that is full now and then. Who owns something has parts pushed at it and fills its line; who
 owns nothing sends and receives at the pace of the owners, and would look slow for good and go on owning nothing. So
@@ -18,6 +18,9 @@ from __future__ import annotations
 from collections import deque
 
 WINDOW_S = 1.0
+MESSAGES = 32
+"""A second in which fewer messages arrive is too short: they come from several peers, and those that happen to come
+together would be taken for speed. Then it is the time of so many."""
 SHORT_S = 0.2
 """What moved within less time than this is taken to have needed as much: a burst says little."""
 IDLE_S = 5.0
@@ -68,7 +71,7 @@ class Meter:
             self._marks = deque([(now_s, self._total_bytes)])
             return
         self._marks.append((now_s, self._total_bytes))
-        while self._marks[1][0] <= now_s - WINDOW_S:
+        while len(self._marks) > MESSAGES and self._marks[1][0] <= now_s - WINDOW_S:
             self._marks.popleft()
         since_s, before_bytes = self._marks[0]
         rate_bytes_s = (self._total_bytes - before_bytes) / max(now_s - since_s, SHORT_S)
@@ -79,6 +82,7 @@ class Meter:
         if self._peak_bytes_s:
             self._peaks_bytes_s.append(self._peak_bytes_s)
         self._peak_bytes_s = 0.0
+        self._last_s = float("-inf")  # what comes next is a transfer of its own: the line may be another one by now
 
     def rate_bytes_s(self) -> int:
         """Return the measured rate, rounded; 0: unknown."""
