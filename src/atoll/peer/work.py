@@ -86,8 +86,8 @@ async def _take_part(member: Member, desk: Desk) -> None:
         return
     stint = await _begin(member, announced)
     await _contribute(member, desk, stint)
-    # A round that is given up may be announced again in the same words: then only our contribution is gone.
-    await _meanwhile(member, lambda: member.history.open != announced or desk.own is None)
+    # A round that is given up may be announced again in the same words: then it has another desk.
+    await _meanwhile(member, lambda: member.desks.get(announced.key.version) is not desk)
     if member.history.version < announced.key.version:
         await take_back(member, "the round was given up")
 
@@ -105,7 +105,7 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     if stint.own is not None:
         await _contribute_again(member, desk, stint, stint.own)
         return
-    contribution = await _trained(member, announced, stint)
+    contribution = await _trained(member, desk, stint)
     if contribution is None:
         return
     grid, filled = member.given_grid(announced), Filled()
@@ -244,11 +244,12 @@ def _under_way(member: Member) -> Stint | None:
     return member.begun if member.begun.carried else None
 
 
-async def _trained(member: Member, announced: OpenRound, stint: Stint) -> Contribution | None:
+async def _trained(member: Member, desk: Desk, stint: Stint) -> Contribution | None:
     """Return our contribution, or None when the round was over before we finished."""
+    announced = desk.announced
 
     def wanted() -> bool:
-        return member.history.open == announced
+        return member.desks.get(announced.key.version) is desk
 
     if announced.holds and member.factors is None:
         return weights_of_anchor(member, announced.key.version)
