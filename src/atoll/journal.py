@@ -174,6 +174,14 @@ class RegionsChanged(_Event):
     """The members of each."""
 
 
+class RegionBegun(_Event):
+    """This peer's region begins from the state above all regions: it is new, or nobody has what it held."""
+
+    channel: str
+    version: int
+    anchor: str
+
+
 class TreesChanged(_Event):
     """Sums go up other trees than before, by what links were measured to carry."""
 
@@ -276,6 +284,8 @@ class RoundApplied(_Event):
     """Hex digest root of what was applied, where it was made by a circle: who was in another one has other weights."""
     apart: float = 0.0
     """How far the weights that this peer gave were from the mean it applied, as a part of its length; 0: not known."""
+    astray: bool = False
+    """True where regions hold states of their own and this is not that of the peer's own one: it will get that."""
 
 
 class RoundPassedOver(_Event):
@@ -456,7 +466,7 @@ class RunFinished(_Event):
 Event = (
     PeerStarted | PeerStopped | TicketPrinted | PeerJoined | PeerLeft | PeerLost | JoinRefused | MessageRefused
     | RoundAnnounced | LeaseTaken | WorkProgressed | LinksFilled | ContributionSent
-    | RoundReplanned | RoundSettled | RoundVoided | SharesChanged | RegionsChanged
+    | RoundReplanned | RoundSettled | RoundVoided | SharesChanged | RegionsChanged | RegionBegun
     | TreesChanged | QuotasChanged | KnobsTurned | TeacherChosen | PeerUnreachable
     | RoundCommitted | RoundApplied | LeaseCarried | ContributionDropped | StateFetched | CatchUpFailed | CatchUpTooSlow
     | WeightsLent

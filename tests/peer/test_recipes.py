@@ -21,8 +21,8 @@ from atoll.spec import axes, recipe
 from atoll.spec.axes.codec import Buckets, Fp32
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.merge import Mean, Merge, Rda
-from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
-from atoll.spec.axes.pace import Block, Discard, Full, Quorum
+from atoll.spec.axes.optimizer import AdamW, Assign, DelayedNesterov, Sgd
+from atoll.spec.axes.pace import Block, Discard, Full, Quorum, Replicated
 from atoll.spec.axes.what import Delta, Feedback, Forget
 from atoll.spec.axes.when import Every, Fragments
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions, Ring
@@ -60,6 +60,13 @@ KNOBS: dict[str, dict[str, Any]] = {
     "fedavg": {"merge": Merge(outer=NESTEROV, combine=Mean(weights="samples"))},
     "gaia": {"what": Delta(), "merge": Merge(outer=NESTEROV), "whom": load_recipe("diloco").channel["outer"].whom},
     "hfa": {"whom": All(), "what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "halos": {
+        "whom": All(),
+        "barrier": Full(),
+        "late": Discard(),
+        "home": Replicated(),
+        "merge": Merge(outer=NESTEROV),
+    },
     "hierarchical": {"whom": All()},
     "hips": {"whom": All(), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
@@ -175,6 +182,10 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
     free, how = of("async-local-sgd")
     assert (how.when, how.barrier, how.merge.outer.momentum) == (Every(steps=50), Quorum(), 0.9)
     assert (how.merge.outer.spread, free.work.inner.lr) == (0.0, 4e-4)  # type: ignore[union-attr]
+    levels, how = of("halos")
+    assert (how.when, how.home.pushes, how.home.take, levels.work.inner.lr) == (Every(steps=8), 32, 0.25, 1e-3)  # type: ignore[union-attr]
+    assert how.merge.outer == DelayedNesterov(lr=0.2 * 16, momentum=0.9, every=16)
+    assert how.home.outer == DelayedNesterov(lr=0.15 * 2, momentum=0.5, every=2)
     _, decoupled = of("decoupled")
     assert (decoupled.when.steps, decoupled.overlap.steps, decoupled.barrier.contributors) == (24, 2, 1)
     assert decoupled.merge.combine == Rda(weights="tokens^2/steps")

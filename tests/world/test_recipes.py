@@ -54,6 +54,8 @@ def run_of(shore: Shore, recipe: str) -> Run:
         sets.append(f"{recipe}:recipe.channel.outer.when.samples=24")
     if load_recipe(recipe).channel["outer"].mesh is not None:  # so that somebody teaches
         sets.append(f"{recipe}:recipe.channel.outer.whom.pattern.teach_every=2")
+    if load_recipe(recipe).channel["outer"].regional is not None:  # so that a region tells
+        sets.append(f"{recipe}:recipe.channel.outer.home.pushes=4")
     if len(load_recipe(recipe).channel) > 1:  # so that each has a round
         sets.append(f"{recipe}:recipe.channel.outer.when.steps=2")
     (variant,) = variants(path, [recipe], sets)

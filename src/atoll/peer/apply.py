@@ -19,6 +19,7 @@ from atoll.errors import PeerError, PeerLost, PeerRefused
 from atoll.model.compute import Vector
 from atoll.net.transport import Traffic
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
+from atoll.peer.home import brought, look, passed
 from atoll.peer.member import Member
 from atoll.peer.private import goes_on
 from atoll.peer.results import Result
@@ -31,6 +32,7 @@ from atoll.spec.axes.work import Growing
 from atoll.spec.recipe import Channel
 from atoll.spec.turns import starts_apart
 from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
+from atoll.sync.above import hear
 from atoll.sync.codec import check, decoded
 from atoll.sync.factors import Factors
 from atoll.sync.merge import Anchor, Pushes, advance, approach, depart, finish, meet
@@ -74,6 +76,8 @@ async def catch_up(member: Member) -> None:
     assert committed is not None
     if not committed.result:
         await _go_on(member, committed)
+    elif not member.at_home and not committed.part:
+        await _pass_over(member, committed, "we have yet to get what our region holds", lost=True)
     else:
         await _move(member, committed)
     _note_behind(member)
@@ -93,7 +97,7 @@ async def _move(member: Member, committed: ClosedRound) -> None:
             result = await fetch_result(member, committed)
         except PeerError as error:
             if committed.key.scope == CIRCLES:
-                await _pass_over(member, committed, f"what its circle made is gone: {error}")
+                await _pass_over(member, committed, f"what its circle made is gone: {error}", lost=True)
             else:
                 await _try_otherwise(member, error)
             return
@@ -113,16 +117,20 @@ def _is_strange(member: Member) -> bool:
     A round of all that is still to come puts everybody in the same place, wherever it was before.
     """
     versions = range(member.anchor.version + 1, member.history.version + 1)
+    if member.channel.regional is not None:
+        return not member.at_home and (member.anchor.version == 0 or len(versions) > NEAR)
     if any((past := member.past.get(version)) is None or past.of_all for version in versions):
         return False
     return member.anchor.version == 0 or len(versions) > NEAR
 
 
-async def _pass_over(member: Member, committed: ClosedRound, why: str) -> None:
-    """Take the version without a change of weights."""
-    key, anchor = committed.key, member.anchor
-    member.anchor = replace(anchor, version=key.version)
-    member.digest, member.moved = await member.aside(member.anchor.digest), 0.0
+async def _pass_over(member: Member, committed: ClosedRound, why: str, *, lost: bool = False) -> None:
+    """Take the version without a change of weights; where something is lost by that, we are not where our region is."""
+    key = committed.key
+    anchor = replace(member.anchor, version=key.version)
+    digest = await member.aside(anchor.digest)  # before anybody hears of the version
+    member.anchor, member.digest, member.moved = anchor, digest, 0.0
+    passed(member, committed, lost=lost)
     await settle(member, committed)
     member.closed.pop(key.version, None)
     member.box.journal.write(
@@ -196,6 +204,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
     async with member.stepping:
         member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
+    passed(member, committed)
     if fetched:
         await member.store.keep_result(version, result)
     _time_exchange(member, committed)
@@ -210,6 +219,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
             fetched=fetched,
             circle=committed.result if key.scope == CIRCLES else "",
             apart=apart,
+            astray=not member.at_home,
         )
     )
     _count_traffic(member)
@@ -232,7 +242,7 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
     stint = member.touched
     if stint is None or member.me not in committed.carried or goes_on(member.channel):
         return
-    if member.holds(committed.key):
+    if member.holds(committed.key) and not committed.part:
         return  # it does not move, or before the work begins
     if isinstance(member.channel.late, StandIn):  # which needs only know what it will join
         stint.among = len(committed.contributors) + len(committed.lent) if stint.started else 0
@@ -277,6 +287,9 @@ def _step_of(member: Member, committed: ClosedRound) -> Callable[[Anchor, Merged
 def _take_of(member: Member, committed: ClosedRound, factor: float) -> Take:
     """Return what some elements of a result do to those of the anchor."""
     key, channel = committed.key, member.channel_of(committed.key.version)
+    home, part, told = channel.regional, committed.part, Pushes(len(committed.contributors), committed.pushes)
+    if home is not None and part:
+        return lambda anchor, merged: hear(home, anchor, merged, told, part)
     if key.scope == ALL and not channel.common:
         return meet
     if committed.own:
@@ -372,8 +385,10 @@ def _count_traffic(member: Member) -> None:
 
 
 async def _checkpoint(member: Member) -> None:
-    """Save state if this version is due."""
+    """Save state if this version is due; of a region that is not ours nobody would take it for another's."""
     version = member.anchor.version
+    if not member.at_home:
+        return
     if version % checkpoint_every(member, version) and not _last_round(member):
         return
     began_s = asyncio.get_running_loop().time()
@@ -411,11 +426,11 @@ def _last_round(member: Member) -> bool:
 
 async def heal(member: Member, announced: OpenRound) -> None:
     """Replace an anchor that differs from the one the log names."""
-    member.box.journal.write(
-        events.StateHealed(version=member.anchor.version, had=member.digest, wanted=announced.base)
-    )
+    wanted = announced.base_of(member.me)
+    member.box.journal.write(events.StateHealed(version=member.anchor.version, had=member.digest, wanted=wanted))
+    newer_than = -1 if member.channel.regional is None else member.anchor.version - 1  # mates have it as it is now
     try:
-        await _download(member, newer_than=-1)
+        await _download(member, newer_than=newer_than, ours=True)
     except PeerError as error:
         member.box.journal.write(events.CatchUpFailed(version=member.anchor.version, why=str(error)))
         await asyncio.sleep(RETRY_S)
@@ -435,14 +450,26 @@ async def _try_otherwise(member: Member, error: PeerError) -> None:
             ) from again
 
 
-async def _download(member: Member, *, newer_than: int, bytes_max: float = math.inf) -> None:
-    """Fetch a snapshot of the anchor from those who have it."""
+async def _download(member: Member, *, newer_than: int, bytes_max: float = math.inf, ours: bool = False) -> None:
+    """Fetch a snapshot of the anchor from those who have it; of another region where nobody has one of ours.
+
+    Unless it has to be `ours`.
+    """
     began_s = asyncio.get_running_loop().time()
-    fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max)
-    anchor = fetched.anchor
+    strange = False
+    try:
+        fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max)
+    except PeerLost:
+        strange = member.channel.regional is not None and not ours
+        if not strange:
+            raise
+        fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max, strange=True)
     await settle_begun(member)
-    member.anchor = anchor
-    member.digest = fetched.digest
+    anchor, kept = brought(member, fetched.anchor)
+    digest = await member.aside(anchor.digest) if kept else fetched.digest
+    member.anchor, member.digest = anchor, digest
+    look(member)
+    member.at_home = member.at_home and (kept or not strange)
     member.closed.clear()
     took_s = asyncio.get_running_loop().time() - began_s
     member.box.journal.write(
@@ -450,10 +477,17 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
     )
     member.box.journal.write(
         events.RoundApplied(
-            channel=member.turn_of(anchor.version).name, version=anchor.version, anchor=member.digest, fetched=True
+            channel=member.turn_of(anchor.version).name,
+            version=anchor.version,
+            anchor=member.digest,
+            fetched=True,
+            astray=not member.at_home,
         )
     )
     await keep_private(member, anchor.version)
-    await member.store.adopt(fetched.listing, fetched.data)
+    if kept or not (member.at_home or member.me not in member.history.homes.of):
+        await member.store.drop_partial()
+    else:
+        await member.store.adopt(fetched.listing, fetched.data)
     member.inner = max(member.inner, anchor.version)
     _stand_if_near(member)

@@ -23,6 +23,7 @@ from atoll.net.identity import short
 from atoll.net.ticket import ADDRESSES_MAX, is_address
 from atoll.net.transport import PeerId, Stream
 from atoll.peer.gather import Errand, Source, blame, gather, serve
+from atoll.peer.home import named_base, usable
 from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member
 from atoll.peer.messages import (
@@ -94,7 +95,7 @@ async def _on_offer(member: Member, newer_than: int) -> tuple[Snapshot, ...]:
     newest = kept[-1] if kept else -1
     between = anchor.version - newest
     far = newest < 0 or between * result_bytes(member) > state_bytes(member) or (between and not member.channel.common)
-    if far and member.ready and anchor.version > newer_than:
+    if far and member.ready and member.at_home and anchor.version > newer_than:
         kept.append(await _keep_present(member))
     found = []
     for version in kept:
@@ -251,13 +252,17 @@ class Fetched(Struct, frozen=True):
     donors: list[str]
 
 
-async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = math.inf) -> Fetched:
+async def fetch_state(
+    member: Member, *, newer_than: int, bytes_max: float = math.inf, strange: bool = False
+) -> Fetched:
     """Return a newer anchor than that version; raises `PeerError` when nobody can send one.
+
+    A `strange` one may be of another region, where these hold states of their own.
 
     With `bytes_max` it raises `PeerRefused` where that, and the results since, are more bytes. What came is kept when
     this fails or is cancelled, and the next attempt goes on from there.
     """
-    offers = await _ask_around(member, newer_than)
+    offers = await _ask_around(member, newer_than, strange=strange)
     mine = await member.store.resume_partial()
     chosen = _choose(member, offers, mine)
     if _to_fetch_bytes(member, chosen, mine) > bytes_max:
@@ -282,7 +287,7 @@ async def fetch_state(member: Member, *, newer_than: int, bytes_max: float = mat
     assert errand.haul is not None
     data = await partials[0].whole()
     try:
-        anchor, digest = await _checked(member, data, chosen.version)
+        anchor, digest = await _checked(member, data, chosen)
     except PeerError as error:
         await member.store.drop_partial()
         for donor, snapshots in offers.items():
@@ -307,7 +312,7 @@ def _listing(chosen: Snapshot, offer: Offer) -> Listing:
     return Listing(chosen.version, chosen.state, chosen.size_bytes, offer.digests)
 
 
-async def _ask_around(member: Member, newer_than: int) -> dict[PeerId, tuple[Snapshot, ...]]:
+async def _ask_around(member: Member, newer_than: int, *, strange: bool) -> dict[PeerId, tuple[Snapshot, ...]]:
     """Return who offers which snapshots; who is silent is not waited for long once another has answered."""
     offers: dict[PeerId, tuple[Snapshot, ...]] = {}
     problems: list[str] = []
@@ -317,7 +322,8 @@ async def _ask_around(member: Member, newer_than: int) -> dict[PeerId, tuple[Sna
             async with member.links.talk(donor, "fetch") as stream:
                 await say(stream, FetchState(newer_than))
                 answer = await within(ANSWER_S_MAX, hear(stream, FetchTalk))
-                offers[donor] = _acceptable(member, answer, newer_than)
+                new = _acceptable(member, answer, newer_than)
+                offers[donor] = tuple([each for each in new if strange or usable(member, donor, each)])
         except PeerError as error:
             problems.append(blame(member, donor, error))
 
@@ -352,8 +358,8 @@ def _acceptable(member: Member, answer: FetchMessage, newer_than: int) -> tuple[
     for offered in snapshots:
         if not 0 < offered.size_bytes <= state_bytes(member) + HEADER_BYTES_MAX:
             raise PeerError(f"a snapshot of {say_bytes(offered.size_bytes)} cannot be one of this state")
-        following = member.past.get(offered.version + 1)
-        if following is not None and following.base and following.base != offered.state:
+        named = named_base(member, offered.version)
+        if named and named != offered.state and member.channel.regional is None:
             raise PeerError(f"the offered state of version {offered.version} is not the one the log names")
     return tuple([s for s in snapshots if newer_than < s.version <= member.history.version])
 
@@ -395,7 +401,7 @@ def _sources(member: Member, offers: dict[PeerId, tuple[Snapshot, ...]], chosen:
     return list(ranked | dict.fromkeys(fellows) | dict.fromkeys(others))
 
 
-async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, str]:
+async def _checked(member: Member, data: bytes, chosen: Snapshot) -> tuple[Anchor, str]:
     """Return the anchor in downloaded bytes and its digest, refusing one that does not fit the model or the log."""
 
     def read() -> tuple[Anchor, str, bool]:
@@ -406,12 +412,12 @@ async def _checked(member: Member, data: bytes, version: int) -> tuple[Anchor, s
         anchor, digest, finite = await member.aside(read, vectors=4)
     except LocalError as error:
         raise PeerError(error.what) from error
-    if anchor.version != version or _form(anchor) != _form_of(member, version):
+    if anchor.version != chosen.version or _form(anchor) != _form_of(member, chosen.version):
         raise PeerError("the downloaded state does not fit this model")
     if not finite:
         raise PeerError("the downloaded state holds values that are not finite")
-    following = member.past.get(anchor.version + 1)
-    if following is not None and following.base and following.base != digest:
+    named = named_base(member, anchor.version) if member.channel.regional is None else chosen.state
+    if named and named != digest:
         raise PeerError("the downloaded state is not the one the log names")
     return anchor, digest
 

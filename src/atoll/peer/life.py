@@ -47,6 +47,7 @@ from atoll.swarm.log import Record, RosterChanged, RoundCommitted, SettingsChang
 from atoll.swarm.messages import Refused, Settings, Welcome
 from atoll.swarm.raft import recall as recall_raft
 from atoll.swarm.state import admits
+from atoll.sync.above import with_above
 from atoll.sync.factors import Factors
 from atoll.sync.merge import first_anchor
 from atoll.sync.units import Unit, units_of
@@ -283,6 +284,8 @@ async def _remember(box: Box, links: Links, store: Store, run: Run, start: Start
     if anchor is None:
         weights = await box.compute.run(engine.weights, Cost(moved_bytes=4.0 * engine.size))
         anchor = first_anchor(rarest(recipe).merge.outer, weights, apart=starts_apart(recipe))
+        if (home := rarest(recipe).regional) is not None:
+            anchor = with_above(home, anchor)
         if factors is not None:
             anchor = replace(anchor, basis=await box.compute.run(factors.first_basis, Cost(moved_bytes=weights.nbytes)))
     else:

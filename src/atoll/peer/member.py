@@ -37,6 +37,7 @@ from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.turns import Turn, ends_whole, rarest, turn_of
 from atoll.swarm import ledger, log
+from atoll.swarm.homes import BEGINS, Homes
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import (
     ALL,
@@ -86,6 +87,8 @@ class Past(Struct, frozen=True, kw_only=True):
     of_all: bool = True
     whole: bool = False
     """It is about all of the model."""
+    home: int | None = None
+    """Where we were at home in it, where regions hold states of their own."""
     committed: ClosedRound | None = None
     """As it concerns us: of a round in circles what our own one has made, with an empty result if that is nothing."""
 
@@ -165,6 +168,8 @@ class Member:
     broker: PeerId
     factors: Factors | None = None
     """How matrices travel in two rounds; none: as they are, in one."""
+    at_home: bool = True
+    """Whether our anchor is what our region holds, where regions hold states of their own (`home`)."""
     name: str = ""
     history: History = field(default_factory=History)
     past: dict[int, Past] = field(default_factory=dict)
@@ -304,7 +309,8 @@ class Member:
         moved = self.moved if isinstance(self.run.recipe.work.quota, Growing) else 0.0
         measured = (up_bytes_s, down_bytes_s, self.memory_bytes, speed)
         links = (self._trips_ms, self._rates_bytes_s)
-        standing = Standing(self.anchor.version, self.digest, *measured, self.exchange_s, moved, self._waits(), *links)
+        digest = self.digest if self.at_home else ""
+        standing = Standing(self.anchor.version, digest, *measured, self.exchange_s, moved, self._waits(), *links)
         return [replace(standing, loss=self._recent_loss())]
 
     def _recent_loss(self) -> float | UnsetType:
@@ -368,18 +374,21 @@ class Member:
         match entry.record:
             case RoundAnnounced(key=key, base=base):
                 announced = self.history.under_way[-1]
+                home = self.history.homes.of.get(self.me)
                 self.past[key.version] = Past(
                     samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
                     round_samples=sum(announced.quotas),
-                    base=base,
+                    base=base or announced.base_at(home),
                     of_all=key.scope == ALL,
                     whole=key.unit == MODEL,
+                    home=home,
                 )
+                self.at_home = self.at_home and self.past[key.version].base != BEGINS
                 self.desks[key.version] = Desk(announced, self.now_s())
             case RoundCommitted(key=key):
                 assert before.open is not None
                 assert self.history.last is not None
-                committed = self._concerning_us(before.open, self.history.last)
+                committed = self._concerning_us(before.open, self.history.last, before.homes)
                 self.past[key.version] = replace(self.past[key.version], committed=committed)
                 round_s = self.now_s() - self._close(key).began_s
             case RoundVoided():
@@ -406,8 +415,10 @@ class Member:
         """Return the circles of a round; none: it is one of all."""
         return circles_in(self.channel.whom, announced)
 
-    def _concerning_us(self, announced: OpenRound, closed: ClosedRound) -> ClosedRound:
+    def _concerning_us(self, announced: OpenRound, closed: ClosedRound, homes: Homes) -> ClosedRound:
         """Return what there is for us in a round that was committed."""
+        if announced.bases:
+            return closed.for_home(announced, self.past[announced.key.version].home, homes)
         circles = self.circles_of(announced)
         if not circles:
             return closed
@@ -454,10 +465,12 @@ class Member:
 
     def _keep_late(self, owned: Owned, key: Key) -> None:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
+        if self.holds(key):
+            return  # what waits is not for this one
         last = self.history.last
         carried = last.carried if last is not None and last.key == key else ()
         # The next round is about another part otherwise, or among others, or of gradients after one of weights.
-        whole = not self.in_parts and not isinstance(self.channel.late, StandIn) and not self.holds(key)
+        whole = not self.in_parts and not isinstance(self.channel.late, StandIn)
         self.late = {c: held for c, held in owned.parts.items() if whole and c.peer in carried and c not in owned.bad}
 
     def desk_of(self, key: Key) -> Desk | None:
@@ -528,7 +541,8 @@ class Member:
     def sends_weights(self, key: Key) -> bool:
         """Return whether weights themselves travel in a round: where each has its own, they must in one of all."""
         what = self.channel_of(key.version).what
-        return isinstance(what, Params) or (key.scope == ALL and not self.channel.common)
+        own = not self.channel.common and self.channel.regional is None
+        return isinstance(what, Params) or (key.scope == ALL and own)
 
     def transform(self, version: int) -> Frequencies | Polar | None:
         """Return how what a round is about is transformed; None: it is not, or by factors."""
@@ -594,7 +608,7 @@ class Member:
         """Return what we hold of a round as one of its owners."""
         if desk.owned is None:
             desk.owned = Owned()
-            late, self.late = self.late, {}
+            late, self.late = ({}, self.late) if self.holds(desk.key) else (self.late, {})
             for contribution, held in late.items():
                 desk.owned.parts[contribution] = {}
                 for index, data in held.items():

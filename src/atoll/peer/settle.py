@@ -73,7 +73,7 @@ async def recall(box: Box, store: Store, private: Private, version: int) -> None
 async def settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
-    begun = next((stint for stint in member.stints if stint.key == committed.key), None)
+    begun = next((stint for stint in member.stints if stint.key.version == version), None)  # of whichever scope
     finished = member.gave(committed.key)
     counts = member.me in committed.contributors and member.me not in committed.carried
     if begun is not None and member.me in committed.carried:

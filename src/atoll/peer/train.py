@@ -26,6 +26,7 @@ from atoll.spec.recipe import Channel
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
+from atoll.sync.above import to_tell
 from atoll.sync.overlap import blend, one_more, shift
 from atoll.sync.schedule import rate
 from atoll.sync.units import Places, Unit, length
@@ -281,6 +282,12 @@ def weights_of_anchor(member: Member, version: int) -> Contribution:
     """Return our weights as they are, where they travel between two rounds of work."""
     unit, weights = member.unit_of(version), member.anchor.weights
     return lambda first, end: unit.take(weights, first, end).copy()
+
+
+def told_by(member: Member) -> Contribution:
+    """Return how far our region has come since it last told."""
+    anchor = member.anchor
+    return lambda first, end: to_tell(anchor, slice(first, end))
 
 
 def finite(values: Vector, version: int) -> Vector:

@@ -15,6 +15,7 @@ from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
 from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
+from atoll.peer.home import comes_home, look
 from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
@@ -27,6 +28,7 @@ from atoll.peer.train import (
     late_contribution,
     reconcile,
     stint_of,
+    told_by,
     train,
     weights_of_anchor,
 )
@@ -41,6 +43,7 @@ EVALUATE_SAMPLES = 16
 async def work(member: Member) -> None:
     """Take part in rounds until the run is finished and its last anchor is ours; the broker looks at the model too."""
     await member.changes.until(lambda: member.history.next_index > 0)
+    look(member)
     if member.anchor.version >= member.history.version:
         stand(member)
     if _is_broker(member) and member.run.upkeep.evaluate_every and member.anchor.version == 0:
@@ -81,11 +84,11 @@ def _to_do(member: Member) -> Desk | None:
 async def _take_part(member: Member, desk: Desk) -> None:
     """Work through our lease and contribute; then apply what was committed."""
     announced = desk.announced
-    if announced.base and announced.base != member.digest:
+    if not await comes_home(member, announced):
         await heal(member, announced)
         return
     stint = await _begin(member, announced)
-    await _contribute(member, desk, stint)
+    await (_contribute if announced.tells is None else _tell)(member, desk, stint)
     # A round that is given up may be announced again in the same words: then it has another desk.
     await _meanwhile(member, lambda: member.desks.get(announced.key.version) is not desk)
     if member.history.version < announced.key.version:
@@ -136,6 +139,29 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
         own.encoded.notify()
     if announced.ahead and desk.own is own:
         await _look_ahead(member, announced)
+
+
+async def _tell(member: Member, desk: Desk, stint: Stint) -> None:
+    """Tell what our region has come to, if it is to; what it is about is crossing while we work on."""
+    announced = desk.announced
+
+    def wanted() -> bool:
+        return member.desks.get(announced.key.version) is desk
+
+    if stint.own is not None and not await member.store.has_private(announced.key.version):
+        await keep_private(member, announced.key.version)
+    own = None
+    if any(member.me in group for group in announced.telling()):
+        grid, chunks = member.grid_of(announced.key), dict[int, memoryview]()
+        encoded = encoded_of(member, announced, told_by(member))
+        while len(chunks) < grid.chunks:
+            chunks |= await member.job(lambda: next(encoded), 3 * grid.size / member.engine.size)
+        desk.own = own = Own(announced.key, member.next_serial(), chunks)
+        member.changes.notify()
+    if stint.own is None:
+        stint.reconciled = True
+        await train(member, stint, len(stint.steps), wanted)
+    await member.changes.until(lambda: not wanted() or desk.own is not own)
 
 
 async def _look_ahead(member: Member, announced: OpenRound) -> None:

@@ -11,6 +11,9 @@ into results of R bytes, and a member that owns the share s:
     circles       as a butterfly, with N the members of one's own
     regions       of N members in G regions: within a region as a butterfly; between them, of all together, G - 1 sums
                   in fp32 and G - 1 results, however many members each has
+    regional      as circles and regions in turn: of K contributions to one region each goes back to all of it, and
+                  then what they came to crosses, as one region's sum and the result for all. One member tells for its
+                  region; others that try at the same moment send as much within it once more
     mesh          sends  (N - 1) C                     receives  (N - 1) C
                   and when one teaches all others, which is each in its turn, 4 bytes for every parameter to each
 
@@ -39,7 +42,7 @@ from msgspec.structs import replace
 
 from atoll.spec.axes.codec import Codec, Fp32
 from atoll.spec.axes.control import Knobs
-from atoll.spec.axes.pace import Quorum, Seconds, StandIn
+from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
 from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
 from atoll.spec.axes.whom import All, AllGather, Carried, Regions, Ring, Rings, Trees
@@ -159,6 +162,8 @@ def traffic(
                 between += parts[name] * size_bytes
     often = min(named.values(), key=lambda channel: channel.when.round_steps)
     part = contributors(often, len(lines)) / len(lines)
+    if often.regional is not None:
+        part *= 1 - _tells(often, often.regional, len(lines))
     return Traffic(
         steps=_steps(recipe, often, len(lines)) * part / often.phases,
         exact=all(is_exact(channel.what.codec) for channel in named.values()),
@@ -193,6 +198,8 @@ def _mean_round(
     channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]
 ) -> list[tuple[bytes, bytes, float]]:
     """Return everything that goes over a line in a round of one channel: from whom, to whom, how much on average."""
+    if channel.regional is not None:
+        return _regional_round(channel, channel.regional, grids[0], known)
     members, rounds = tuple(known), _rounds(channel)
     part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
     found: list[tuple[bytes, bytes, float]] = []
@@ -208,6 +215,30 @@ def _mean_round(
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
         found += [(one, other, often * weights_bytes / len(members)) for one, other in permutations(members, 2)]
     return found
+
+
+def _regional_round(
+    channel: Channel, home: Regional, grid: Grid, known: Mapping[bytes, Line]
+) -> list[tuple[bytes, bytes, float]]:
+    """Return likewise the mean of rounds in which one region takes something in, and of those in which one tells."""
+    members, regions = tuple(known), _regions(channel, known)
+    lengths, tells, count = _lengths(channel, grid, members), _tells(channel, home, len(members)), 1 + max(regions)
+    enough = contributors(channel, len(members))
+    found: list[tuple[bytes, bytes, float]] = []
+    for scope, often in ((CIRCLES, 1 - tells), (ALL, tells)):
+        circles = circles_of(channel.whom, Key("", 1, scope=scope), members, (), regions)
+        part = (enough if circles else 1) / len(members)
+        parts, sums, returns = _flows(_layout(channel, grid, known, circles), lengths, members)
+        comes = min(1.0, enough / count) if circles else 1.0  # back to all regions, or to the one that is concerned
+        for flow, share in ((parts, part), (sums, 1 / count), (returns, comes)):
+            found += [(sender, receiver, often * share * size_bytes) for sender, receiver, size_bytes in flow]
+    return found
+
+
+def _tells(channel: Channel, home: Regional, members: int) -> float:
+    """Return in which part of the rounds a region tells, taken that no two do at once."""
+    enough = contributors(channel, members)
+    return enough / (home.pushes + enough)
 
 
 def _rounds(channel: Channel) -> list[Key]:
@@ -244,6 +275,10 @@ def every_step_fp32(parameters: int, members: int) -> float:
     return 2 * 2 * (members - 1) / members * parameters * 4
 
 
+_Flow = tuple[bytes, bytes, int]
+"""From whom, to whom, how many bytes."""
+
+
 class _Lengths(Struct, frozen=True):
     """What each chunk is on the wire: in a member's contribution, as a sum, in a result."""
 
@@ -271,18 +306,31 @@ def _transfers(
     Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
     """
     groups = min(1.0, part * len(members) / len(layout.groups))
-    found = [
-        (member, owner, round(part * sum(lengths.part[member][index] for index in layout.parts(owner, member))))
+    parts, sums, returns = _flows(layout, lengths, members)
+    found = [(sender, receiver, round(part * size_bytes)) for sender, receiver, size_bytes in parts]
+    found += [(sender, receiver, round(groups * size_bytes)) for sender, receiver, size_bytes in sums]
+    return found + returns
+
+
+def _flows(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> tuple[list[_Flow], list[_Flow], list[_Flow]]:
+    """Return what goes over lines where everybody contributes: parts to owners, sums between them, results."""
+    parts = [
+        (member, owner, sum(lengths.part[member][index] for index in layout.parts(owner, member)))
         for owner in layout.owners
         for member in members
         if member != owner
     ]
-    for owner in layout.owners:
-        for root, units in layout.sums(owner).items():
-            found.append((owner, root, round(groups * sum(lengths.sum[index] for _, index in units))))
-        for to, cells in layout.returns(owner).items():
-            found.append((owner, to, sum(lengths.result[index] for _, index in cells)))
-    return found
+    sums = [
+        (owner, root, sum(lengths.sum[index] for _, index in units))
+        for owner in layout.owners
+        for root, units in layout.sums(owner).items()
+    ]
+    returns = [
+        (owner, to, sum(lengths.result[index] for _, index in cells))
+        for owner in layout.owners
+        for to, cells in layout.returns(owner).items()
+    ]
+    return parts, sums, returns
 
 
 def _layout(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Layout:

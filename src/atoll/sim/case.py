@@ -26,7 +26,7 @@ from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scena
 from atoll.spec.axes.control import Auto
 from atoll.spec.fleet import Machine
 from atoll.spec.run import Run
-from atoll.spec.turns import round_steps
+from atoll.spec.turns import rarest, round_steps
 
 SCHEMA = "atoll.case/1"
 CALM_ROUNDS = 2
@@ -138,7 +138,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
         )
     broken = violations(case.run, outcome)
     if not case.ends:
-        broken += settled(outcome)
+        broken += [] if calm.free else settled(outcome)
         if calm.overdue(outcome.took_s):
             broken.append(f"no {CALM_ROUNDS} rounds for everybody within {calm.limit_s:.0f} s of calm")
     return Verdict(
@@ -188,6 +188,8 @@ class _Calm:
         self.limit_s = calm_s_max(case)
         self._until_s = case.until_s
         self._ends = case.ends
+        self.free = rarest(case.run.recipe).regional is not None
+        """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -195,18 +197,21 @@ class _Calm:
             return False
         if self.began is None:
             self.began = world.committed
-        return (not self._ends and at_peace(world, self.began + CALM_ROUNDS)) or self.overdue(now_s)
+        calm = at_peace(world, self.began + CALM_ROUNDS, free=self.free)
+        return (not self._ends and calm) or self.overdue(now_s)
 
     def overdue(self, now_s: float) -> bool:
         return now_s > self._until_s + self.limit_s
 
 
-def at_peace(world: World, version: int) -> bool:
+def at_peace(world: World, version: int, *, free: bool = False) -> bool:
     """Return whether everybody who is not gone is alive and on one anchor: the newest, and not before `version`.
 
-    After a round in circles everybody has its own.
+    After a round in circles everybody has its own. Where all are `free` of each other it is enough to be beyond that.
     """
     here = [host for host in world.hosts if not host.gone]
+    if free:
+        return all(host.alive and host.version >= version for host in here)
     newest = all(host.alive and host.version == world.committed >= version for host in here)
     return newest and (world.parted == world.committed or len({host.anchor for host in here}) == 1)
 

@@ -40,6 +40,7 @@ from atoll.sim.compute import MARKS, UNIT, steps_in
 from atoll.sim.disk import SimDisk
 from atoll.sim.expected import anchors as anchors_of
 from atoll.sim.expected import channel_at, channels_of
+from atoll.sim.homes import Home, Homes, State, walked
 from atoll.sim.lives import Lives, lives_of, sure_until
 from atoll.sim.masses import wrongly_named
 from atoll.sim.parts import PartByPart, in_parts, told
@@ -88,7 +89,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
     entries = log_of_record(outcome)
     return [
         *readable(outcome),
-        *one_history(outcome.lines),
+        *one_history(outcome.lines, _at_home(run, entries)),
         *durable(outcome.lines, entries),
         *durable_at_crashes(outcome),
         *held_by_two(outcome, _circles(run, entries)),
@@ -121,18 +122,36 @@ def readable(outcome: Outcome) -> Iterator[str]:
                 yield f"peer {host.place} cannot read its state any more: {read}"
 
 
-def one_history(lines: list[Line]) -> Iterator[str]:
-    """Check that a version has one anchor, unless it was made in circles, where each has its own."""
-    known: dict[int, tuple[str, str]] = {}
-    own = _in_circles(lines)
+def one_history(lines: list[Line], homes: Mapping[int, Mapping[str, Home]] | None = None) -> Iterator[str]:
+    """Check that a version has one anchor, unless it was made in circles, where each has its own.
+
+    Where regions hold states of their own each of them has one.
+    """
+    known: dict[tuple[int, Home | None], tuple[str, str]] = {}
+    own = set[int]() if homes else _in_circles(lines)
     for line in lines:
         match line.event:
-            case journal.RoundApplied(version=version, anchor=anchor) if version not in own:
-                first, who = known.setdefault(version, (anchor, line.peer))
+            case journal.RoundApplied(version=version, anchor=anchor, astray=False) if version not in own:
+                where = (homes or {}).get(version, {}).get(line.peer)
+                first, who = known.setdefault((version, where), (anchor, line.peer))
                 if first != anchor:
                     yield f"version {version}: {who} holds {first[:8]}, {line.peer} holds {anchor[:8]}"
             case _:
                 pass
+
+
+def _at_home(run: Run, entries: list[Entry]) -> dict[int, dict[str, Home]]:
+    """Return where everybody was at home in every version, where regions hold states of their own."""
+    if rarest(run.recipe).regional is None:
+        return {}
+    found: dict[int, dict[str, Home]] = {0: {}}
+    for each, where in walked(entries):
+        named = {short(peer): home for peer, home in where.items()}
+        if isinstance(each, Committed):
+            found[each.version] = named if each.announced.tells != () else {}
+        elif found.get(each.version - 1):
+            found[each.version - 1] = named | found[each.version - 1]  # who came home only then starts from there
+    return found
 
 
 def _in_circles(lines: list[Line]) -> set[int]:
@@ -504,6 +523,9 @@ def as_the_log_says(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterato
     in an order of its own: where marks are not whole counts, they are the same but for rounding.
     """
     channels = channels_of(run, entries)
+    if channels[0].regional is not None:
+        yield from _as_regions_say(run, outcome, entries)
+        return
     if not channels[0].common:
         yield from _as_journals_say(run, outcome, entries)
         return
@@ -552,6 +574,19 @@ def _as_journals_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterat
         known = replicas.of(short(host.peer), anchor.version)
         if known is not None:
             yield from _differences(f"peer {host.place}, version {anchor.version}", anchor, known, 0.0)
+
+
+def _as_regions_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
+    """Check every checkpoint against the state of its peer's region, and the one above it, to the bit where known."""
+    homes: Homes | None = None
+    for host, anchor in _saved(outcome):
+        if homes is None:
+            homes = Homes(run, len(anchor.weights), entries, outcome.lines, _honest_until(outcome, entries))
+        whose = f"peer {host.place}, version {anchor.version}"
+        known = homes.of(short(host.peer), anchor.version)
+        problems = [[*_differences(whose, anchor, each, 0.0 if each.sure else ROUNDING)] for each in known]
+        if all(problems):
+            yield from problems[0] if problems else ()
 
 
 def _as_lives_say(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:
@@ -630,7 +665,7 @@ def _told_by_the_log(channel: Channel) -> bool:
     return not isinstance(overlap, Delay) or overlap.reconcile in (Blend(), Shift())
 
 
-def _differences(whose: str, anchor: Anchor, expected: Anchor, gap_max: float) -> Iterator[str]:
+def _differences(whose: str, anchor: Anchor, expected: Anchor | State, gap_max: float) -> Iterator[str]:
     """Return in what an anchor differs from the expected one, the marks of its contributors' lives left out."""
     gaps = [np.abs(anchor.vectors()[name] - vector) for name, vector in expected.vectors().items()]
     for gap in gaps:

@@ -40,6 +40,10 @@ class Announced(NamedTuple):
     """The region of each member, where they are in some."""
     best: bytes = b""
     """Whose weights all move towards; empty: nobody's."""
+    bases: tuple[str, ...] = ()
+    """What each region starts from, where they hold states of their own."""
+    tells: tuple[int, ...] | None = None
+    """The regions that tell; none of them: all do, and begin anew; None: it is no such round."""
 
     @property
     def groups(self) -> list[list[bytes]]:
@@ -131,7 +135,9 @@ def _retold(entries: Sequence[Entry]) -> tuple[list[Announced], list[Committed]]
                 where = () if isinstance(new.regions, UnsetType) else new.regions
                 best = b"" if isinstance(new.best, UnsetType) else members[new.best]
                 handed = (leases, base, more, carry, holds, since)
-                announced.append(Announced(key.version, members, *handed, key, lines, where, best))
+                bases = () if isinstance(new.bases, UnsetType) else new.bases
+                tells = None if isinstance(new.tells, UnsetType) else new.tells
+                announced.append(Announced(key.version, members, *handed, key, lines, where, best, bases, tells))
                 open_.append(announced[-1])
             case RoundCommitted(who=who, result=result, ring=places, trees=trees, lent=lent):
                 last = open_.pop(0)
@@ -172,7 +178,8 @@ class _Kept(NamedTuple):
 def _kept(last: Announced, contributors: Sequence[bytes]) -> dict[bytes, _Kept]:
     """Return what each member of a round that was committed takes on with it."""
     if last.holds:
-        return {peer: _Kept(lease, [], last.version + 1) for peer, lease in last.leases.items()}
+        since = {peer: last.since[peer] if last.carry else last.version + 1 for peer in last.members}
+        return {peer: _Kept(lease, [], since[peer]) for peer, lease in last.leases.items()}
     found = {}
     for peer, positions in last.ahead.items():
         if positions:

@@ -14,7 +14,20 @@ from atoll.spec.axes.codec import Codec, Fp32
 from atoll.spec.axes.control import Control, Nobody
 from atoll.spec.axes.merge import Mean, Merge, Rda
 from atoll.spec.axes.optimizer import Assign
-from atoll.spec.axes.pace import Barrier, Block, Delay, Discard, Full, Late, OneRound, Overlap, Replicated, RoundsLate
+from atoll.spec.axes.pace import (
+    Barrier,
+    Block,
+    Delay,
+    Discard,
+    Full,
+    Home,
+    Late,
+    OneRound,
+    Overlap,
+    Regional,
+    Replicated,
+    RoundsLate,
+)
 from atoll.spec.axes.what import LowRank, Params, What
 from atoll.spec.axes.when import When
 from atoll.spec.axes.whom import All, Butterfly, Carried, Circles, Mesh, Whom
@@ -31,7 +44,7 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     overlap: Overlap = Block()
     barrier: Barrier = Full()
     late: Late = Discard()
-    home: Replicated = Replicated()
+    home: Home = Replicated()
     forms: dict[str, Codec] = {}
     """The form of a peer's contributions, by its id, where it is not `what.codec`; results are all in that."""
 
@@ -44,6 +57,11 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def common(self) -> bool:
         """Return whether all members have the same model after every round."""
         return isinstance(self.whom, All)
+
+    @property
+    def regional(self) -> Regional | None:
+        """Return how regions hold states of their own below one of all; None: they do not."""
+        return self.home if isinstance(self.home, Regional) else None
 
     @property
     def polar(self) -> bool:
@@ -87,7 +105,8 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
 
     def holds(self, version: int, *, of_all: bool = False) -> bool:
         """Return whether a round leaves everybody's work for the next: it finds out where or what that will be."""
-        return self.of_weights(version, of_all=of_all) or version % self.phases != 0
+        tells = of_all and self.regional is not None
+        return tells or self.of_weights(version, of_all=of_all) or version % self.phases != 0
 
     def worked(self, first: int, end: int) -> int:
         """Return how many of the rounds from one to before another have work of their own."""

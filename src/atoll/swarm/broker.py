@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from atoll import journal
@@ -63,8 +64,10 @@ from atoll.swarm.policy.best import teacher
 from atoll.swarm.policy.control import observe, turn
 from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.policy.regions import moved, place
+from atoll.swarm.policy.telling import Arranged, arranged
 from atoll.swarm.round import advance, drive_all, open_round, plan_of, replan
-from atoll.swarm.routes.circles import of_all, weighs_lines
+from atoll.swarm.routes.circles import of_all as due_of_all
+from atoll.swarm.routes.circles import weighs_lines
 from atoll.swarm.routes.shares import WHOLE, Bulk
 from atoll.swarm.state import (
     REUNION_S,
@@ -440,7 +443,7 @@ def _coming(broker: Broker, peer: bytes, now_s: float) -> bool:
 def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     """Announce the next round when enough members stand ready, or finish the run."""
     history = broker.history
-    if _budget_spent(broker) and not (history.last is not None and history.last.circles):
+    if _budget_spent(broker) and not _parted(history):
         return _write(broker, RunFinished())  # else one round more, of all: it makes the run's model
     ready = _ready(broker)
     base = _base(broker, ready)
@@ -456,7 +459,15 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     counted = 0 if broker.setting.holds(version, of_all=True) else sum(quotas.values())
     last = _budget_spent(broker, rounds=1, samples=counted)
     regions = place(broker, sorted(quotas))
-    if isinstance(broker.whom, Circles) and not last and not _of_all(broker.whom, version, regions):
+    of_regions = _of_regions(broker, base, sorted(quotas), regions, last=last, now_s=now_s)
+    if of_regions is None:
+        return broker, []
+    regions = of_regions.regions
+    if broker.setting.regional is not None:
+        base, of_all = "", of_regions.tells is not UNSET
+    else:
+        of_all = last or not isinstance(broker.whom, Circles) or _of_all(broker.whom, version, regions)
+    if not of_all:
         key = replace(key, scope=CIRCLES)
     if last and ends_whole(broker.run.recipe):
         key = replace(key, unit=MODEL)
@@ -467,14 +478,31 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
     announced = announcement(
         history, key, quotas, base, ahead=ahead, carry=carry, holds=holds, rates=rates, regions=regions, best=best
     )
+    announced = replace(announced, bases=of_regions.bases, tells=of_regions.tells)
     notes += moved(broker, key, regions)
     broker, actions = _write(broker, announced)
     return broker, [*notes, *told, *actions]
 
 
+def _of_regions(
+    broker: Broker, base: str, peers: list[bytes], regions: dict[bytes, int] | None, *, last: bool, now_s: float
+) -> Arranged | None:
+    """Return what the next announcement says of regions, and of states that they hold; None: it has to wait."""
+    home = broker.setting.regional
+    if home is None:
+        return Arranged(regions)
+    wanted = dict.fromkeys(peers, 0) if regions is None else regions
+    return arranged(broker, home, base, wanted, met=regions is not None, last=last, now_s=now_s)
+
+
+def _parted(history: History) -> bool:
+    """Return whether members have models of their own, or their regions have: after any round that was not of all."""
+    return bool(history.homes.of) or (history.last is not None and bool(history.last.circles))
+
+
 def _of_all(whom: Circles, version: int, regions: dict[bytes, int] | None) -> bool:
     """Return whether a round that is not the last is one of all: it is due, or who is near to whom is not known yet."""
-    return of_all(whom, version) or (isinstance(whom.pattern, Regions) and regions is None)
+    return due_of_all(whom, version) or (isinstance(whom.pattern, Regions) and regions is None)
 
 
 def _ahead(broker: Broker, samples: int) -> int:
@@ -517,11 +545,11 @@ def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
     round does not, and looks at the newest only between two steps, which may be long.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
-    digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
+    digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version and s.anchor}
     starting = [p for p in ready if not _carries(broker, p)] or ready
     if broker.me not in digests and 2 * sum(p in digests for p in starting) <= len(starting):
         return None
-    if broker.history.last is not None and broker.history.last.circles:
+    if _parted(broker.history):
         return ""  # everybody has its own
     counts = Counter(digests.values())
     most = [digest for digest, count in counts.items() if count == max(counts.values())]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Literal
 
 import msgspec
 from blake3 import blake3
@@ -23,10 +24,11 @@ from atoll.net.transport import PeerId
 from atoll.spec.axes.control import Knobs
 from atoll.spec.load import decode_run
 from atoll.spec.run import identity
-from atoll.swarm import lease
+from atoll.swarm import homes, lease
 from atoll.swarm.bits import bits_of, places_of
+from atoll.swarm.homes import Homes
 from atoll.swarm.lease import Lease
-from atoll.swarm.routes.shares import numbered
+from atoll.swarm.routes.shares import by_region, numbered
 from atoll.swarm.routes.tree import Trees, is_tree
 
 ALL, CIRCLES = "all", "circles"
@@ -128,6 +130,10 @@ class RoundAnnounced(Struct, frozen=True, tag="announced", forbid_unknown_fields
     """The region of each who takes part, numbered as they first come up; unset: there are none, or not known yet."""
     best: int | UnsetType = UNSET
     """Whose weights all move towards, by its place among those who take part; unset: nobody's."""
+    bases: tuple[str, ...] | UnsetType = UNSET
+    """Where regions hold states of their own, the digest of each; empty: whatever it is, who was there has it."""
+    tells: tuple[int, ...] | UnsetType = UNSET
+    """The regions that tell how far they have come; none: all do, and begin anew from what is above them."""
 
 
 class RoundCommitted(Struct, frozen=True, tag="committed", forbid_unknown_fields=True):
@@ -223,8 +229,36 @@ class OpenRound(Struct, frozen=True):
     """The region of each, where there are some."""
     best: bytes = b""
     """Whose weights all move towards; empty: nobody's."""
+    bases: tuple[str, ...] = ()
+    """What each region starts from, where they hold states of their own; empty words: not named."""
+    tells: tuple[int, ...] | None = None
+    """The regions that tell; none of them: all do, and begin anew; None: it is no round of telling."""
+    homes: tuple[int, ...] = ()
+    """The home that each region is, where they hold states of their own."""
     start: int = 0
     """The version it starts from: the newest when it was announced."""
+
+    @property
+    def groups(self) -> tuple[tuple[bytes, ...], ...]:
+        """Return the members of each region; all together where there are none."""
+        return by_region(self.members, self.regions)
+
+    def region_of(self, peer: bytes) -> int:
+        """Return the region that a member is in."""
+        return self.regions[self.members.index(peer)] if self.regions else 0
+
+    def base_of(self, peer: bytes) -> str:
+        """Return the digest of what a member starts from; empty: of its own, or not named."""
+        return self.bases[self.region_of(peer)] if self.bases else self.base
+
+    def base_at(self, home: int | None) -> str:
+        """Return what a home starts from, where regions hold states of their own; empty: not named."""
+        return self.bases[self.homes.index(home)] if home in self.homes else ""
+
+    def telling(self) -> list[tuple[bytes, ...]]:
+        """Return the members of each region that has something to tell."""
+        among = range(len(self.bases)) if not self.tells else self.tells
+        return [] if self.tells is None else [self.groups[n] for n in among if self.bases[n] != homes.BEGINS]
 
     @property
     def apart(self) -> bool:
@@ -244,7 +278,8 @@ class OpenRound(Struct, frozen=True):
         """Return what each member takes on with it once these contributions are committed."""
         found: dict[bytes, Kept] = {}
         if self.holds:
-            return {peer: Kept(self.lease_of(peer)) for peer in self.members}
+            since = {peer: self.begun(peer) if self.carry else 0 for peer in self.members}
+            return {peer: Kept(self.lease_of(peer), since=since[peer]) for peer in self.members}
         if not self.ahead and not self.carry:
             return found
         starts = zip(self.members, self.quotas, accumulate(self.quotas, initial=0), strict=False)
@@ -321,6 +356,18 @@ class ClosedRound(Struct, frozen=True):
     """Whose weights from before are in it, while their work goes on."""
     own: float = 0.0
     """Where we are not in it and add it to what we have: the part that stays our own."""
+    part: Literal["", "hears", "tells", "begins"] = ""
+    """Where regions told in it how far they have come: whether ours did, or all, to begin anew."""
+
+    def for_home(self, announced: OpenRound, home: int | None, before: Homes) -> ClosedRound:
+        """Return what there is in it for who is at home somewhere, or nowhere, in regions that hold states."""
+        number = announced.homes.index(home) if home in announced.homes else None
+        ours = () if number is None else announced.groups[number]
+        in_ = tuple(peer for peer in self.contributors if peer in ours)
+        if self.part:
+            return replace(self, pushes=before.told, part="tells" if self.part == "hears" and in_ else self.part)
+        result = "" if number is None else self.circles[number]
+        return replace(self, result=result, contributors=in_, pushes=before.pushes.get(home or 0, 0))
 
 
 class History(Struct, frozen=True, kw_only=True):
@@ -353,6 +400,8 @@ class History(Struct, frozen=True, kw_only=True):
     """Of those whose mass is not 1."""
     regions: dict[bytes, int] = {}
     """Of the members of the last round that named some, the region of each."""
+    homes: Homes = Homes()
+    """Where everybody is at home, where regions hold states of their own."""
     quota: int = 0
     """Samples of who had most in the last round that was announced."""
     announced: int = 0
@@ -428,7 +477,8 @@ def _change_roster(history: History, change: RosterChanged) -> History:
     for peer in set(change.left).difference(m.peer for m in change.joined):
         del members[peer]
     masses = {peer: mass for peer, mass in history.masses.items() if peer in members}
-    return replace(history, roster=change.version, members=members, masses=masses)
+    where = history.homes.without(members) if change.left else history.homes
+    return replace(history, roster=change.version, members=members, masses=masses, homes=where)
 
 
 def _turn(history: History, turn: KnobsTurned) -> History:
@@ -529,14 +579,31 @@ def _announce(history: History, announced: RoundAnnounced) -> History:
         rates,
         regions,
         b"" if isinstance(best, UnsetType) else members[best],
-        history.version,
+        () if isinstance(announced.bases, UnsetType) else announced.bases,
+        None if isinstance(announced.tells, UnsetType) else announced.tells,
+        start=history.version,
     )
     apart = any(each.apart for each in (*history.under_way, open_))
     _must(not (history.under_way and apart), "a round is open beside one of which something goes on")
+    history, open_ = _come_home(history, open_)
     where = dict(zip(members, regions, strict=True)) if regions else history.regions
     history = replace(history, announced=key.version, regions=where)
     under_way = (*history.under_way, open_)
     return replace(history, under_way=under_way, returned=left.returned, fresh=left.fresh, kept={}, quota=max(quotas))
+
+
+def _come_home(history: History, open_: OpenRound) -> tuple[History, OpenRound]:
+    """Return the history with everybody of a round at home in its region, where regions hold states of their own."""
+    if not open_.bases:
+        _must(open_.tells is None, "regions tell of states that they do not have")
+        return history, open_
+    groups, told = open_.groups, open_.tells or ()
+    _must(len(open_.bases) == len(groups), "regions and their states do not match")
+    _must(all(0 <= region < len(groups) for region in told), "a region tells that is not there")
+    _must(list(told) == sorted({*told}), "a region tells twice")
+    _must(all(len(history.homes.among(group)) <= 1 for group in groups), "members of two homes are in one region")
+    entered = homes.entered(history.homes, open_.key.version, groups, open_.bases)
+    return replace(history, homes=entered), replace(open_, homes=tuple(entered.of[group[0]] for group in groups))
 
 
 @dataclass
@@ -609,7 +676,12 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         stale=tuple(version - open_.begun(peer) for peer in contributors),
         pushes=history.pushes,
         lent=lent,
+        part="" if open_.tells is None else "hears" if open_.tells else "begins",
     )
+    came = [open_.homes[open_.region_of(peer)] for peer in contributors] if open_.bases else []
+    where = homes.pushed(history.homes, came)
+    if closed.part:
+        where = homes.told(history.homes, came, anew=closed.part == "begins")
     counted = {peer: quota for peer, quota in zip(open_.members, open_.quotas, strict=True) if peer in counts}
     return replace(
         history,
@@ -622,6 +694,7 @@ def _commit(history: History, committed: RoundCommitted) -> History:
         samples=history.samples + sum(counted.values()),
         pushes=history.pushes + len(counts),
         masses=_masses(history, open_, committed.masses),
+        homes=where,
     )
 
 

@@ -295,10 +295,12 @@ def _masses(broker: Broker, round_: Round, settled: tuple[Contribution, ...]) ->
 
 def _absent(broker: Broker, round_: Round, now_s: float) -> tuple[bytes, ...]:
     """Return whose contributions nobody need hope for: owners reduce without them until it is settled otherwise."""
+    asked = frozenset(_asked(broker, round_))
     return tuple(
         peer
         for peer in round_.announced.members
         if peer in round_.spoiled
+        or peer not in asked
         or not (peer in broker.present or peer in round_.serials or expected(broker, peer, now_s))
     )
 
@@ -307,12 +309,44 @@ def _enough_possible(broker: Broker, round_: Round, now_s: float) -> bool:
     """Return whether enough may still contribute: not refused, and here, or away so short that they may be back."""
     possible = (
         peer
-        for peer in round_.announced.members
+        for peer in _asked(broker, round_)
         if peer not in round_.spoiled
         and (peer in broker.present or peer in round_.serials or now_s - broker.away_s.get(peer, now_s) < STALL_S)
     )
-    wanted = broker.run.membership.contributors_min
+    wanted = _wanted(broker, round_)
     return len(list(islice(possible, wanted))) == wanted
+
+
+def _asked(broker: Broker, round_: Round) -> tuple[bytes, ...]:
+    """Return who is to contribute: everybody, or where regions tell all of those who have not said that they cannot."""
+    announced = round_.announced
+    if announced.tells is None:
+        return announced.members
+    return tuple(peer for group in announced.telling() for peer in group if not _astray(broker, round_, peer))
+
+
+def _astray(broker: Broker, round_: Round, peer: bytes) -> bool:
+    """Return whether a member says that it does not have what its region holds."""
+    standing = broker.present[peer].standing if peer in broker.present else None
+    return standing is not None and standing.version >= round_.key.version - 1 and not standing.anchor
+
+
+def _wanted(broker: Broker, round_: Round) -> int:
+    """Return with how many contributions at least a round is settled."""
+    telling = round_.announced.tells is not None
+    return 1 if telling else broker.run.membership.contributors_min
+
+
+def _spoken_for(round_: Round) -> set[bytes]:
+    """Return who need not contribute any more, since another member of its region has told what there is to tell."""
+    heard = {p for p in round_.serials if p not in round_.spoiled} if round_.announced.tells is not None else set()
+    return {peer for group in round_.announced.telling() if not heard.isdisjoint(group) for peer in group}
+
+
+def _tellers(round_: Round, among: Sequence[bytes]) -> list[bytes]:
+    """Return one member of each region of those who have told: all of a region say the same."""
+    first = (next((p for p in group if p in among), None) for group in round_.announced.telling())
+    return sorted(peer for peer in first if peer is not None)
 
 
 def _layout(round_: Round) -> Layout:
@@ -394,8 +428,9 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     Who contributed to an earlier attempt is waited for a little longer: it only has to send again. Where sums are
     carried it is settled on exactly those who carry them.
     """
-    among = [p for p in round_.announced.members if not round_.carried or p in round_.owners]
-    lacking = [p for p in among if p not in round_.serials and p not in round_.spoiled]
+    among = [p for p in _asked(broker, round_) if not round_.carried or p in round_.owners]
+    spoken_for = _spoken_for(round_)
+    lacking = [p for p in among if p not in round_.serials and p not in round_.spoiled and p not in spoken_for]
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
     wake: list[Action] = []
@@ -412,7 +447,8 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         if asked and now_s < round_.closing_s + resend_s(broker, round_):
             return broker, []
     in_ = [p for p in among if p in round_.serials and p not in round_.spoiled] if why else []
-    if len(in_) < broker.run.membership.contributors_min:
+    in_ = in_ if round_.announced.tells is None else _tellers(round_, in_)
+    if not why or len(in_) < _wanted(broker, round_):
         absent = _absent(broker, round_, now_s)
         if absent == round_.absent:
             return broker, wake

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from atoll.spec.axes.axis import Axis
+from atoll.spec.axes.optimizer import DelayedNesterov, Sgd
 
 
 class Block(Axis, tag="block"):
@@ -91,3 +92,20 @@ Late = Discard | Carry | StandIn
 
 class Replicated(Axis, tag="replicated"):
     """Every member holds and steps the outer state."""
+
+
+class Regional(Axis, tag="regional"):
+    """The members of a region hold and step one state of their own; above all of them is one that everybody holds.
+
+    Now and then a region tells the others how far it has come: that moves the state above, and the region towards it.
+    """
+
+    outer: Sgd | DelayedNesterov
+    """What moves the state above."""
+    pushes: int
+    """Contributions that a region takes in before it tells."""
+    take: float = 0.25
+    """So much of the way to the state above it goes then."""
+
+
+Home = Replicated | Regional

@@ -41,6 +41,7 @@ from atoll.spec.axes.whom import (
 )
 from atoll.spec.axes.work import Constant, Work
 from atoll.spec.recipe import Channel
+from atoll.spec.rules.home import home_rules
 from atoll.spec.rules.optimizer import optimizer_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules
@@ -65,6 +66,7 @@ def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]
     yield from _combine_rules((*path, "merge", "combine"), channel)
     yield from _overlap_rules(path, channel)
     yield from _barrier_rules((*path, "barrier"), channel)
+    yield from home_rules(path, channel)
     if isinstance(channel.late, Carry):
         yield from _carry_rules(path, channel)
     if isinstance(channel.late, StandIn):
@@ -258,6 +260,8 @@ def _circle_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
     said = "circles exchange whole models after a fixed number of steps, and wait for the result"
     yield plain, path, said, f'choose when {{ kind = "every" }} and overlap {{ kind = "block" }}, {all_}'
+    if channel.regional is not None:
+        return  # which has rules of its own
     full = isinstance(channel.barrier, Full) and isinstance(channel.late, Discard)
     hasty = isinstance(channel.barrier, Quorum) and isinstance(channel.late, StandIn)
     said = "all circles of a round end together, when all are in or those who are not have lent what they have"

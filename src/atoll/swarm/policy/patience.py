@@ -78,7 +78,7 @@ def _came_s(barrier: Barrier, round_: Round) -> float | None:
     if not isinstance(barrier, Quorum):
         return None
     in_ = {peer: s for peer, s in round_.heard_s.items() if peer in round_.serials and peer not in round_.spoiled}
-    if round_.circles:
+    if round_.circles and not round_.announced.bases:
         return _came_to_each_s(barrier.contributors, round_, in_)
     return sorted(in_.values())[barrier.contributors - 1] if len(in_) >= barrier.contributors else None
 
