@@ -42,13 +42,14 @@ def test_it_is_a_run_that_a_person_could_have_written() -> None:
     written(recipe_of(SEEDS[0]), SEEDS[0])
 
 
-@pytest.mark.parametrize("name", ["weights", "momentum", "reference", "above", "above.momentum"])
-def test_a_state_that_does_not_follow_from_what_its_region_took_in_is_found(name: str) -> None:
+def test_a_state_that_does_not_follow_from_what_its_region_took_in_is_found() -> None:
     run = run_of(peers=len(TWOS), rounds=12)
     outcome = play(run)
     assert violations(run, outcome) == []
     path = "checkpoint/11.safetensors"
-    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[path], path)
-    anchor.vectors()[name][5] += UNIT
-    rewrite(outcome, 1, path, anchor_to_bytes(anchor))
-    assert any("peer 1, version 11" in each for each in violations(run, outcome))
+    saved = outcome.hosts[1].disk.files()[path]
+    for name in ("weights", "momentum", "reference", "above", "above.momentum"):
+        anchor = anchor_from_bytes(saved, path)
+        anchor.vectors()[name][5] += UNIT
+        rewrite(outcome, 1, path, anchor_to_bytes(anchor))
+        assert any("peer 1, version 11" in each for each in violations(run, outcome)), name

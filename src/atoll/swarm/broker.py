@@ -545,12 +545,15 @@ def _base(broker: Broker, ready: tuple[bytes, ...]) -> str | None:
     round does not, and looks at the newest only between two steps, which may be long.
     """
     standing = {p: x.standing for p, x in broker.present.items() if x.standing is not None}
-    digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version and s.anchor}
+    digests = {p: s.anchor for p, s in sorted(standing.items()) if s.version == broker.history.version}
     starting = [p for p in ready if not _carries(broker, p)] or ready
     if broker.me not in digests and 2 * sum(p in digests for p in starting) <= len(starting):
         return None
     if _parted(broker.history):
         return ""  # everybody has its own
+    digests = {p: digest for p, digest in digests.items() if digest}  # but of who is not where its region is
+    if not digests:
+        return None
     counts = Counter(digests.values())
     most = [digest for digest, count in counts.items() if count == max(counts.values())]
     return digests[broker.me] if digests.get(broker.me) in most else min(most)
