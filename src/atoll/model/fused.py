@@ -121,5 +121,6 @@ def _int8(block: int, values: Tensor) -> Tensor:
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], *given: Any, **also: Any) -> None:
-    """Start one kernel, in which nothing is rounded later than it is written."""
-    kernel[grid](*given, **also, enable_fp_fusion=False)
+    """Start one kernel where its values are; nothing in it is rounded later than it is written."""
+    with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
+        kernel[grid](*given, **also, enable_fp_fusion=False)
