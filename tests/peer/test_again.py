@@ -12,8 +12,8 @@ from atoll.swarm.log import Entry, Key, Record, RoundAnnounced, RoundVoided
 from tests.peer.desks import VERSION, Desk, Office, anchor, digest, play
 
 KEY = Key("outer", VERSION + 1)
-ANNOUNCED = RoundAnnounced(KEY, b"\x01", (800,), digest(), 0)
-"""For the only member: work of more than half a second."""
+ANNOUNCED = RoundAnnounced(KEY, b"\x01", (80,), digest(), 0)
+"""For the only member: work of 60 ms."""
 
 
 def learns(desk: Desk, *records: Record) -> None:
@@ -30,10 +30,10 @@ def test_who_trains_meanwhile_contributes_to_the_round_that_is_open_now() -> Non
         learns(desk, ANNOUNCED)
         first = desk.member.desks[KEY.version]
         desk.life.start(work(desk.member))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
         assert desk.member.begun is not None, "it is at work"
         learns(desk, RoundVoided(KEY), ANNOUNCED)
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(1.0)
         assert desk.member.desks[KEY.version] is not first
         assert desk.member.desks[KEY.version].own is not None
 
