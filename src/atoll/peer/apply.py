@@ -132,7 +132,7 @@ async def _pass_over(member: Member, committed: ClosedRound, why: str, *, lost: 
     member.anchor, member.digest, member.moved = anchor, digest, 0.0
     passed(member, committed, lost=lost)
     await settle(member, committed)
-    member.closed.pop(key.version, None)
+    member.leave(key)
     member.box.journal.write(
         events.RoundPassedOver(channel=key.channel, version=key.version, anchor=member.digest, why=why)
     )
@@ -210,7 +210,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _time_exchange(member, committed)
     _keep_left_out(member, committed, result)
     await settle(member, committed)
-    member.closed.pop(key.version, None)
+    member.leave(key)
     member.box.journal.write(
         events.RoundApplied(
             channel=key.channel,

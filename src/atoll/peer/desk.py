@@ -207,6 +207,11 @@ class Desk:
         self.plan = self.lent = self.owned = None
         self.fresh, self.reports = {}, []
 
+    def clear(self) -> None:
+        """Clear all of it: whoever still waits beside it must not keep a model's worth of chunks alive."""
+        self.plan = self.own = self.lent = self.owned = self.held = None
+        self.incoming, self.fresh, self.made, self.reports = {}, {}, {}, []
+
 
 def plan_id(plan: Plan) -> tuple[Key, int, int]:
     """Return what makes a plan the same plan: settling it does not make it another."""

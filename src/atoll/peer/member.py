@@ -461,7 +461,15 @@ class Member:
             earlier.incoming, earlier.made = {}, {}
         if self.anchor.version < key.version <= self.history.version:
             self.closed[key.version] = desk
+        else:
+            desk.clear()
         return desk
+
+    def leave(self, key: Key) -> None:
+        """Clear the desk of a round whose result is applied."""
+        desk = self.closed.pop(key.version, None)
+        if desk is not None:
+            desk.clear()
 
     def _keep_late(self, owned: Owned, key: Key) -> None:
         """As an owner keep what came too late for a round, so that its maker need not send it again for the next."""
