@@ -6,7 +6,7 @@ model then takes seconds. This one works in fp32 on a CPU, as all training there
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, overload
 
 import torch
@@ -16,6 +16,8 @@ STEPS = 5
 A, B, C = 3.4445, -4.7750, 2.0315
 """Jordan et al.'s quintic: steep at zero, so that five steps lift small singular values to between 0.7 and 1.2."""
 NORM_MIN = 1e-7
+TOGETHER = 2**25
+"""Elements that are stepped at once, at most: their copies take a few times their memory."""
 
 
 class MuonOptimizer(torch.optim.Optimizer):
@@ -45,29 +47,47 @@ class MuonOptimizer(torch.optim.Optimizer):
         """Take one step of every matrix that has a gradient."""
         assert closure is None, "nobody asks for one here"
         for group in self.param_groups:
-            for matrix in group["params"]:
-                if matrix.grad is not None:
-                    self._move(matrix, matrix.grad, group)
+            for matrices in _alike([matrix for matrix in group["params"] if matrix.grad is not None]):
+                self._move(matrices, group)
         return None
 
-    def _move(self, matrix: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def _move(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """Step matrices of one shape: what many small ones take is mostly the launching of it, so they go together."""
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        means = [self._mean(matrix) for matrix in matrices]
+        torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
+        ahead = torch._foreach_lerp(gradients, means, group["momentum"]) if group["nesterov"] else means
+        rows, columns = matrices[0].shape
+        moves = orthonormal(torch.stack(ahead)) * (group["lr"] * max(1.0, rows / columns) ** 0.5)
+        torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+        torch._foreach_sub_(matrices, moves.unbind())
+
+    def _mean(self, matrix: Tensor) -> Tensor:
+        """Return the running mean of a matrix's gradients."""
         state = self.state[matrix]
         if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        mean = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-        direction = orthonormal(gradient.lerp(mean, group["momentum"]) if group["nesterov"] else mean)
-        rows, columns = matrix.shape
-        matrix.mul_(1 - group["lr"] * group["weight_decay"])
-        matrix.sub_(direction * (group["lr"] * max(1.0, rows / columns) ** 0.5))
+            state["momentum_buffer"] = torch.zeros_like(matrix)
+        mean: Tensor = state["momentum_buffer"]
+        return mean
 
 
-def orthonormal(matrix: Tensor) -> Tensor:
-    """Return a matrix with the same directions, all of about length one (Newton-Schulz)."""
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.bfloat16() if matrix.device.type == "cuda" else matrix.clone()
-    x = x.T if tall else x
-    x = x / x.norm().clamp(min=NORM_MIN)
+def orthonormal(matrices: Tensor) -> Tensor:
+    """Return matrices with the same directions, all of about length one (Newton-Schulz)."""
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=NORM_MIN)
     for _ in range(STEPS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
-    return (x.T if tall else x).to(matrix.dtype)
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+def _alike(matrices: Iterable[Tensor]) -> Iterator[list[Tensor]]:
+    """Yield matrices of the same shape together, as many as may be copied at once."""
+    by_shape: dict[torch.Size, list[Tensor]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for alike in by_shape.values():
+        few = max(1, TOGETHER // alike[0].numel())
+        yield from (alike[first : first + few] for first in range(0, len(alike), few))
