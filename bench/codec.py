@@ -12,9 +12,9 @@ device many chunks at once. Rates are in fp32 bytes of the vector. The bound is 
 least that any codec has to do that reads and writes. For int8 and top-k the same is done by torch in its plainest form
 (no packing of places, no values in fewer bits, which ours does on top). Ours, torch and the copy take turns, and the
 best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
-processor's bytes; `from host` is the whole way of a contribution, where what work began from and the residual come out
-of the host's memory and the bytes and the residual go back there, `pinned` the same if that memory were page-locked,
-and `resident` what it would be if only bytes left the device. Of `dct` the two ways are the transform alone, of a
+processor's bytes; `from host` is the whole way of a contribution as a peer makes it, where what work began from comes
+out of the host's memory, page-locked from the second time on, and the bytes go back there; `resident` is what it would
+be if only bytes left the device. Of `dct` the two ways are the transform alone, of a
 vector as a matrix of 1,024 columns.
 
 Recipes: see `bench.phases`.
@@ -38,6 +38,7 @@ from atoll.model import codec as there
 from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Vector
 from atoll.model.encoder import TorchEncoder, on_host
+from atoll.model.leftout import LeftOut
 from atoll.peer.encode import DEVICE_ELEMENTS
 from atoll.spec.axes.codec import (
     Bf16,
@@ -101,8 +102,6 @@ class Row:
     """Encoding, in torch's plainest form."""
     from_host_gb_s: float | None = None
     """Encoding on a device, from the host's memory and back."""
-    pinned_gb_s: float | None = None
-    """Likewise, if that is page-locked."""
     resident_gb_s: float | None = None
     """Likewise, if nothing came from there, and only bytes went."""
     same_bits: bool = True
@@ -191,8 +190,7 @@ def there_on(
         "resident": lambda: [on_host(wire) for wire in each()],
         "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
         "copy": lambda: target.copy_(rows),
-        "from host": _from_host(codec, rows, few, fed_back=fed_back, pinned=False),
-        "pinned": _from_host(codec, rows, few, fed_back=fed_back, pinned=device.type == "cuda"),
+        "from host": _from_host(codec, rows, few, fed_back=fed_back),
     }
     if plain is not None:
         ways["torch"] = lambda: [plain(some.flatten()) for some in torch.split(rows, few)]
@@ -206,17 +204,16 @@ def there_on(
         copy_gb_s=rates["copy"],
         torch_gb_s=rates.get("torch"),
         from_host_gb_s=rates["from host"],
-        pinned_gb_s=rates["pinned"],
         resident_gb_s=rates["resident"],
         same_bits=_same(codec, make(codec, rows[:few])[:4], rows[:4]),
     )
 
 
-def _from_host(codec: OnDevice, rows: Tensor, few: int, *, fed_back: bool, pinned: bool) -> Callable[[], object]:
+def _from_host(codec: OnDevice, rows: Tensor, few: int, *, fed_back: bool) -> Callable[[], object]:
     """Return how a peer makes a contribution of such values, from where work began to bytes."""
     size, count = rows.numel(), rows.shape[1]
-    start = torch.zeros(size, pin_memory=pinned).numpy()
-    residual = torch.zeros(size, pin_memory=pinned).numpy() if fed_back else None
+    start = np.zeros(size, np.float32)
+    residual = LeftOut(size) if fed_back else None
     encoder = TorchEncoder(codec, rows.view(-1))
     portions = [Portion((slice(first, first + count),)) for first in range(0, size, count)]
     rule = Feedback(decay=DECAY) if fed_back else Forget()
@@ -332,7 +329,7 @@ def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
     both = (row.encode_gb_s, row.decode_gb_s)
     encodes, decodes = (f"{rate:7.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
-    ways = (("from host", row.from_host_gb_s), ("pinned", row.pinned_gb_s), ("resident", row.resident_gb_s))
+    ways = (("from host", row.from_host_gb_s), ("resident", row.resident_gb_s))
     host = "".join(f"   {way} {rate:.2f}" for way, rate in ways if rate)
     wrong = "" if row.same_bits else "   OTHER BITS"
     name = f"{row.codec:<22}{row.where:<6}{row.bits:6.2f} bits"

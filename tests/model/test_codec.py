@@ -12,9 +12,11 @@ from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
 from atoll.model import codec as there
+from atoll.model import encoder as encoder_module
 from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Vector
 from atoll.model.encoder import TorchEncoder
+from atoll.model.leftout import LeftOut
 from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
@@ -183,15 +185,17 @@ def on_the_processor(codec: Codec, values: Vector, rule: Residual, residual: Vec
     return data
 
 
+@pytest.mark.parametrize("room", [False, True], ids=["host", "moved"])
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("given", [False, True], ids=["way", "values"])
 @pytest.mark.parametrize("codec", [Fp16(), Int8(), E3m0(), TopK(keep=8, block=512, values=Buckets(bits=2, width=6.0))])
 def test_contributions_and_residuals_are_those_of_the_processor(
-    codec: OnDevice, given: bool, rule: Residual, device: str
+    codec: OnDevice, given: bool, rule: Residual, device: str, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(encoder_module, "_has_room", lambda device, size_bytes: room)
     start, size = bell((1, 14_000), 3)[0], 14_000
-    ours, theirs = np.zeros(size, np.float32), np.zeros(size, np.float32)
+    ours, theirs = LeftOut(size), np.zeros(size, np.float32)
     for number in range(3):
         weights = start + 0.01 * bell((1, size), number)[0]
         encoder = TorchEncoder(codec, torch.from_numpy(weights).to(device))
@@ -206,8 +210,8 @@ def test_contributions_and_residuals_are_those_of_the_processor(
             for run in portion.runs:
                 theirs[run] = left[at : at + run.stop - run.start]
                 at += run.stop - run.start
-        assert ours.tobytes() == theirs.tobytes()
-    assert ours.any() == (not isinstance(rule, Forget))
+        assert ours.read().tobytes() == theirs.tobytes()
+    assert ours.read().any() == (not isinstance(rule, Forget))
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -17,21 +17,34 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.fused import same_int8, same_largest
+from atoll.model.fused import same_buckets, same_int8, same_largest
 here = torch.device("cpu")
-print(same_largest(here), same_int8(here))
+print(same_largest(here), same_int8(here), same_buckets(here))
 """
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from atoll.model import kernels
-from atoll.model.fused import CONSTANTS
+from atoll.model.fused import CONSTANTS, TO_WHOLE
 some = {
     kernels.largest: ({"rows": "*fp32", "places": "*i64", "keep": "i32"}, {"WIDTH": 4096}),
     kernels.int8: (
         {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "count": "i32", "blocks": "i32"},
         {"BLOCK": 256, "MANY": 8, **CONSTANTS},
+    ),
+    kernels.bin_total: (
+        {"values": "*fp32", "units": "*fp32", "totals": "*i64", "count": "i32"},
+        {"TILE": 2048},
+    ),
+    kernels.bin_squares: (
+        {"values": "*fp32", "centres": "*fp32", "units": "*fp32", "totals": "*i64", "count": "i32"},
+        {"TILE": 2048, "TO_WHOLE": TO_WHOLE},
+    ),
+    kernels.bin_codes: (
+        {name: "*fp32" for name in ("values", "centres", "per_steps", "units")}
+        | {"codes": "*u8", "sums": "*i64", "counts": "*i64", "count": "i32", "row_bytes": "i32"},
+        {"BITS": 2, "GROUP": 4, "GROUPS": 512, "TO_WHOLE": TO_WHOLE},
     ),
 }
 for kernel, (given, constants) in some.items():
@@ -50,7 +63,7 @@ def said_by(program: str, **environment: str) -> str:
 
 
 def test_kernels_make_the_same_bits() -> None:
-    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True", "True"]
+    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 3
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from atoll.model import locked
 
@@ -48,11 +49,21 @@ def test_the_second_time_locks_and_the_end_unlocks(driver: Driver) -> None:
 def test_what_cannot_be_locked_is_not_unlocked(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver(error=1)
     monkeypatch.setattr(locked, "_driver", lambda: driver)
+    monkeypatch.setattr(locked, "_take_note", lambda: driver.asked.append(("note",)))
     vector = np.zeros(2**19, np.float32)
     for _ in range(3):
         locked.lock(vector)
     del vector
-    assert [asked for asked, *_ in driver.asked] == ["lock"]
+    assert [asked for asked, *_ in driver.asked] == ["lock", "note"], "and its error is nobody else's"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+def test_what_the_driver_refuses_does_not_break_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: False)
+    vector = torch.zeros(2**19, pin_memory=True).numpy()
+    for _ in range(3):
+        locked.lock(vector)
+    assert float(torch.ones(4, device="cuda").sum()) == 4.0
 
 
 def test_another_vector_in_the_place_of_one_that_is_gone_begins_anew(driver: Driver) -> None:

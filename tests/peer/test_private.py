@@ -46,7 +46,7 @@ def worked(private: Private, model: CountingEngine) -> None:
     """Leave something behind."""
     model.train([Step(samples=(1, 2))])
     assert private.residual is not None
-    private.residual[:] = np.arange(SIZE)
+    private.residual.write()[:] = np.arange(SIZE)
 
 
 def test_both_come_back_together() -> None:
@@ -57,8 +57,33 @@ def test_both_come_back_together() -> None:
     other = Private(engine(), recipe(FEEDS_BACK))
     other.restore(saved)
     assert other.residual is not None
-    assert other.residual.tolist() == list(range(SIZE))
+    assert other.residual.read().tolist() == list(range(SIZE))
     assert other.save() == saved
+
+
+class Device:
+    """Where a peer with one works on what is left out."""
+
+    def __init__(self, value: float) -> None:
+        self.values = np.full(SIZE, value, np.float32)
+
+    def bring(self, values: Vector) -> None:
+        values[:] = self.values
+
+
+def test_what_is_left_out_on_a_device_is_saved_and_what_is_restored_is_not_left_there() -> None:
+    model = engine()
+    private = Private(model, recipe(FEEDS_BACK))
+    assert private.residual is not None
+    private.residual.move(Device(3.0))
+    saved = private.save()
+    private.residual.move(Device(5.0))
+    private.restore(saved)
+    assert private.residual.elsewhere() is None
+    assert set(private.residual.read()) == {3.0}
+    private.residual.move(Device(6.0))
+    private.forget()
+    assert private.residual.elsewhere() is None and not private.residual.read().any()
 
 
 def test_what_nothing_is_left_out_of_is_the_engines_own_state() -> None:
@@ -109,7 +134,7 @@ def left_out(outcome: Outcome, peer: int, version: int) -> Vector:
     private = Private(engine(), recipe(FEEDS_BACK))
     private.restore(outcome.hosts[peer].disk.files()[f"private/{version}.safetensors"])
     assert private.residual is not None
-    return private.residual
+    return private.residual.read()
 
 
 TROUBLES: dict[str, list[Fault]] = {

@@ -13,7 +13,7 @@ peer derives from the spec alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -21,6 +21,9 @@ from numpy.typing import NDArray
 
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import Residual
+
+if TYPE_CHECKING:
+    from atoll.model.leftout import LeftOut
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
@@ -64,7 +67,7 @@ class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
     def encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: Vector | None
+        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: LeftOut | None
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 

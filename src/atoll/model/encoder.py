@@ -1,14 +1,16 @@
 """A peer's contribution, encoded on the device that has its weights.
 
-Where work began and what was left out before stay in the host's memory, as on a peer without a device: there they are
-stepped, saved and taken back. They pass through the device a few chunks at a time, and what comes out are the encoded
-bytes, and what is left out now. So the processor has no pass over the model to make, and the device keeps nothing.
+Where work began stays in the host's memory, as on a peer without a device, and passes through the device a few chunks
+at a time. What was left out before lies on the device from the first contribution on, if there is room for one more
+vector (`LeftOut`): up and down the bus with every contribution it took longer than all the rest. What comes out are the
+encoded bytes, so the processor has no pass over the model to make.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +18,7 @@ from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
 from atoll.model.compute import Portion, Vector
+from atoll.model.leftout import LeftOut
 from atoll.model.locked import lock
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
@@ -28,53 +31,90 @@ class TorchEncoder:
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: Vector | None
+        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: LeftOut | None
     ) -> list[memoryview]:
         chunks: list[memoryview] = []
+        left_out = None if residual is None else _where_it_is(residual, self._weights.device)
         for _, alike in groupby(portions, _count):
-            chunks += self._encode(list(alike), start, rule, residual)
+            chunks += self._encode(list(alike), start, rule, left_out)
         return chunks
 
     def _encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: Vector | None
+        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, left_out: Tensor | None
     ) -> list[memoryview]:
         """Return chunks of the same length, encoded at once."""
         wanted = self._values(portions, start)
         if not bool(wanted.isfinite().all()):
             raise FloatingPointError("some values are not finite")
         if isinstance(rule, Feedback):
-            assert residual is not None, "who feeds back keeps what is left out"
+            assert left_out is not None, "who feeds back keeps what is left out"
             # Two operations, each rounded by itself: as `sync.feedback` does it.
-            wanted = self._rows(portions, residual).mul_(rule.decay).add_(wanted)
+            wanted = self._rows(portions, left_out).mul_(rule.decay).add_(wanted)
         wire = encode(self._codec, wanted)
         if not isinstance(rule, Forget):
-            assert residual is not None, "whoever holds something back keeps it"
-            _write(portions, residual, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
+            assert left_out is not None, "whoever holds something back keeps it"
+            _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
         return [row.data for row in on_host(wire).numpy()]
 
     def _values(self, portions: Sequence[Portion], start: Vector | None) -> Tensor:
         """Return what is to be sent, a chunk a row."""
         if start is None:
             return torch.stack([_tensor(portion.values).to(self._weights.device) for portion in portions])
-        rows = self._rows(portions, start)
+        rows = self._rows(portions, _from_host(start, self._weights.device))
         for part, run in _stretches(portions):
             rows.view(-1)[part] -= self._weights[run]
         return rows
 
-    def _rows(self, portions: Sequence[Portion], vector: Vector) -> Tensor:
-        """Return elements of a vector in the host's memory, a chunk a row."""
+    def _rows(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
+        """Return elements of a vector on the device, a chunk a row."""
         rows = torch.empty((len(portions), _count(portions[0])), device=self._weights.device)
-        if rows.is_cuda:
-            lock(vector)
         for part, run in _stretches(portions):
-            rows.view(-1)[part].copy_(_tensor(vector[run]), non_blocking=True)
+            rows.view(-1)[part].copy_(vector[run], non_blocking=True)
         return rows
 
 
-def _write(portions: Sequence[Portion], vector: Vector, rows: Tensor) -> None:
-    """Write rows where their elements are in the host's memory."""
+class Copy(NamedTuple):
+    """A vector on a device (`leftout.Elsewhere`)."""
+
+    values: Tensor
+
+    def bring(self, values: Vector) -> None:
+        _from_host(values, self.values.device).copy_(self.values)
+
+
+def _where_it_is(left_out: LeftOut, device: torch.device) -> Tensor:
+    """Return what was left out, on the device if there is room, else in the host's memory; what is written stays."""
+    there = left_out.elsewhere()
+    if isinstance(there, Copy) and there.values.device == device:
+        return there.values
+    values = _from_host(left_out.write(), device)
+    if not _has_room(device, values.nbytes):
+        return values
+    moved = values.to(device, copy=True)
+    left_out.move(Copy(moved))
+    return moved
+
+
+def _has_room(device: torch.device, size_bytes: int) -> bool:
+    """Return whether a device can hold a vector for good: as much again must stay free for steps."""
+    if device.type != "cuda":
+        return False
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    unused_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return free_bytes + unused_bytes >= 2 * size_bytes
+
+
+def _from_host(vector: Vector, device: torch.device) -> Tensor:
+    """Return a vector in the host's memory as one that a device reads fast, if it comes often."""
+    if device.type == "cuda":
+        lock(vector)
+    return _tensor(vector)
+
+
+def _write(portions: Sequence[Portion], vector: Tensor, rows: Tensor) -> None:
+    """Write rows where their elements are in a vector."""
     for part, run in _stretches(portions):
-        torch.from_numpy(vector[run]).copy_(rows.view(-1)[part])
+        vector[run].copy_(rows.view(-1)[part])
 
 
 def _stretches(portions: Sequence[Portion]) -> Iterator[tuple[slice, slice]]:

@@ -1,4 +1,4 @@
-"""The two codecs that most recipes send, each as one pass over a CUDA device's memory, to the same bits.
+"""The codecs that most recipes send, in as few passes over a CUDA device's memory as will do, to the same bits.
 
 `model.codec` makes a codec out of whole-vector operations, each of which reads and writes everything; here one kernel
 reads a block once and keeps it in registers until its bytes are written. Triton compiles them, which comes with torch
@@ -16,16 +16,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from atoll.model.bins import PLAIN, Binned, Passes, to_buckets
+from atoll.model.bits import packed_bytes
 from atoll.model.largest import largest_of as plain_largest
 from atoll.model.scales import to_scales
-from atoll.spec.axes.codec import Int8
+from atoll.spec.axes.codec import Buckets, Int8
 
 WIDTHS = (32, 8192)
 """Rows that fit into one program's registers."""
-CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": 2.0**-120, "TO_WHOLE": 1.5 * 2.0**23}
-"""Of int8; the last, added to a small number and taken off again, leaves the nearest whole one, of two the even one."""
+TO_WHOLE = 1.5 * 2.0**23
+"""Added to a small number and taken off again, it leaves the nearest whole one, of two the even one."""
+CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": 2.0**-120, "TO_WHOLE": TO_WHOLE}
+"""Of int8."""
 _TILE = 2048
-"""Elements that one program makes int8 of."""
+"""Elements that one program makes int8 of, or puts into bins."""
+_FEW_BITS = (1, 2, 4)
+"""Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
 
 def largest_of(rows: Tensor, keep: int) -> Tensor:
@@ -41,6 +47,12 @@ def int8(codec: Int8, values: Tensor) -> Tensor:
     if _fits(codec.block) and whole_words and len(values) and _trusted(values.device):
         return _int8(codec.block, values)
     return to_scales(codec, values)
+
+
+def buckets(codec: Buckets, values: Tensor) -> Tensor:
+    """Return the wire bytes of chunks, a row each."""
+    fast = codec.bits in _FEW_BITS and len(values) and _trusted(values.device)
+    return to_buckets(codec, values.contiguous(), FUSED if fast else PLAIN)
 
 
 def _fits(width: int) -> bool:
@@ -63,7 +75,7 @@ def _kernels() -> Any:
 @cache
 def _same_bits(device: torch.device) -> bool:
     try:
-        return same_largest(device) and same_int8(device)
+        return same_largest(device) and same_int8(device) and same_buckets(device)
     except ImportError:
         return False
     except Exception as error:  # whatever a compiler may say: there is another way
@@ -81,6 +93,13 @@ def same_int8(device: torch.device) -> bool:
     """Return whether int8 is the same bytes, of blocks of zeros and of the smallest numbers too."""
     values = _trial((4, 4004), device)
     return all(torch.equal(_int8(block, values), to_scales(Int8(block=block), values)) for block in (32, 256))
+
+
+def same_buckets(device: torch.device) -> bool:
+    """Return whether bins are the same bytes, of chunks of every length and size."""
+    codecs = [Buckets(bits=bits, width=width) for bits in _FEW_BITS for width in (2.0, 6.0)]
+    some = [_trial((12, count), device) for count in (1, 3, 4100)]
+    return all(torch.equal(to_buckets(c, values, FUSED), to_buckets(c, values)) for c in codecs for values in some)
 
 
 def _trial(shape: tuple[int, int], device: torch.device) -> Tensor:
@@ -118,6 +137,39 @@ def _int8(block: int, values: Tensor) -> Tensor:
         **CONSTANTS,
     )
     return wire
+
+
+class FusedPasses:
+    """The passes of bins, one kernel each."""
+
+    def total(self, values: Tensor, unit: Tensor) -> Tensor:
+        sums = _parts(values)
+        _launch(_kernels().bin_total, sums.shape, values, unit, sums, values.shape[1], TILE=_TILE)
+        return sums.sum(1)
+
+    def squares(self, values: Tensor, centre: Tensor, unit: Tensor) -> Tensor:
+        sums = _parts(values)
+        given = (values, centre, unit, sums, values.shape[1])
+        _launch(_kernels().bin_squares, sums.shape, *given, TILE=_TILE, TO_WHOLE=TO_WHOLE)
+        return sums.sum(1)
+
+    def binned(self, values: Tensor, centre: Tensor, per_step: Tensor, unit: Tensor, bits: int) -> Binned:
+        (chunks, count), group = values.shape, 8 // bits
+        codes = torch.empty((chunks, packed_bytes(count, bits)), dtype=torch.uint8, device=values.device)
+        sums, counts = _parts(values, 1 << bits), _parts(values, 1 << bits)
+        given = (values, centre, per_step, unit, codes, sums, counts, count, codes.shape[1])
+        shape = {"BITS": bits, "GROUP": group, "GROUPS": _TILE // group}
+        _launch(_kernels().bin_codes, sums.shape[:2], *given, **shape, TO_WHOLE=TO_WHOLE)
+        return Binned(codes, sums.sum(1), counts.sum(1))
+
+
+FUSED: Passes = FusedPasses()
+
+
+def _parts(values: Tensor, *numbers: int) -> Tensor:
+    """Return room for what each program comes to, chunk by chunk."""
+    shape = (len(values), -(-values.shape[1] // _TILE), *numbers)
+    return torch.empty(shape, dtype=torch.int64, device=values.device)
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], *given: Any, **also: Any) -> None:

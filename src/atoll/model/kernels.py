@@ -54,3 +54,67 @@ def int8(
     whole = (held * per_one[:, None] + TO_WHOLE) - TO_WHOLE
     tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
     tl.store(codes + chunk * row_bytes + 4 * blocks + at, whole.to(tl.int8), mask=at < count)
+
+
+@triton.jit
+def bin_total(values, units, totals, count, TILE: tl.constexpr):
+    """Some of a chunk: the sum of its elements, each in whole parts of a unit."""
+    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tile * TILE + tl.arange(0, TILE)
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    counted = (held * tl.load(units + chunk)).to(tl.int32)
+    tl.store(totals + chunk * tl.num_programs(1) + tile, tl.sum(counted.to(tl.int64)))
+
+
+@triton.jit
+def bin_squares(values, centres, units, totals, count, TILE: tl.constexpr, TO_WHOLE: tl.constexpr):
+    """Some of a chunk: the sum of the squares of how far its elements lie from a centre, to the nearest whole part."""
+    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tile * TILE + tl.arange(0, TILE)
+    centre = tl.load(centres + chunk)
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    away = ((held - centre) * tl.load(units + chunk) + TO_WHOLE) - TO_WHOLE
+    whole = tl.where(at < count, away, 0.0).to(tl.int32).to(tl.int64)
+    tl.store(totals + chunk * tl.num_programs(1) + tile, tl.sum(whole * whole))
+
+
+@triton.jit
+def bin_codes(
+    values,
+    centres,
+    per_steps,
+    units,
+    codes,
+    sums,
+    counts,
+    count,
+    row_bytes,
+    BITS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TO_WHOLE: tl.constexpr,
+):
+    """Some of a chunk: each element's bin, as many side by side as a byte holds, and what is in each bin."""
+    BINS: tl.constexpr = 1 << BITS
+    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = tile * GROUPS + tl.arange(0, GROUPS)
+    place = tl.arange(0, GROUP)
+    at = group[:, None] * GROUP + place[None, :]
+    there = at < count
+    held = tl.load(values + chunk * count + at, mask=there, other=0.0)
+    steps = (held - tl.load(centres + chunk)) * tl.load(per_steps + chunk)
+    near = tl.minimum(tl.maximum(steps, -BINS), BINS)
+    whole = ((near + TO_WHOLE) - TO_WHOLE).to(tl.int32)
+    code = tl.minimum(tl.maximum(whole, -(BINS // 2)), BINS // 2 - 1) + BINS // 2
+    code = tl.where(there, code, 0)
+    tl.store(
+        codes + chunk * row_bytes + group,
+        tl.sum(code << (place * BITS)[None, :], axis=1).to(tl.uint8),
+        mask=group < row_bytes,
+    )
+    counted = (held * tl.load(units + chunk)).to(tl.int32).to(tl.int64)
+    part = (chunk * tl.num_programs(1) + tile) * BINS
+    for nth in tl.static_range(BINS):
+        here = there & (code == nth)
+        tl.store(sums + part + nth, tl.sum(tl.where(here, counted, 0)))
+        tl.store(counts + part + nth, tl.sum(here.to(tl.int64)))

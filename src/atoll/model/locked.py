@@ -8,6 +8,7 @@ as long as a peer lives. It is unlocked before its memory is given back. Where l
 from __future__ import annotations
 
 import weakref
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -25,12 +26,16 @@ def lock(vector: Vector) -> None:
     name = id(vector)
     if vector.nbytes < _LEAST_BYTES or not vector.flags.c_contiguous or name in _locked:
         return
+    if torch.from_numpy(vector).is_pinned():
+        return
     if _known.get(name) is not vector:
         _known[name] = vector
         return
     _locked.add(name)
     address = vector.ctypes.data
     done = int(_driver().cudaHostRegister(address, vector.nbytes, 0)) == 0
+    if not done:
+        _take_note()
     # A vector is forgotten before its memory is, and so is what is asked of it here.
     weakref.finalize(vector, _forget, name, address if done else None).atexit = False
 
@@ -39,6 +44,12 @@ def _forget(name: int, address: int | None) -> None:
     _locked.discard(name)
     if address is not None:
         _driver().cudaHostUnregister(address)
+
+
+def _take_note() -> None:
+    """Let the driver's last error be known: otherwise it is whoever starts the next kernel who is told of it."""
+    with suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 def _driver() -> Any:

@@ -88,7 +88,8 @@ def _runs(unit: Unit, first: int, end: int) -> tuple[slice, ...]:
 def _here(member: Member, announced: OpenRound, contribution: Contribution) -> Callable[[int], memoryview]:
     """Return how a chunk is encoded on the processor."""
     version = announced.key.version
-    channel, unit, residual = member.channel_of(version), member.unit_of(version), member.private.residual
+    channel, unit, left_out = member.channel_of(version), member.unit_of(version), member.private.residual
+    residual = None if left_out is None else left_out.write()
     what, kept = channel.what, channel.kept_by(member.me)
     grid, other = unit.grid, member.transform(version)
     whole = None if other is None else other.of(contribution(0, unit.size))

@@ -26,7 +26,8 @@ def factored(member: Member, announced: OpenRound, contribution: Contribution) -
     assert factors is not None, "it is asked for only where matrices are factored"
     assert basis is not None, "there are directions from the beginning"
     wanted = finite(contribution(0, factors.size), version)
-    residual, feeds_back = member.private.residual, channel.what.residual
+    left_out, feeds_back = member.private.residual, channel.what.residual
+    residual = None if left_out is None else left_out.write()
     if residual is not None and isinstance(feeds_back, Feedback):
         wanted += residual * np.float32(feeds_back.decay)
     made = factors.directions(wanted, basis) if channel.holds(version) else factors.along(wanted, basis)

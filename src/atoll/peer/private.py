@@ -20,6 +20,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
+from atoll.model.leftout import LeftOut
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.control import Auto
 from atoll.spec.axes.pace import Block, Delay, OneRound
@@ -48,7 +49,7 @@ class Private:
         channel, control = rarest(recipe), recipe.control  # the others keep nothing
         keeps = isinstance(channel.what.residual, Feedback | Hold)
         self._linked = keeps and channel.mesh is not None
-        self.residual: Vector | None = np.zeros(engine.size, np.float32) if keeps and not self._linked else None
+        self.residual = LeftOut(engine.size) if keeps and not self._linked else None
         """What the codec left out of contributions that count; none: it is forgotten."""
         self.links: dict[bytes, Vector] = {}
         """Likewise of what went over the link to each peer, where there is any."""
@@ -67,7 +68,10 @@ class Private:
     @property
     def cost(self) -> Cost:
         """Return what saving or restoring costs."""
-        return Cost(moved_bytes=8.0 * self._engine.size + sum(vector.nbytes for vector in self._vectors().values()))
+        lead = 0 if self.lead is None else len(self.lead.vectors())
+        local = self._saves_local and self.local is not None
+        vectors = (self.residual is not None) + len(self.links) + local + lead
+        return Cost(moved_bytes=8.0 * self._engine.size + 4 * self._engine.size * vectors)
 
     @property
     def moves(self) -> bool:
@@ -104,6 +108,8 @@ class Private:
         inner, vectors = opened(saved)
         links = {name: vectors.pop(name) for name in list(vectors) if self._linked and name.startswith(LINK)}
         own = {name: each for name, each in self._vectors().items() if not name.startswith(LINK)}
+        if self.residual is not None:
+            own["residual"] = self.residual.write()
         mine = own | {"local": np.empty(self._engine.size, np.float32)}
         fits = all(vector.shape == (self._engine.size,) for vector in links.values())
         alike = {*vectors, "local"} == mine.keys() and all(v.shape == mine[name].shape for name, v in vectors.items())
@@ -128,13 +134,13 @@ class Private:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
         if self.residual is None or not self._holds:
             return anchor[run]
-        begins: Vector = anchor[run] - self.residual[run]
+        begins: Vector = anchor[run] - self.residual.read()[run]
         return begins
 
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""
         if self.residual is not None:
-            self.residual[:] = 0.0
+            self.residual.write()[:] = 0.0
         self.links = {}
         self.start_anew()
 
@@ -146,7 +152,7 @@ class Private:
 
     def _vectors(self) -> dict[str, Vector]:
         """Return what is saved beside the inner state, in its own memory."""
-        vectors = {} if self.residual is None else {"residual": self.residual}
+        vectors = {} if self.residual is None else {"residual": self.residual.read()}
         vectors |= {LINK + peer.hex(): vector for peer, vector in self.links.items()}
         if self._saves_local and self.local is not None:
             vectors["local"] = self.local

@@ -1,0 +1,57 @@
+"""What a codec left out of contributions so far: one vector, wherever it was last worked on.
+
+A peer that encodes on a device works on it there, contribution after contribution; it is only brought to the host's
+memory when somebody asks for it there, to save it or to work on it on the processor.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from atoll.model.compute import Vector
+
+
+class Elsewhere(Protocol):
+    """The same vector in another memory."""
+
+    def bring(self, values: Vector) -> None:
+        """Write it into the host's memory."""
+
+
+class LeftOut:
+    """A vector that is in one memory or another; all zero to begin with. Used through `Compute` only."""
+
+    def __init__(self, size: int) -> None:
+        self._values = np.zeros(size, np.float32)
+        self._elsewhere: Elsewhere | None = None
+        self._stale = False
+        """Whether what is elsewhere is newer."""
+
+    @property
+    def size(self) -> int:
+        """Return how many elements there are."""
+        return self._values.size
+
+    def elsewhere(self) -> Elsewhere | None:
+        """Return where it is, to be written to there; None: in the host's memory."""
+        self._stale = self._elsewhere is not None
+        return self._elsewhere
+
+    def read(self) -> Vector:
+        """Return its values in the host's memory, not to be written to."""
+        if self._elsewhere is not None and self._stale:
+            self._elsewhere.bring(self._values)
+            self._stale = False
+        return self._values
+
+    def write(self) -> Vector:
+        """Return its values in the host's memory, to be written to: from now on it is there and nowhere else."""
+        values = self.read()
+        self._elsewhere = None
+        return values
+
+    def move(self, elsewhere: Elsewhere) -> None:
+        """Let it be elsewhere from now on, to be written to there: that was made of what `read` returns."""
+        self._elsewhere, self._stale = elsewhere, True
