@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
@@ -127,6 +128,22 @@ TWO_BITS = {
     f"{CHANNEL}.whom.route.kind": "butterfly",
 }
 """MuLoCo's two bits for results too: owners merge, and feed back what that leaves out."""
+FINE_SIGN = {**SIGN, f"{CHANNEL}.what.codec.block": 512, f"{CHANNEL}.what.result.block": 512}
+"""Likewise, with a magnitude for every 512 values, a row of most matrices: what did not move stays where it is."""
+HALVES = {
+    f"{CHANNEL}.what.codec.kind": "fp16",
+    f"{CHANNEL}.what.result.kind": "fp16",
+    f"{CHANNEL}.what.residual.kind": "forget",
+    f"{CHANNEL}.whom.route.kind": "butterfly",
+}
+"""Next to nothing is left out."""
+ALONE_STEPS = {
+    **HALVES,
+    f"{CHANNEL}.merge.outer.lr": 1.0,
+    f"{CHANNEL}.merge.outer.momentum": 0.0,
+    f"{CHANNEL}.merge.outer.nesterov": False,
+}
+"""The outer step takes the way as it is: one peer then trains as if it exchanged with nobody."""
 MUON = {"recipe.work.inner.adamw.lr": 2e-3}
 """Beside Muon, for what is not a matrix inside the model."""
 MEAN = {f"{CHANNEL}.merge.combine.kind": "mean", f"{CHANNEL}.merge.combine.weights": "uniform"}
@@ -189,6 +206,29 @@ def outer(lr: float, momentum: float) -> Changes:
     return {f"{CHANNEL}.merge.outer.lr": lr, f"{CHANNEL}.merge.outer.momentum": momentum}
 
 
+def bits(up: int, down: int) -> Changes:
+    """Return bins for contributions and for results, fed back by peers and by owners.
+
+    Contributions' errors are averaged over all peers, results' reach everybody: the same bytes are better spent there.
+    """
+    return {
+        f"{CHANNEL}.what.codec.kind": "buckets",
+        f"{CHANNEL}.what.codec.bits": up,
+        f"{CHANNEL}.what.codec.width": 6.0,
+        f"{CHANNEL}.what.residual.kind": "feedback",
+        f"{CHANNEL}.what.result.kind": "buckets",
+        f"{CHANNEL}.what.result.bits": down,
+        f"{CHANNEL}.what.result.width": 6.0,
+        f"{CHANNEL}.what.owners.kind": "feedback",
+        f"{CHANNEL}.whom.route.kind": "butterfly",
+    }
+
+
+def muloco(every: int, changes: Changes, *, also: str, **more: Any) -> Trial:
+    """Return Muon inside, at DDP's best batch."""
+    return delta("muloco", every, 0.02, {**MUON, **changes}, also=also, batch=96, **more)
+
+
 def keep(values: int) -> Changes:
     """Return so many values of each block of 4096."""
     return {f"{CHANNEL}.what.codec.keep": values}
@@ -218,7 +258,16 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
     fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
     firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
-    listed = [*firm[0], *firm[1], *fewer, *_ddp_seeds(scores), *firm[2], *_at_best(diloco, scores), *firm[3]]
+    listed = [
+        *firm[0],
+        *firm[1],
+        *_thousand_seeds(scores),
+        *fewer,
+        *_ddp_seeds(scores),
+        *firm[2],
+        *_at_best(diloco, scores),
+        *firm[3],
+    ]
     return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
 
 
@@ -226,6 +275,12 @@ SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
+THOUSAND = [
+    muloco(96, bits(2, 4), also="2-4bits"),
+    muloco(80, bits(2, 3), also="2-3bits"),
+    delta("diloco", 96, 2e-3, bits(2, 4), also="2-4bits", batch=96),
+]
+"""A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
 
 
 def _first(diloco: Sequence[Trial]) -> list[Trial]:
@@ -250,17 +305,20 @@ def _second() -> list[Trial]:
         delta("diloco", 34, 2e-3, SIGN, also="sign"),
         delta("diloco", 30, 2e-3, batch=96),
         *(delta("diloco", 30, 2e-3, batch=96, peers=peers) for peers in (2, 4)),
-        delta("muloco", 64, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
-        delta("muloco", 30, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
+        muloco(30, HALVES, also="fp16"),
         *(delta("diloco", 30, 2e-3, batch=96, seed=seed) for seed in SEEDS),
         *(delta("diloco", 30, 2e-3, batch=96, peers=peers, seed=seed) for seed in SEEDS for peers in (2, 4)),
-        delta("muloco", 128, 0.02, {**MUON, **TWO_BITS}, also="owned", batch=96),
+        THOUSAND[0],
+        muloco(136, FINE_SIGN, also="sign512"),
+        *THOUSAND[1:],
+        muloco(30, ALONE_STEPS, also="alone", peers=1),
     ]
 
 
 def _third() -> list[Trial]:
-    """Other recipes at eight peers; a calmer outer step."""
+    """Two bits both ways; other recipes at eight peers; a calmer outer step."""
     return [
+        *(muloco(every, TWO_BITS, also="owned") for every in (64, 128, 30)),
         delta("opendiloco", 30, 2e-3),
         delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
@@ -269,6 +327,12 @@ def _third() -> list[Trial]:
         delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
         delta("eager", 30, 2e-3, peers=2),
     ]
+
+
+def _thousand_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
+    """Other seeds of the best with a thousand times fewer bytes: a claim names it."""
+    best, settled = _best(THOUSAND, scores), all(each.name in scores for each in THOUSAND)
+    return [(replace(best, name=_name(best.name, seed=seed), seed=seed), settled) for seed in SEEDS]
 
 
 def _ddp_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
@@ -293,7 +357,6 @@ def _rest() -> list[Trial]:
     return [
         *(ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES),
         sparseloco(60, 2e-3, keep(13), also="k13"),
-        delta("diloco", 30, 2e-3, outer(0.9, 0.5), also="outer0.9-0.5"),
         delta("diloco", 30, 2e-3, E3M0, also="e3m0"),
         delta("fedavg", 30, 0.1),
         sparseloco(30, 4e-3),
