@@ -204,7 +204,10 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.merge.outer.momentum=1", "recipe.channel.outer.merge.outer.momentum"),
         ("recipe.channel.outer.merge.outer.momentum=0", "recipe.channel.outer.merge.outer.nesterov"),
         ("recipe.channel.outer.what.codec={kind='top-k'}", "recipe.channel.outer.what.result"),
-        ("recipe.channel.outer.what.result={kind='fp16'}", "recipe.channel.outer.what.result"),
+        (
+            "recipe.channel.outer.what={kind='delta', codec={kind='sign'}, result={kind='fp32'}}",
+            "recipe.channel.outer.what.result",
+        ),
         ("recipe.channel.outer.what.owners={kind='feedback', decay=2}", "recipe.channel.outer.what.owners.decay"),
         ("recipe.channel.outer.what.codec={kind='top-k', block=1000}", "recipe.channel.outer.what.codec.block"),
         ("recipe.channel.outer.what.codec={kind='top-k', keep=0}", "recipe.channel.outer.what.codec.keep"),

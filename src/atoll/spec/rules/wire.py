@@ -17,6 +17,7 @@ from atoll.spec.axes.codec import (
     Fp32,
     Int8,
     MaxN,
+    Quantiser,
     Sign,
     Significance,
     Sparse,
@@ -76,8 +77,14 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     )
     yield not linked or channel.mesh is not None, (*path, "codec"), said, hint
     same = what.result in (None, what.codec) or isinstance(route, AllGather) or channel.mesh is not None
-    hint = 'leave it out, or set whom.route = { kind = "all-gather" }'
-    yield same, (*path, "result"), "where chunks have owners results travel in the form of contributions", hint
+    owned = isinstance(route, Butterfly) and isinstance(what.result, Quantiser)
+    hint = 'leave it out, or set whom.route = { kind = "butterfly" } or "all-gather"'
+    said = "what is added up on its way travels in the form of contributions"
+    yield same or owned, (*path, "result"), said, hint
+    long = isinstance(what.codec, Sign) or (isinstance(what.codec, Buckets | Stochastic) and what.codec.bits == 1)
+    fits = same or not (long and isinstance(what.result, Fp32))
+    said = "a chunk of one bit a value is too long for a message in fp32"
+    yield fits, (*path, "result"), said, 'choose result = { kind = "fp16" } or another form'
     for name, form in channel.forms.items():
         yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
