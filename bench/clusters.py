@@ -95,7 +95,7 @@ class Classifier:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._vector[first:end].copy()
 
-    def assign(self, weights: Vector, first: int = 0) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
         self._vector[first : first + weights.size] = weights
 
     def train(self, steps: Sequence[Step]) -> Trained:

@@ -13,8 +13,8 @@ least that any codec has to do that reads and writes. For int8 and top-k the sam
 (no packing of places, no values in fewer bits, which ours does on top). Ours, torch and the copy take turns, and the
 best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
 processor's bytes; `from host` is the whole way of a contribution as a peer makes it, where what work began from comes
-out of the host's memory, page-locked from the second time on, and the bytes go back there; `resident` is what it would
-be if only bytes left the device. Of `dct` the two ways are the transform alone, of a
+out of the host's memory, page-locked from the second time on, and the bytes go back there; `kept there` the same where
+the device has kept that. Of `dct` the two ways are the transform alone, of a
 vector as a matrix of 1,024 columns.
 
 Recipes: see `bench.phases`.
@@ -36,10 +36,9 @@ from torch import Tensor
 
 from atoll.model import codec as there
 from atoll.model.codec import OnDevice, on_device
-from atoll.model.compute import Portion, Vector
-from atoll.model.encoder import TorchEncoder, on_host
+from atoll.model.compute import Portion, Start, Vector
+from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.leftout import LeftOut
-from atoll.peer.encode import DEVICE_ELEMENTS
 from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
@@ -102,8 +101,8 @@ class Row:
     """Encoding, in torch's plainest form."""
     from_host_gb_s: float | None = None
     """Encoding on a device, from the host's memory and back."""
-    resident_gb_s: float | None = None
-    """Likewise, if nothing came from there, and only bytes went."""
+    contribute_gb_s: float | None = None
+    """Likewise, if the device has kept where work began."""
     same_bits: bool = True
     """Whether the bytes are the processor's."""
 
@@ -170,7 +169,9 @@ def there_on(
     count, chunks = grid.chunk, values.size // grid.chunk
     rows = torch.from_numpy(values[: chunks * count]).to(device).view(chunks, count)
     residual, target = torch.zeros_like(rows), torch.empty_like(rows)
-    few = max(1, DEVICE_ELEMENTS // count)
+    began = Began()
+    encoder = TorchEncoder(codec, rows.view(-1), began)
+    few = max(1, encoder.elements // count)
     make = torch.compile(there.encode) if compiled else there.encode
 
     def encoded(some: Tensor, left: Tensor) -> Tensor:
@@ -187,10 +188,10 @@ def there_on(
     plain, wires = _torch(codec), list(each())
     ways: Ways = {
         "encode": lambda: list(each()),
-        "resident": lambda: [on_host(wire) for wire in each()],
+        "contribute": _contributes(encoder, began, rows, few, fed_back=fed_back),
         "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
         "copy": lambda: target.copy_(rows),
-        "from host": _from_host(codec, rows, few, fed_back=fed_back),
+        "from host": _contributes(encoder, None, rows, few, fed_back=fed_back),
     }
     if plain is not None:
         ways["torch"] = lambda: [plain(some.flatten()) for some in torch.split(rows, few)]
@@ -204,21 +205,32 @@ def there_on(
         copy_gb_s=rates["copy"],
         torch_gb_s=rates.get("torch"),
         from_host_gb_s=rates["from host"],
-        resident_gb_s=rates["resident"],
+        contribute_gb_s=rates["contribute"],
         same_bits=_same(codec, make(codec, rows[:few])[:4], rows[:4]),
     )
 
 
-def _from_host(codec: OnDevice, rows: Tensor, few: int, *, fed_back: bool) -> Callable[[], object]:
-    """Return how a peer makes a contribution of such values, from where work began to bytes."""
+def _contributes(
+    encoder: TorchEncoder, began: Began | None, rows: Tensor, few: int, *, fed_back: bool
+) -> Callable[[], object]:
+    """Return how a peer makes a contribution of such values, from where work began to bytes.
+
+    What the device keeps of where work began is kept anew each time, as in every round.
+    """
     size, count = rows.numel(), rows.shape[1]
-    start = np.zeros(size, np.float32)
+    start = Start(np.zeros(size, np.float32), None if began is None else object())
     residual = LeftOut(size) if fed_back else None
-    encoder = TorchEncoder(codec, rows.view(-1))
     portions = [Portion((slice(first, first + count),)) for first in range(0, size, count)]
     rule = Feedback(decay=DECAY) if fed_back else Forget()
     parts = [portions[first : first + few] for first in range(0, len(portions), few)]
-    return lambda: [encoder.encode(part, start, rule, residual) for part in parts]
+
+    def contribute() -> None:
+        if began is not None:
+            began.keep(start.name, rows.view(-1))
+        for part in parts:
+            encoder.encode(part, start, rule, residual)
+
+    return contribute
 
 
 def _same(codec: OnDevice, wire: Tensor, rows: Tensor) -> bool:
@@ -329,7 +341,7 @@ def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
     both = (row.encode_gb_s, row.decode_gb_s)
     encodes, decodes = (f"{rate:7.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
-    ways = (("from host", row.from_host_gb_s), ("resident", row.resident_gb_s))
+    ways = (("from host", row.from_host_gb_s), ("kept there", row.contribute_gb_s))
     host = "".join(f"   {way} {rate:.2f}" for way, rate in ways if rate)
     wrong = "" if row.same_bits else "   OTHER BITS"
     name = f"{row.codec:<22}{row.where:<6}{row.bits:6.2f} bits"

@@ -25,6 +25,7 @@ from bench.inner import Stream
 
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
+from atoll.peer.private import goes_on
 from atoll.spec.axes.codec import Codec, Fp32
 from atoll.spec.axes.control import Form, Nobody, Rung
 from atoll.spec.axes.merge import Merge
@@ -60,8 +61,6 @@ class Share:
     encode_s: float
     inner_s: float
     share: float
-    resident: float | None = None
-    """The same, if only bytes left the device."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
         found = []
         for channel, codec, steps in _forms(recipe):
             rates = row(codec, isinstance(channel.what.residual, Feedback | Hold))
-            encode_s = 4e-9 * model.engine.size / (rates.from_host_gb_s or rates.encode_gb_s)
+            kept = rates.contribute_gb_s if _kept_there(channel) else rates.from_host_gb_s
+            encode_s = 4e-9 * model.engine.size / (kept or rates.encode_gb_s)
             match channel.what.transform:
                 case Dct():
                     encode_s += 4e-9 * model.engine.size / dct_gb_s
@@ -98,17 +98,20 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
                 case None:
                     pass
             inner_s = steps * recipe.work.batch * CONTEXT * model.token_s
-            resident = 4e-9 * model.engine.size / rates.resident_gb_s / inner_s if rates.resident_gb_s else None
             share = encode_s / inner_s
-            found.append(Share(name, _words(channel, codec), rates.where, steps, encode_s, inner_s, share, resident))
+            found.append(Share(name, _words(channel, codec), rates.where, steps, encode_s, inner_s, share))
         yield max(found, key=lambda each: each.share)
 
 
 def share_text(row: Share) -> str:
     """Return a recipe's line."""
     phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s"
-    resident = "" if row.resident is None else f"   resident {row.resident:9.4%}"
-    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}{resident}"
+    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}"
+
+
+def _kept_there(channel: Channel) -> bool:
+    """Return whether contributions are the way from what a device has kept: weights that work began from."""
+    return isinstance(channel.what, Delta) and not goes_on(channel)
 
 
 def measured(device: torch.device, size: str) -> Model:

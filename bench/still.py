@@ -66,7 +66,7 @@ class StillEngine:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"weight": (self.size,)}
 
-    def assign(self, weights: Vector, first: int = 0) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
         """Take the weights over without a copy: they are only read."""
         assert (first, weights.size) == (0, self.size), "it has no parts"
         self._assigned, self._moved = weights, 0

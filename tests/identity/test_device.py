@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.model import encoder
 from atoll.model.compute import Engine
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
@@ -46,13 +47,21 @@ def digest(run: Run, *, device: bool, faults: list[Fault]) -> str:
 QUICK = "top-k fed back"
 
 
+@pytest.fixture(params=[False, True], ids=["passing through", "kept there"])
+def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a device have room for what work began from and what was left out, or not."""
+    monkeypatch.setattr(encoder, "_has_room", lambda device, size_bytes: request.param)
+
+
 @pytest.mark.parametrize(
     "name", [QUICK, *(pytest.param(each, marks=pytest.mark.long) for each in RUNS if each != QUICK)]
 )
+@pytest.mark.usefixtures("room")
 def test_the_run_is_the_same_wherever_contributions_are_encoded(name: str) -> None:
     assert digest(RUNS[name], device=True, faults=[]) == digest(RUNS[name], device=False, faults=[])
 
 
+@pytest.mark.usefixtures("room")
 def test_what_is_left_out_survives_a_crash_as_on_the_processor() -> None:
     # In the second round, when its contribution is made and not committed.
     faults: list[Fault] = [Crash(at_s=0.24, peer=1, restart_after_s=0.1)]

@@ -14,8 +14,8 @@ from hypothesis.extra.numpy import arrays
 from atoll.model import codec as there
 from atoll.model import encoder as encoder_module
 from atoll.model.codec import OnDevice, on_device
-from atoll.model.compute import Portion, Vector
-from atoll.model.encoder import TorchEncoder
+from atoll.model.compute import Portion, Start, Vector
+from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.leftout import LeftOut
 from atoll.spec.axes.codec import (
     Bf16,
@@ -198,10 +198,13 @@ def test_contributions_and_residuals_are_those_of_the_processor(
     ours, theirs = LeftOut(size), np.zeros(size, np.float32)
     for number in range(3):
         weights = start + 0.01 * bell((1, size), number)[0]
-        encoder = TorchEncoder(codec, torch.from_numpy(weights).to(device))
+        began = Began()
+        began.keep(number, torch.from_numpy(start).to(device))
+        encoder = TorchEncoder(codec, torch.from_numpy(weights).to(device), began)
+        from_there = Start(np.full_like(start, np.nan) if room else start, number)
         delta = start - weights
         portions = [Portion(each.runs, np.concatenate([delta[run] for run in each.runs])) for each in CHUNKS]
-        made = encoder.encode(portions, None, rule, ours) if given else encoder.encode(CHUNKS, start, rule, ours)
+        made = encoder.encode(portions, None, rule, ours) if given else encoder.encode(CHUNKS, from_there, rule, ours)
         for portion, chunk in zip(portions, made, strict=True):
             assert portion.values is not None
             left = np.concatenate([theirs[run] for run in portion.runs])
@@ -214,6 +217,16 @@ def test_contributions_and_residuals_are_those_of_the_processor(
     assert ours.read().any() == (not isinstance(rule, Forget))
 
 
+def test_weights_of_another_name_come_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_module, "_has_room", lambda device, size_bytes: True)
+    began, weights = Began(), np.zeros(64, np.float32)
+    began.keep("before", torch.ones(64))
+    encoder = TorchEncoder(Fp16(), torch.from_numpy(weights), began)
+    for name in ("now", None):
+        (chunk,) = encoder.encode([Portion((slice(0, 64),))], Start(weights + 2.0, name), Forget(), None)
+        assert set(np.frombuffer(chunk, np.float16)) == {2.0}
+
+
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_values_that_are_not_finite_are_not_encoded(bad: float, device: str) -> None:
@@ -221,4 +234,4 @@ def test_values_that_are_not_finite_are_not_encoded(bad: float, device: str) -> 
     weights[57] = bad
     encoder = TorchEncoder(Int8(), torch.from_numpy(weights).to(device))
     with pytest.raises(FloatingPointError):
-        encoder.encode([Portion((slice(0, 100),))], np.zeros(100, np.float32), Forget(), None)
+        encoder.encode([Portion((slice(0, 100),))], Start(np.zeros(100, np.float32)), Forget(), None)

@@ -17,9 +17,9 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.fused import same_buckets, same_int8, same_largest
+from atoll.model.fused import same_buckets, same_e3m0, same_int8, same_largest
 here = torch.device("cpu")
-print(same_largest(here), same_int8(here), same_buckets(here))
+print(same_largest(here), same_int8(here), same_e3m0(here), same_buckets(here))
 """
 COMPILED = """
 import triton
@@ -32,6 +32,10 @@ some = {
     kernels.int8: (
         {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "count": "i32", "blocks": "i32"},
         {"BLOCK": 256, "MANY": 8, **CONSTANTS},
+    ),
+    kernels.e3m0: (
+        {"values": "*fp32", "scales": "*fp32", "codes": "*u8", "count": "i32", "blocks": "i32"},
+        {"HALF": 32, "MANY": 32, "SCALE_MIN": CONSTANTS["SCALE_MIN"], "OCTAVES": 7},
     ),
     kernels.bin_total: (
         {"values": "*fp32", "units": "*fp32", "totals": "*i64", "count": "i32"},
@@ -63,7 +67,7 @@ def said_by(program: str, **environment: str) -> str:
 
 
 def test_kernels_make_the_same_bits() -> None:
-    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 3
+    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 4
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

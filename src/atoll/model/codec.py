@@ -53,7 +53,9 @@ def encode(codec: OnDevice, values: Tensor) -> Tensor:
             return values.clamp(-_BF16_MAX, _BF16_MAX).bfloat16().view(torch.uint8)
         case Int8():
             return fused.int8(codec, values)
-        case E3m0() | Sign():
+        case E3m0():
+            return fused.e3m0(codec, values)
+        case Sign():
             return to_scales(codec, values)
         case Buckets():
             return fused.buckets(codec, values)

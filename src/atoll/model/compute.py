@@ -63,11 +63,23 @@ class Portion(NamedTuple):
     """What they are; none: the way from where work began to the weights as they are now."""
 
 
+class Start(NamedTuple):
+    """Where work began."""
+
+    weights: Vector
+    name: object = None
+    """What they were called when the model got them, and no other weights were ever called; none: nobody said."""
+
+
 class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
+    @property
+    def elements(self) -> int:
+        """Return about how many elements are best encoded at once."""
+
     def encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: LeftOut | None
+        self, portions: Sequence[Portion], start: Start | None, rule: Residual, residual: LeftOut | None
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 
@@ -100,8 +112,11 @@ class Engine(Protocol):
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""
 
-    def assign(self, weights: Vector, first: int = 0) -> None:
-        """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays."""
+    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+        """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays.
+
+        With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`).
+        """
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take optimizer steps on the local weights."""

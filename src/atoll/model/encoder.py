@@ -1,9 +1,9 @@
 """A peer's contribution, encoded on the device that has its weights.
 
-Where work began stays in the host's memory, as on a peer without a device, and passes through the device a few chunks
-at a time. What was left out before lies on the device from the first contribution on, if there is room for one more
-vector (`LeftOut`): up and down the bus with every contribution it took longer than all the rest. What comes out are the
-encoded bytes, so the processor has no pass over the model to make.
+Only bytes leave the device, if it has room for two more vectors: for the weights that work began from, as the engine
+got them (`Began`), and for what was left out before, which lies there from the first contribution on (`LeftOut`). What
+there is no room for, and weights that work did not begin from, pass through the device a few chunks at a time, and that
+takes longer than all the rest. The processor has no pass over the model to make in either case.
 """
 
 from __future__ import annotations
@@ -17,21 +17,50 @@ import torch
 from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
-from atoll.model.compute import Portion, Vector
+from atoll.model.compute import Portion, Start, Vector
 from atoll.model.leftout import LeftOut
 from atoll.model.locked import lock
 from atoll.spec.axes.what import Feedback, Forget, Residual
+
+FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
+"""Encoded at once on a device: what takes a codec longer than its launching; and the most, if there is room."""
+WORKING_BYTES = 40
+"""Of an element, while it is encoded."""
+
+
+class Began:
+    """The weights that work began from, on the device, while there is room for them."""
+
+    def __init__(self) -> None:
+        self._name: object = None
+        self._weights: Tensor | None = None
+
+    def keep(self, name: object, weights: Tensor) -> None:
+        """Keep a copy of the weights as they are, under a name."""
+        if self._weights is None and _has_room(weights.device, weights.nbytes):
+            self._weights = torch.empty_like(weights)
+        if self._weights is not None:
+            self._weights.copy_(weights)
+            self._name = name
+
+    def called(self, name: object) -> Tensor | None:
+        """Return the weights of a name; None: they are not here."""
+        return self._weights if name is not None and name is self._name else None
 
 
 class TorchEncoder:
     """`Encoder` on torch, of one codec."""
 
-    def __init__(self, codec: OnDevice, weights: Tensor) -> None:
-        self._codec, self._weights = codec, weights
+    def __init__(self, codec: OnDevice, weights: Tensor, began: Began | None = None) -> None:
+        self._codec, self._weights, self._began = codec, weights, began or Began()
+
+    @property
+    def elements(self) -> int:
+        return MANY_ELEMENTS if _has_room(self._weights.device, WORKING_BYTES * MANY_ELEMENTS // 2) else FEW_ELEMENTS
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, residual: LeftOut | None
+        self, portions: Sequence[Portion], start: Start | None, rule: Residual, residual: LeftOut | None
     ) -> list[memoryview]:
         chunks: list[memoryview] = []
         left_out = None if residual is None else _where_it_is(residual, self._weights.device)
@@ -40,7 +69,7 @@ class TorchEncoder:
         return chunks
 
     def _encode(
-        self, portions: Sequence[Portion], start: Vector | None, rule: Residual, left_out: Tensor | None
+        self, portions: Sequence[Portion], start: Start | None, rule: Residual, left_out: Tensor | None
     ) -> list[memoryview]:
         """Return chunks of the same length, encoded at once."""
         wanted = self._values(portions, start)
@@ -56,11 +85,12 @@ class TorchEncoder:
             _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
         return [row.data for row in on_host(wire).numpy()]
 
-    def _values(self, portions: Sequence[Portion], start: Vector | None) -> Tensor:
+    def _values(self, portions: Sequence[Portion], start: Start | None) -> Tensor:
         """Return what is to be sent, a chunk a row."""
         if start is None:
             return torch.stack([_tensor(portion.values).to(self._weights.device) for portion in portions])
-        rows = self._rows(portions, _from_host(start, self._weights.device))
+        began = self._began.called(start.name)
+        rows = self._rows(portions, _from_host(start.weights, self._weights.device) if began is None else began)
         for part, run in _stretches(portions):
             rows.view(-1)[part] -= self._weights[run]
         return rows

@@ -30,7 +30,7 @@ from atoll.errors import LocalError, SpecError
 from atoll.model import folder
 from atoll.model.codec import on_device
 from atoll.model.compute import Cost, Encoder, Step, Trained, Vector
-from atoll.model.encoder import TorchEncoder
+from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.graph import Recorded, warming
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
@@ -140,7 +140,7 @@ class TorchEngine:
         # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
         self._pads, self._records = compiled or records, records
-        self._encodes = encodes
+        self._encodes, self._began = encodes, Began()
         self._recorded: Recorded | None = None
         """None before the first step, which is taken without."""
 
@@ -167,10 +167,12 @@ class TorchEngine:
         vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
         return vector
 
-    def assign(self, weights: Vector, first: int = 0) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
         assert weights.dtype == np.float32
         with torch.no_grad():
             self._flat[first : first + weights.size].copy_(torch.from_numpy(np.require(weights, requirements="W")))
+            if name is not None and self._encodes:
+                self._began.keep(name, self._flat)
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take one optimizer step per entry; the device is waited for once, at the end."""
@@ -200,7 +202,7 @@ class TorchEngine:
 
     def encoder(self, codec: Codec) -> Encoder | None:
         form = on_device(codec) if self._encodes else None
-        return None if form is None else TorchEncoder(form, self._flat)
+        return None if form is None else TorchEncoder(form, self._flat, self._began)
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self.held_out() - first))

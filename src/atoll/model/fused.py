@@ -20,16 +20,17 @@ from atoll.model.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.bits import packed_bytes
 from atoll.model.largest import largest_of as plain_largest
 from atoll.model.scales import to_scales
-from atoll.spec.axes.codec import Buckets, Int8
+from atoll.spec.axes.codec import Buckets, E3m0, Int8
 
 WIDTHS = (32, 8192)
 """Rows that fit into one program's registers."""
 TO_WHOLE = 1.5 * 2.0**23
 """Added to a small number and taken off again, it leaves the nearest whole one, of two the even one."""
-CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": 2.0**-120, "TO_WHOLE": TO_WHOLE}
+SCALE_MIN = 2.0**-120
+CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": SCALE_MIN, "TO_WHOLE": TO_WHOLE}
 """Of int8."""
 _TILE = 2048
-"""Elements that one program makes int8 of, or puts into bins."""
+"""Elements that one program makes int8 or powers of two of, or puts into bins."""
 _FEW_BITS = (1, 2, 4)
 """Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
@@ -46,6 +47,14 @@ def int8(codec: Int8, values: Tensor) -> Tensor:
     whole_words = values.shape[1] % 4 == 0
     if _fits(codec.block) and whole_words and len(values) and _trusted(values.device):
         return _int8(codec.block, values)
+    return to_scales(codec, values)
+
+
+def e3m0(codec: E3m0, values: Tensor) -> Tensor:
+    """Return the wire bytes of chunks, a row each."""
+    whole_words = values.shape[1] % 8 == 0
+    if _fits(codec.block) and whole_words and len(values) and _trusted(values.device):
+        return _e3m0(codec.block, values)
     return to_scales(codec, values)
 
 
@@ -75,7 +84,7 @@ def _kernels() -> Any:
 @cache
 def _same_bits(device: torch.device) -> bool:
     try:
-        return same_largest(device) and same_int8(device) and same_buckets(device)
+        return all(same(device) for same in (same_largest, same_int8, same_e3m0, same_buckets))
     except ImportError:
         return False
     except Exception as error:  # whatever a compiler may say: there is another way
@@ -93,6 +102,12 @@ def same_int8(device: torch.device) -> bool:
     """Return whether int8 is the same bytes, of blocks of zeros and of the smallest numbers too."""
     values = _trial((4, 4004), device)
     return all(torch.equal(_int8(block, values), to_scales(Int8(block=block), values)) for block in (32, 256))
+
+
+def same_e3m0(device: torch.device) -> bool:
+    """Return whether powers of two are the same bytes."""
+    values = _trial((6, 4008), device)
+    return all(torch.equal(_e3m0(block, values), to_scales(E3m0(block=block), values)) for block in (32, 64, 2048))
 
 
 def same_buckets(device: torch.device) -> bool:
@@ -136,6 +151,17 @@ def _int8(block: int, values: Tensor) -> Tensor:
         MANY=many,
         **CONSTANTS,
     )
+    return wire
+
+
+def _e3m0(block: int, values: Tensor) -> Tensor:
+    chunks, count = values.shape
+    blocks = -(-count // block)
+    wire = torch.empty((chunks, 4 * blocks + count // 2), dtype=torch.uint8, device=values.device)
+    many = max(1, _TILE // block)
+    given = (values.contiguous(), wire.view(torch.float32), wire, count, blocks)
+    shape = {"HALF": block // 2, "MANY": many, "SCALE_MIN": SCALE_MIN, "OCTAVES": 7}
+    _launch(_kernels().e3m0, (chunks, -(-blocks // many)), *given, **shape)
     return wire
 
 

@@ -13,15 +13,18 @@ import triton.language as tl
 
 @triton.jit
 def largest(rows, places, keep, WIDTH: tl.constexpr):
-    """The keep-th largest magnitude, bit by bit from the highest; then all above it, and the first of its equals."""
+    """The keep-th largest magnitude, bit by bit from the highest, until just so many are as large; then all above it,
+    and the first of its equals."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, WIDTH)
     size = tl.load(rows + row * WIDTH + at).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least = 0
-    for nth in tl.static_range(31):
-        tried = least | (1 << (30 - nth))
-        enough = tl.sum((size >= tried).to(tl.int32)) >= keep
-        least = tl.where(enough, tried, least)
+    least, bit, many = keep * 0, keep * 0 + (1 << 30), keep * 0 + WIDTH
+    while (bit > 0) & (many != keep):
+        tried = least | bit
+        there = tl.sum((size >= tried).to(tl.int32))
+        least = tl.where(there >= keep, tried, least)
+        many = tl.where(there >= keep, there, many)
+        bit = bit >> 1
     larger = (size > least).to(tl.int32)
     equal = (size == least).to(tl.int32)
     first = equal * (tl.cumsum(equal) <= keep - tl.sum(larger)).to(tl.int32)
@@ -54,6 +57,41 @@ def int8(
     whole = (held * per_one[:, None] + TO_WHOLE) - TO_WHOLE
     tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
     tl.store(codes + chunk * row_bytes + 4 * blocks + at, whole.to(tl.int8), mask=at < count)
+
+
+@triton.jit
+def e3m0(
+    values,
+    scales,
+    codes,
+    count,
+    blocks,
+    HALF: tl.constexpr,
+    MANY: tl.constexpr,
+    SCALE_MIN: tl.constexpr,
+    OCTAVES: tl.constexpr,
+):
+    """Some blocks of a chunk: the largest of each, and which power of two below it each of its elements is."""
+    chunk = tl.program_id(0).to(tl.int64)
+    row_bytes = 4 * blocks + (count + 1) // 2
+    block = tl.program_id(1) * MANY + tl.arange(0, MANY)
+    byte = block[:, None] * HALF + tl.arange(0, HALF)[None, :]
+    place = tl.arange(0, 2)[None, None, :]
+    at = byte[:, :, None] * 2 + place
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    scale = tl.max(tl.max(tl.abs(held), axis=2), axis=1)
+    scale = tl.where(scale < SCALE_MIN, 0.0, scale)
+    per_one = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
+    parts = held * per_one[:, None, None]
+    bits = parts.to(tl.int32, bitcast=True)
+    power = (((bits & 0x7FFFFFFF) + (1 << 22)) >> 23) - (127 - OCTAVES)
+    power = tl.minimum(tl.maximum(power, 0), OCTAVES)
+    power = tl.maximum(power, ((bits & 0x7FFFFFFF) >= ((127 - OCTAVES) << 23)).to(tl.int32))
+    code = power + ((bits >> 31) & 1) * (OCTAVES + 1)
+    code = tl.where(at < count, code, 0)
+    packed = tl.sum(code << (4 * place), axis=2)
+    tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
+    tl.store(codes + chunk * row_bytes + 4 * blocks + byte, packed.to(tl.uint8), mask=byte * 2 < count)
 
 
 @triton.jit

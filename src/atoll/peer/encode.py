@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.compute import Encoder, Portion, Vector
+from atoll.model.compute import Encoder, Portion, Start, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Way, diverged, factor_of, finite
 from atoll.spec.axes.codec import CacheLines, Significance, Threshold
@@ -24,9 +24,7 @@ from atoll.sync.grid import Grid
 from atoll.sync.units import Unit
 
 ENCODE_ELEMENTS = 2**22
-"""So many are encoded at once."""
-DEVICE_ELEMENTS = 2**24
-"""And so many on a device, which has more to do with each of its calls."""
+"""So many are encoded at once on the processor."""
 
 
 def encoded_of(member: Member, announced: OpenRound, contribution: Contribution) -> Iterator[dict[int, memoryview]]:
@@ -43,8 +41,9 @@ def encoded_of(member: Member, announced: OpenRound, contribution: Contribution)
             yield {index: one(index) for index in indexes}
         return
     some = _there(member, announced, contribution, encoder)
-    many = DEVICE_ELEMENTS // unit.grid.chunk
-    for indexes in _in_turn(unit.grid, len(announced.members), DEVICE_ELEMENTS, many // len(announced.members)):
+    elements = encoder.elements
+    stretch = elements // unit.grid.chunk // len(announced.members)
+    for indexes in _in_turn(unit.grid, len(announced.members), elements, stretch):
         yield dict(zip(indexes, some(indexes), strict=True))
 
 
@@ -66,7 +65,7 @@ def _there(
     """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
     version = announced.key.version
     unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
-    start = contribution.start if isinstance(contribution, Way) else None
+    start = Start(contribution.start, contribution.anchor) if isinstance(contribution, Way) else None
 
     def portion(index: int) -> Portion:
         first, end = unit.grid.bounds(index)

@@ -133,7 +133,7 @@ class Private:
     def beginning(self, anchor: Vector, run: slice | Places = EVERYTHING) -> Vector:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
         if self.residual is None or not self._holds:
-            return anchor[run]
+            return anchor if run is EVERYTHING else anchor[run]
         begins: Vector = anchor[run] - self.residual.read()[run]
         return begins
 

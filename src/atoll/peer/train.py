@@ -27,6 +27,7 @@ from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
 from atoll.sync.above import to_tell
+from atoll.sync.merge import Anchor
 from atoll.sync.overlap import blend, one_more, shift
 from atoll.sync.schedule import rate
 from atoll.sync.units import Places, Unit, length
@@ -45,6 +46,8 @@ class Way:
     engine: Engine
     start: Vector
     unit: Unit
+    anchor: Anchor | None = None
+    """That whose weights they are; none: they are others."""
 
     def __call__(self, first: int, end: int) -> Vector:
         delta = np.empty(end - first, np.float32)
@@ -150,8 +153,13 @@ async def _start(member: Member, stint: Stint) -> None:
     if stint.start is None and private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(lambda: private.beginning(member.anchor.weights).copy())
     local = private.local if stint.start is None else stint.start
-    anchor = member.anchor.weights
-    await member.job(lambda: member.engine.assign(private.beginning(anchor) if local is None else local))
+    anchor = member.anchor
+
+    def assign() -> None:
+        begins = private.beginning(anchor.weights) if local is None else local
+        member.engine.assign(begins, name=anchor if begins is anchor.weights else None)
+
+    await member.job(assign)
     stint.started = True
 
 
@@ -261,7 +269,8 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     start = member.private.local if isinstance(member.channel.overlap, OneRound) else member.anchor.start
     start = stint.start if stint.start is not None else start
     assert start is not None, "there have been steps from somewhere"
-    return _at_hand(unit, Way(member.engine, start, unit))
+    anchor = member.anchor
+    return _at_hand(unit, Way(member.engine, start, unit, anchor if start is anchor.weights else None))
 
 
 def _at_hand(unit: Unit, contribution: Contribution) -> Contribution:

@@ -262,7 +262,7 @@ class CountingEngine:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] - _rounded(self._moved[first:end])
 
-    def assign(self, weights: Vector, first: int = 0) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
         assert first + weights.size <= self._size, f"expected at most {self._size} elements, got {weights.shape}"
         self._assigned[first : first + weights.size] = weights
         self._moved[first : first + weights.size] = 0
