@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.held import Held
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import AdamW, DelayedNesterov, Outer, Sgd
@@ -107,7 +108,7 @@ class Classifier:
         samples = sum(len(step.samples) for step in steps)
         return Trained(steps=len(steps), samples=samples, tokens=samples, loss_sum=losses)
 
-    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
         raise NotImplementedError("deltas are exchanged here")
 
     def encoder(self, codec: Codec) -> None:

@@ -38,7 +38,7 @@ from atoll.model import codec as there
 from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
-from atoll.model.leftout import LeftOut
+from atoll.model.held import Held
 from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
@@ -219,7 +219,7 @@ def _contributes(
     """
     size, count = rows.numel(), rows.shape[1]
     start = Start(np.zeros(size, np.float32), None if began is None else object())
-    residual = LeftOut(size) if fed_back else None
+    residual = Held(size) if fed_back else None
     portions = [Portion((slice(first, first + count),)) for first in range(0, size, count)]
     rule = Feedback(decay=DECAY) if fed_back else Forget()
     parts = [portions[first : first + few] for first in range(0, len(portions), few)]

@@ -30,7 +30,7 @@ from atoll.spec.axes.codec import Codec, Fp32
 from atoll.spec.axes.control import Form, Nobody, Rung
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import AdamW, Sgd
-from atoll.spec.axes.what import Dct, Delta, Feedback, Hold, LowRank
+from atoll.spec.axes.what import Dct, Delta, Feedback, Grad, Hold, LowRank
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.work import Work
 from atoll.spec.load import load_recipe, recipe_names
@@ -110,8 +110,8 @@ def share_text(row: Share) -> str:
 
 
 def _kept_there(channel: Channel) -> bool:
-    """Return whether contributions are the way from what a device has kept: weights that work began from."""
-    return isinstance(channel.what, Delta) and not goes_on(channel)
+    """Return whether contributions are made of what a device has: gradients, or the way from where work began there."""
+    return isinstance(channel.what, Grad) or (isinstance(channel.what, Delta) and not goes_on(channel))
 
 
 def measured(device: torch.device, size: str) -> Model:

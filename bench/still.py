@@ -23,6 +23,7 @@ import numpy as np
 
 from atoll.cli.machine import Machine, real_box
 from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.model.held import Held, added_up
 from atoll.net.ticket import parse_ticket
 from atoll.net.transport import LinkKind
 from atoll.peer.life import Start, Stop, live
@@ -79,8 +80,8 @@ class StillEngine:
         samples = sum(len(step.samples) for step in steps)
         return Trained(steps=len(steps), samples=samples, tokens=samples, loss_sum=float(len(steps)))
 
-    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
-        return self.train(()), self._noise.copy()
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
+        return added_up(lambda steps: (self.train(()), self._noise.copy()), steps, total)
 
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""

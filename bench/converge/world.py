@@ -17,6 +17,7 @@ from atoll.errors import LocalError
 from atoll.journal import Line
 from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
+from atoll.model.held import Held
 from atoll.observe.trial import fold_trial
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.scenario import Outcome, Scenario, simulate
@@ -50,8 +51,8 @@ class Lean:
     def train(self, steps: Sequence[Step]) -> Trained:
         return self._engine.train(steps)
 
-    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
-        return self._engine.gradient(steps)
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
+        return self._engine.gradients(steps, total)
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return self._engine.encoder(codec)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from atoll.model.compute import Engine, Step, Vector
-from atoll.model.engine import build_engine
+from atoll.model.compute import Step, Vector
+from atoll.model.engine import TorchEngine, build_engine
 from atoll.sim.faults import Fault
 from atoll.sim.scenario import Outcome
 from atoll.spec.axes.merge import Mean, MeanPresent, Merge, Sum
@@ -118,7 +118,7 @@ def _run(work: Work, channel: Channel, rounds: int, start_with: int) -> Run:
     )
 
 
-def engine_of(run: Run) -> Engine:
+def engine_of(run: Run) -> TorchEngine:
     """Return the real model of a run, on one thread of this machine's processor."""
     return build_engine(run, ToyData(), device="cpu", threads=1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -51,12 +53,12 @@ def part_of(turn: int, size: int, parts: int = PARTS) -> np.ndarray:
     return order[size * place // parts : size * (place + 1) // parts]
 
 
-def one_step_each(engines: list[Engine], step: int) -> None:
+def one_step_each(engines: Sequence[Engine], step: int) -> None:
     for place, engine in enumerate(engines):
         engine.train(steps_over((step * PEERS + place) * BATCH, 1))
 
 
-def average(engines: list[Engine], which: np.ndarray | slice) -> Vector:
+def average(engines: Sequence[Engine], which: np.ndarray | slice) -> Vector:
     """Replace some weights of everybody by their mean, and return it."""
     mean: Vector = np.stack([engine.weights()[which] for engine in engines]).mean(axis=0, dtype=np.float32)
     for engine in engines:

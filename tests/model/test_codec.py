@@ -16,7 +16,7 @@ from atoll.model import encoder as encoder_module
 from atoll.model.codec import OnDevice, on_device
 from atoll.model.compute import Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
-from atoll.model.leftout import LeftOut
+from atoll.model.held import Held
 from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
@@ -195,7 +195,7 @@ def test_contributions_and_residuals_are_those_of_the_processor(
 ) -> None:
     monkeypatch.setattr(encoder_module, "_has_room", lambda device, size_bytes: room)
     start, size = bell((1, 14_000), 3)[0], 14_000
-    ours, theirs = LeftOut(size), np.zeros(size, np.float32)
+    ours, theirs = Held(size), np.zeros(size, np.float32)
     for number in range(3):
         weights = start + 0.01 * bell((1, size), number)[0]
         began = Began()

@@ -23,7 +23,7 @@ from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import Residual
 
 if TYPE_CHECKING:
-    from atoll.model.leftout import LeftOut
+    from atoll.model.held import Held
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
@@ -46,6 +46,16 @@ class Trained(msgspec.Struct, frozen=True, kw_only=True):
     """Sum over steps of the mean loss per token of that step."""
 
 
+def together(parts: Sequence[Trained]) -> Trained:
+    """Return what several slices did."""
+    return Trained(
+        steps=sum(part.steps for part in parts),
+        samples=sum(part.samples for part in parts),
+        tokens=sum(part.tokens for part in parts),
+        loss_sum=sum(part.loss_sum for part in parts),
+    )
+
+
 class Step(msgspec.Struct, frozen=True, kw_only=True):
     """One local step: which samples (positions in the global order), at which learning-rate factor."""
 
@@ -60,7 +70,7 @@ class Portion(NamedTuple):
     runs: tuple[slice, ...]
     """Where its elements are in a vector, one run after the other."""
     values: Vector | None = None
-    """What they are; none: the way from where work began to the weights as they are now."""
+    """What they are; none: the encoder is told where they are."""
 
 
 class Start(NamedTuple):
@@ -71,6 +81,13 @@ class Start(NamedTuple):
     """What they were called when the model got them, and no other weights were ever called; none: nobody said."""
 
 
+class Mean(NamedTuple):
+    """What gradients come to."""
+
+    total: Held
+    steps: int
+
+
 class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
@@ -79,12 +96,12 @@ class Encoder(Protocol):
         """Return about how many elements are best encoded at once."""
 
     def encode(
-        self, portions: Sequence[Portion], start: Start | None, rule: Residual, residual: LeftOut | None
+        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 
-        `start` is where work began, where portions have no values. Raises `FloatingPointError` where values are not
-        finite: then nothing of the contribution counts.
+        Where portions have no values, these are the way from a start to the weights as they are now, or a mean. Raises
+        `FloatingPointError` where values are not finite: then nothing of the contribution counts.
         """
 
 
@@ -121,8 +138,11 @@ class Engine(Protocol):
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take optimizer steps on the local weights."""
 
-    def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
-        """Return the mean gradient over the steps' samples at the present weights, changing nothing."""
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
+        """Add each step's mean gradient at the present weights to a sum, one by one; None: to nothing yet.
+
+        So a sum does not depend on how work was sliced. Weights stay as they are.
+        """
 
     def encoder(self, codec: Codec) -> Encoder | None:
         """Return what encodes where the weights are; None: that is here, or it has no form for this codec."""

@@ -1,7 +1,7 @@
 """A peer's contribution, encoded on the device that has its weights.
 
 Only bytes leave the device, if it has room for two more vectors: for the weights that work began from, as the engine
-got them (`Began`), and for what was left out before, which lies there from the first contribution on (`LeftOut`). What
+got them (`Began`), and for what was left out before, which lies there from the first contribution on (`Held`). What
 there is no room for, and weights that work did not begin from, pass through the device a few chunks at a time, and that
 takes longer than all the rest. The processor has no pass over the model to make in either case.
 """
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
-from atoll.model.compute import Portion, Start, Vector
-from atoll.model.leftout import LeftOut
+from atoll.model.compute import Mean, Portion, Start, Vector
+from atoll.model.held import Held
 from atoll.model.locked import lock
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
@@ -60,19 +60,19 @@ class TorchEncoder:
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], start: Start | None, rule: Residual, residual: LeftOut | None
+        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
     ) -> list[memoryview]:
         chunks: list[memoryview] = []
-        left_out = None if residual is None else _where_it_is(residual, self._weights.device)
+        left_out = None if residual is None else at_hand(residual, self._weights.device)
         for _, alike in groupby(portions, _count):
-            chunks += self._encode(list(alike), start, rule, left_out)
+            chunks += self._encode(list(alike), source, rule, left_out)
         return chunks
 
     def _encode(
-        self, portions: Sequence[Portion], start: Start | None, rule: Residual, left_out: Tensor | None
+        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, left_out: Tensor | None
     ) -> list[memoryview]:
         """Return chunks of the same length, encoded at once."""
-        wanted = self._values(portions, start)
+        wanted = self._values(portions, source)
         if not bool(wanted.isfinite().all()):
             raise FloatingPointError("some values are not finite")
         if isinstance(rule, Feedback):
@@ -85,15 +85,21 @@ class TorchEncoder:
             _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
         return [row.data for row in on_host(wire).numpy()]
 
-    def _values(self, portions: Sequence[Portion], start: Start | None) -> Tensor:
+    def _values(self, portions: Sequence[Portion], source: Start | Mean | None) -> Tensor:
         """Return what is to be sent, a chunk a row."""
-        if start is None:
-            return torch.stack([_tensor(portion.values).to(self._weights.device) for portion in portions])
-        began = self._began.called(start.name)
-        rows = self._rows(portions, _from_host(start.weights, self._weights.device) if began is None else began)
-        for part, run in _stretches(portions):
-            rows.view(-1)[part] -= self._weights[run]
-        return rows
+        device = self._weights.device
+        match source:
+            case None:
+                return torch.stack([_tensor(portion.values).to(device) for portion in portions])
+            case Mean(total=total, steps=steps):
+                # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
+                return self._rows(portions, at_hand(total, device)).div_(torch.tensor(float(steps), device=device))
+            case Start(weights=start, name=name):
+                began = self._began.called(name)
+                rows = self._rows(portions, _from_host(start, device) if began is None else began)
+                for part, run in _stretches(portions):
+                    rows.view(-1)[part] -= self._weights[run]
+                return rows
 
     def _rows(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
         """Return elements of a vector on the device, a chunk a row."""
@@ -104,7 +110,7 @@ class TorchEncoder:
 
 
 class Copy(NamedTuple):
-    """A vector on a device (`leftout.Elsewhere`)."""
+    """A vector on a device (`held.Elsewhere`)."""
 
     values: Tensor
 
@@ -112,16 +118,16 @@ class Copy(NamedTuple):
         _from_host(values, self.values.device).copy_(self.values)
 
 
-def _where_it_is(left_out: LeftOut, device: torch.device) -> Tensor:
-    """Return what was left out, on the device if there is room, else in the host's memory; what is written stays."""
-    there = left_out.elsewhere()
+def at_hand(held: Held, device: torch.device) -> Tensor:
+    """Return a vector on the device if there is room, else in the host's memory; what is written to it stays."""
+    there = held.elsewhere()
     if isinstance(there, Copy) and there.values.device == device:
         return there.values
-    values = _from_host(left_out.write(), device)
+    values = _from_host(held.write(), device)
     if not _has_room(device, values.nbytes):
         return values
     moved = values.to(device, copy=True)
-    left_out.move(Copy(moved))
+    held.move(Copy(moved))
     return moved
 
 

@@ -29,9 +29,10 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder
 from atoll.model.codec import on_device
-from atoll.model.compute import Cost, Encoder, Step, Trained, Vector
-from atoll.model.encoder import Began, TorchEncoder
+from atoll.model.compute import Cost, Encoder, Step, Trained, Vector, together
+from atoll.model.encoder import Began, TorchEncoder, at_hand
 from atoll.model.graph import Recorded, warming
+from atoll.model.held import Held
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
@@ -187,8 +188,26 @@ class TorchEngine:
                     self._drop_gradients()
             return self._trained_by(steps, loss_sum)
 
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
+        parts = []
+        for step in steps:
+            trained, mean = self._gradient([step])
+            parts.append(trained)
+            begins = total is None
+            total = Held(self.size) if total is None else total
+            there = at_hand(total, self.device)
+            with torch.no_grad():
+                there.copy_(mean) if begins else there.add_(mean.to(there.device))
+        assert total is not None, "there is at least one step"
+        return together(parts), total
+
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
         """Return the mean gradient over the steps' samples, its norm limited by the recipe's clip."""
+        trained, mean = self._gradient(steps)
+        vector: Vector = mean.cpu().numpy()
+        return trained, vector
+
+    def _gradient(self, steps: Sequence[Step]) -> tuple[Trained, Tensor]:
         samples = sum(len(step.samples) for step in steps)
         with self._on_device():
             loss_sum = torch.zeros((), device=self.device)
@@ -196,7 +215,7 @@ class TorchEngine:
                 for step in steps:
                     loss_sum += self._backward(step, len(step.samples) / samples)
                 self._clip()
-                mean: Vector = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()]).cpu().numpy()
+                mean = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()])
                 self._drop_gradients()
             return self._trained_by(steps, loss_sum), mean
 

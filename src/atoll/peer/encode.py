@@ -12,9 +12,9 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.compute import Encoder, Portion, Start, Vector
+from atoll.model.compute import Encoder, Mean, Portion, Start, Vector
 from atoll.peer.member import Member
-from atoll.peer.train import Contribution, Way, diverged, factor_of, finite
+from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
 from atoll.spec.axes.codec import CacheLines, Significance, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Hold
 from atoll.swarm.log import OpenRound
@@ -65,19 +65,30 @@ def _there(
     """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
     version = announced.key.version
     unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
-    start = Start(contribution.start, contribution.anchor) if isinstance(contribution, Way) else None
+    source = _source(contribution)
 
     def portion(index: int) -> Portion:
         first, end = unit.grid.bounds(index)
-        return Portion(_runs(unit, first, end), contribution(first, end) if start is None else None)
+        return Portion(_runs(unit, first, end), contribution(first, end) if source is None else None)
 
     def encoded(indexes: list[int]) -> list[memoryview]:
         try:
-            return encoder.encode([portion(index) for index in indexes], start, rule, residual)
+            return encoder.encode([portion(index) for index in indexes], source, rule, residual)
         except FloatingPointError as error:
             raise diverged(version) from error
 
     return encoded
+
+
+def _source(contribution: Contribution) -> Start | Mean | None:
+    """Return where the values of a contribution are, if the device may have them."""
+    match contribution:
+        case Way(start=start, anchor=anchor):
+            return Start(start, anchor)
+        case Gradients(total=total, steps=steps):
+            return Mean(total, steps)
+        case _:
+            return None
 
 
 def _runs(unit: Unit, first: int, end: int) -> tuple[slice, ...]:

@@ -18,6 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from atoll.model.compute import Cost, Engine, Step, Vector
+from atoll.model.held import Held
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
 from atoll.peer.desk import Changes, Desk, Own, Owned, Report, plan_id
@@ -111,7 +112,7 @@ class Stint:
     """Of its steps so far."""
     slice: int = 1
     """Steps that take about as long as may pass between two looks at the desk."""
-    gradient: Vector | None = None
+    gradient: Held | None = None
     """The sum so far, where gradients are exchanged."""
     reconciled: bool = False
     """Whether the anchor that it is to start from has been taken in."""

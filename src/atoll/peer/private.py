@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.model.leftout import LeftOut
+from atoll.model.held import Held
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.control import Auto
 from atoll.spec.axes.pace import Block, Delay, OneRound
@@ -49,7 +49,7 @@ class Private:
         channel, control = rarest(recipe), recipe.control  # the others keep nothing
         keeps = isinstance(channel.what.residual, Feedback | Hold)
         self._linked = keeps and channel.mesh is not None
-        self.residual = LeftOut(engine.size) if keeps and not self._linked else None
+        self.residual = Held(engine.size) if keeps and not self._linked else None
         """What the codec left out of contributions that count; none: it is forgotten."""
         self.links: dict[bytes, Vector] = {}
         """Likewise of what went over the link to each peer, where there is any."""

@@ -17,6 +17,7 @@ import numpy as np
 from atoll import journal as events
 from atoll.errors import LocalError
 from atoll.model.compute import Engine, Step, Trained, Vector
+from atoll.model.held import Held
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import goes_on
 from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Quorum, RoundsLate, Shift
@@ -55,6 +56,17 @@ class Way:
             weights = _read(self.engine, run)
             np.subtract(self.start[run], weights, out=delta[at : at + weights.size])
         return delta
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """A contribution: the mean gradient of the steps of a stint."""
+
+    total: Held
+    steps: int
+
+    def __call__(self, first: int, end: int) -> Vector:
+        return self.total.read()[first:end] / np.float32(self.steps)
 
 
 def stint_of(member: Member, key: Key, own: Lease) -> Stint:
@@ -164,7 +176,7 @@ async def _start(member: Member, stint: Stint) -> None:
 
 
 async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained:
-    """Work through some steps; gradients add up one by one, so that the sum does not depend on how work was sliced."""
+    """Work through some steps."""
     engine = member.engine
     cost = engine.cost(sum(len(step.samples) for step in steps))
     match member.channel.what:
@@ -172,23 +184,9 @@ async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained
             return await member.box.compute.run(lambda: engine.train(steps), cost)
         case Grad():
             trained, stint.gradient = await member.box.compute.run(
-                lambda: _add_gradients(engine, steps, stint.gradient), cost
+                lambda: engine.gradients(steps, stint.gradient), cost
             )
             return trained
-
-
-def _add_gradients(engine: Engine, steps: Sequence[Step], total: Vector | None) -> tuple[Trained, Vector | None]:
-    parts = []
-    for step in steps:
-        trained, gradient = engine.gradient([step])
-        total = gradient if total is None else total + gradient
-        parts.append(trained)
-    return Trained(
-        steps=len(parts),
-        samples=sum(t.samples for t in parts),
-        tokens=sum(t.tokens for t in parts),
-        loss_sum=sum(t.loss_sum for t in parts),
-    ), total
 
 
 async def reconcile(member: Member, stint: Stint) -> None:
@@ -260,7 +258,7 @@ def contribution_of(member: Member, stint: Stint, mass: float = 1.0) -> Contribu
     member.samples_s = lease.size(stint.lease) / max(stint.worked_s, 1e-6)
     member.losses.append(stint.loss_sum / max(1, len(stint.steps)))
     if stint.gradient is not None:
-        return partial(_mean, stint.gradient, np.float32(len(stint.steps)))
+        return Gradients(stint.gradient, len(stint.steps))
     if stint.trained is not None:
         return joined(member, stint)
     unit = member.unit_of(stint.key.version)
@@ -331,10 +329,6 @@ def late_contribution(member: Member, stint: Stint) -> Contribution:
     anchor, local = member.anchor.weights, member.private.local
     assert local is not None, "who contributed goes on from there"
     return partial(_way, anchor, local, member.unit_of(stint.key.version))
-
-
-def _mean(gradient: Vector, steps: np.float32, first: int, end: int) -> Vector:
-    return gradient[first:end] / steps
 
 
 def _weights(engine: Engine, unit: Unit, start: Vector, mass: float, first: int, end: int) -> Vector:

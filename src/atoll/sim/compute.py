@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.held import Held, added_up
 from atoll.sim.cores import Cores, Work
 from atoll.spec.axes.codec import Codec
 
@@ -278,7 +279,11 @@ class CountingEngine:
         self.steps += len(steps)
         return trained
 
+    def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
+        return added_up(self.gradient, steps, total)
+
     def gradient(self, steps: Sequence[Step]) -> tuple[Trained, Vector]:
+        """Return the mean gradient over the steps' samples."""
         trained, moves = self._look(steps)
         moves[MARKS] = trained.samples * self.life << _FINE_BITS
         return trained, _rounded(moves) / np.float32(max(1, trained.samples))

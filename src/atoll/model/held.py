@@ -1,16 +1,17 @@
-"""What a codec left out of contributions so far: one vector, wherever it was last worked on.
+"""A vector that is wherever it was last worked on: what a codec left out so far, or a sum of gradients.
 
-A peer that encodes on a device works on it there, contribution after contribution; it is only brought to the host's
-memory when somebody asks for it there, to save it or to work on it on the processor.
+A peer with a device works on it there; it is only brought to the host's memory when somebody asks for it there, to save
+it or to work on it on the processor.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import numpy as np
 
-from atoll.model.compute import Vector
+from atoll.model.compute import Step, Trained, Vector, together
 
 
 class Elsewhere(Protocol):
@@ -20,8 +21,8 @@ class Elsewhere(Protocol):
         """Write it into the host's memory."""
 
 
-class LeftOut:
-    """A vector that is in one memory or another; all zero to begin with. Used through `Compute` only."""
+class Held:
+    """A vector in one memory or another; all zero to begin with. Used through `Compute` only."""
 
     def __init__(self, size: int) -> None:
         self._values = np.zeros(size, np.float32)
@@ -55,3 +56,20 @@ class LeftOut:
     def move(self, elsewhere: Elsewhere) -> None:
         """Let it be elsewhere from now on, to be written to there: that was made of what `read` returns."""
         self._elsewhere, self._stale = elsewhere, True
+
+
+def added_up(
+    gradient: Callable[[Sequence[Step]], tuple[Trained, Vector]], steps: Sequence[Step], total: Held | None
+) -> tuple[Trained, Held]:
+    """Return `Engine.gradients` of an engine that has nothing but the host's memory."""
+    parts = []
+    for step in steps:
+        trained, mean = gradient([step])
+        parts.append(trained)
+        if total is None:
+            total = Held(mean.size)
+            total.write()[:] = mean
+        else:
+            total.write()[:] += mean
+    assert total is not None, "there is at least one step"
+    return together(parts), total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.model.leftout import LeftOut
+from atoll.model.held import Held
 
 
 class Device:
@@ -19,8 +19,8 @@ class Device:
         values[:] = self.values
 
 
-def moved(size: int = 3) -> tuple[LeftOut, Device]:
-    left_out = LeftOut(size)
+def moved(size: int = 3) -> tuple[Held, Device]:
+    left_out = Held(size)
     device = Device(left_out.read())
     left_out.move(device)
     return left_out, device
