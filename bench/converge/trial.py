@@ -120,16 +120,10 @@ SIGN = {
     f"{CHANNEL}.whom.route.kind": "butterfly",
 }
 """A bit an element both ways; what that leaves out of a contribution or of a result goes into the next."""
-TWO_BITS = {
-    f"{CHANNEL}.what.result.kind": "buckets",
-    f"{CHANNEL}.what.result.bits": 2,
-    f"{CHANNEL}.what.result.width": 6.0,
-    f"{CHANNEL}.what.owners.kind": "feedback",
-    f"{CHANNEL}.whom.route.kind": "butterfly",
-}
-"""MuLoCo's two bits for results too: owners merge, and feed back what that leaves out."""
 FINE_SIGN = {**SIGN, f"{CHANNEL}.what.codec.block": 512, f"{CHANNEL}.what.result.block": 512}
 """Likewise, with a magnitude for every 512 values, a row of most matrices: what did not move stays where it is."""
+SIGN_UP = {f"{CHANNEL}.what.codec.kind": "sign", f"{CHANNEL}.what.codec.block": 512}
+"""A bit an element for contributions, with such magnitudes."""
 HALVES = {
     f"{CHANNEL}.what.codec.kind": "fp16",
     f"{CHANNEL}.what.result.kind": "fp16",
@@ -215,6 +209,13 @@ def bits(up: int, down: int) -> Changes:
         f"{CHANNEL}.what.codec.kind": "buckets",
         f"{CHANNEL}.what.codec.bits": up,
         f"{CHANNEL}.what.codec.width": 6.0,
+        **coarse(down),
+    }
+
+
+def coarse(down: int) -> Changes:
+    """Return bins for results, and feedback of all that is left out."""
+    return {
         f"{CHANNEL}.what.residual.kind": "feedback",
         f"{CHANNEL}.what.result.kind": "buckets",
         f"{CHANNEL}.what.result.bits": down,
@@ -312,13 +313,18 @@ def _second() -> list[Trial]:
         muloco(136, FINE_SIGN, also="sign512"),
         *THOUSAND[1:],
         muloco(30, ALONE_STEPS, also="alone", peers=1),
+        *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
+        muloco(80, HALVES, also="fp16"),
+        muloco(64, {**coarse(3), **SIGN_UP}, also="1-3bits"),
+        muloco(80, {**bits(2, 3), **outer(1.0, 0.7)}, also="2-3bits-outer1-0.7"),
+        muloco(30, bits(2, 3), also="2-3bits"),
+        *(delta("muloco", 30, lr, {**MUON, **HALVES}, also="fp16", batch=96) for lr in (0.04, 0.01)),
     ]
 
 
 def _third() -> list[Trial]:
-    """Two bits both ways; other recipes at eight peers; a calmer outer step."""
+    """Other recipes at eight peers; a calmer outer step."""
     return [
-        *(muloco(every, TWO_BITS, also="owned") for every in (64, 128, 30)),
         delta("opendiloco", 30, 2e-3),
         delta("slowmo", 30, 0.1),
         delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
@@ -362,7 +368,6 @@ def _rest() -> list[Trial]:
         sparseloco(30, 4e-3),
         sparseloco(60, 1e-3, keep(32), also="k32"),
         delta("diloco", 30, 1e-3, batch=96),
-        delta("muloco", 30, 0.02, MUON),
         solo(8e-3),
         *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in SEEDS),
     ]
