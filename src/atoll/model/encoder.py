@@ -29,7 +29,7 @@ WORKING_BYTES = 40
 
 
 class Began:
-    """The weights that work began from, on the device, while there is room for them."""
+    """The weights that work began from, on the device, if there is room for them."""
 
     def __init__(self) -> None:
         self._name: object = None
@@ -56,7 +56,7 @@ class TorchEncoder:
 
     @property
     def elements(self) -> int:
-        return MANY_ELEMENTS if _has_room(self._weights.device, WORKING_BYTES * MANY_ELEMENTS // 2) else FEW_ELEMENTS
+        return MANY_ELEMENTS if _has_room(self._weights.device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
 
     @torch.no_grad()
     def encode(
@@ -132,12 +132,14 @@ def at_hand(held: Held, device: torch.device) -> Tensor:
 
 
 def _has_room(device: torch.device, size_bytes: int) -> bool:
-    """Return whether a device can hold a vector for good: as much again must stay free for steps."""
+    """Return whether a device can hold so much more for good, and as much again stays free.
+
+    What steps once needed torch keeps for them: it is not free, and need not be asked about once there has been a step.
+    """
     if device.type != "cuda":
         return False
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    unused_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return free_bytes + unused_bytes >= 2 * size_bytes
+    return free_bytes >= 2 * size_bytes
 
 
 def _from_host(vector: Vector, device: torch.device) -> Tensor:

@@ -141,7 +141,7 @@ class TorchEngine:
         # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
         self._pads, self._records = compiled or records, records
-        self._encodes, self._began = encodes, Began()
+        self._encodes, self._began, self._has_stepped = encodes, Began(), False
         self._recorded: Recorded | None = None
         """None before the first step, which is taken without."""
 
@@ -172,7 +172,7 @@ class TorchEngine:
         assert weights.dtype == np.float32
         with torch.no_grad():
             self._flat[first : first + weights.size].copy_(torch.from_numpy(np.require(weights, requirements="W")))
-            if name is not None and self._encodes:
+            if name is not None and self._encodes and self._has_stepped:  # and so it is known what a step needs
                 self._began.keep(name, self._flat)
 
     def train(self, steps: Sequence[Step]) -> Trained:
@@ -281,6 +281,7 @@ class TorchEngine:
 
     def _backward(self, step: Step, share: float) -> Tensor:
         """Add the gradient of a step's mean loss, times `share`; return the mean loss, still on the device."""
+        self._has_stepped = True
         count = len(step.samples)
         batch = self._to_device(self._data.batch(step.samples), count)
         scale = 1.0 / (count * self.shape.context)
