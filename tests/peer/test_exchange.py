@@ -9,9 +9,10 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.wire import encode
+from atoll.peer.desk import Owned
 from atoll.peer.member import Member
 from atoll.peer.messages import Accepted, Chunk, Got, Missing, PartHead, PartTalk
-from atoll.sim.faults import Crash, Fault, Partition, SlowLink
+from atoll.sim.faults import Crash, Fault, LossyLink, Partition, SlowLink
 from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Outcome, Scenario, World, simulate
 from atoll.spec.axes.codec import Fp32
@@ -267,3 +268,25 @@ def test_the_exchange_holds_what_the_published_formula_says(peers: int, group: i
     formula = peak_bytes(B_BYTES, 1 / members, members, groups=groups, sum_bytes=4.0 * SIZE)
     assert len(peaks) == peers
     assert all(0.9 * formula <= peak <= 1.1 * formula for peak in peaks.values()), (formula, peaks)
+
+
+def test_what_an_owner_held_of_a_round_is_gone_with_it_before_anybody_collects_garbage() -> None:
+    """A peer's collector runs seldom, and every round holds several models' worth of parts.
+
+    On a bad line a member holds its result before its owners hear so: they are called off when the round is over.
+    """
+    run = counting_run(rounds=4, start_with=4, codec=Fp32())
+    gc.collect()
+    before = owned_now()
+    gc.disable()
+    try:
+        outcome = play(run, 4, faults=[LossyLink(at_s=0.0, peer=3, for_s=1000.0, loss=0.2)])
+        assert owned_now() == before
+    finally:
+        gc.enable()
+    assert_sound(run, outcome, version=4)
+
+
+def owned_now() -> int:
+    """Return how many rounds' parts there are in memory."""
+    return sum(type(each) is Owned for each in gc.get_objects())
