@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.sim.check import log_of_record, settled, violations
+from atoll.sim.check import settled, violations
 from atoll.sim.faults import Crash, Leave, Partition, Reform
+from atoll.sim.promises.disks import log_of_record
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import CouncilChanged, CouncilReformed, EpochStarted
