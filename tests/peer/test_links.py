@@ -19,8 +19,8 @@ from atoll.net.stream import LineBroken
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, PeerId, Stream, StreamClosed, Traffic
 from atoll.peer.links import Links, hear, say, together
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
+from atoll.sim.links import Links as Wires
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Links as Wires
 from atoll.sim.network import SimNetwork
 from tests.fuzz.intruder import Swollen
 from tests.net.loopback import bind

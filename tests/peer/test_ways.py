@@ -15,8 +15,9 @@ from atoll.peer.desk import Desk
 from atoll.peer.follow import check_plan
 from atoll.plan.traffic import Line, traffic
 from atoll.sim.check import violations
+from atoll.sim.conns import MATHIS, PACKET_BYTES
 from atoll.sim.faults import Crash, Fault, Lie, LossyLink, Partition
-from atoll.sim.network import MATHIS, PACKET_BYTES, Link
+from atoll.sim.links import Link
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.axes.codec import Buckets, Codec, Fp16, Fp32, Int8

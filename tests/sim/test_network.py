@@ -17,9 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
+from atoll.sim.conns import SimConn
 from atoll.sim.flows import NO_LINK, RESERVED, UNLIMITED_BYTES_S, share
+from atoll.sim.links import Link, Links
 from atoll.sim.loop import Incarnation, VirtualLoop
-from atoll.sim.network import Link, Links, SimConn, SimNetwork, SimStream, SimTransport
+from atoll.sim.network import SimNetwork, SimTransport
+from atoll.sim.streams import SimStream
 
 BIG = UNLIMITED_BYTES_S
 
@@ -613,7 +616,8 @@ from atoll.errors import PeerLost
 from atoll.net.transport import PeerId, Traffic
 from atoll.sim.faults import stream
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Link, Links, SimNetwork
+from atoll.sim.links import Link, Links
+from atoll.sim.network import SimNetwork
 from atoll.sim.trace import Trace
 
 junk = [bytearray(int(sys.argv[1]) * 13 + n) for n in range(1000)]
