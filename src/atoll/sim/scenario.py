@@ -699,7 +699,8 @@ async def _hamper(
 
 
 def _slow_down(host: Host, factor: float) -> None:
-    host.compute.slow = host.beside.slow = factor
+    host.compute.slow_down(factor)
+    host.beside.slow_down(factor)
 
 
 async def _fill(world: World, host: Host, for_s: float) -> None:
