@@ -101,10 +101,10 @@ def test_a_leader_that_hears_all_but_is_heard_by_nobody_does_not_hold_the_run_up
 
 
 def test_without_a_majority_of_the_council_nothing_commits_until_it_is_re_formed() -> None:
-    run = counting_run(rounds=60, steps=4, start_with=5)
+    run = counting_run(rounds=20, steps=12, start_with=5)
     lost = [Crash(at_s=3.0, peer=1), Crash(at_s=3.0, peer=2)]
     outcome = play(run, 5, faults=[*lost, Reform(at_s=60.0)])
-    assert_one_history(run, outcome, {0, 3, 4}, 60)
+    assert_one_history(run, outcome, {0, 3, 4}, 20)
     quiet = [line for line in lines(outcome, journal.RoundCommitted) if 10.0 < line.at_s < 60.0]
     assert quiet == []
     complaints = {line.peer: line.event.hint for line in lines(outcome, journal.BrokerMissing) if line.at_s < 60.0}  # type: ignore[union-attr]
@@ -130,8 +130,8 @@ def test_a_re_forming_takes_the_log_that_knows_most() -> None:
 
 
 def test_an_organiser_that_no_longer_leads_can_still_change_the_settings() -> None:
-    run = counting_run(rounds=40, steps=4, start_with=4)
-    longer = replace(run, budget=Budget(rounds=60))
+    run = counting_run(rounds=14, steps=12, start_with=4)
+    longer = replace(run, budget=Budget(rounds=20))
     outcome = simulate(
         Scenario(
             run=run,
@@ -143,5 +143,5 @@ def test_an_organiser_that_no_longer_leads_can_still_change_the_settings() -> No
             limit_s=86400.0,
         )
     )
-    assert {anchor_of(host.disk).version for host in outcome.hosts} == {60}
+    assert {anchor_of(host.disk).version for host in outcome.hosts} == {20}
     assert epochs(outcome)[-1].broker != outcome.hosts[0].peer
