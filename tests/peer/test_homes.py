@@ -23,7 +23,7 @@ from atoll.spec.axes.work import Same
 from atoll.spec.load import decode_run
 from atoll.spec.run import Run, canonical
 from atoll.swarm.log import ALL
-from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, sized
+from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, round_bytes, sized
 from tests.peer.world import play as world_play
 
 SIZE, PARAMETERS = 640, 100_000
@@ -119,7 +119,7 @@ class Counted(NamedTuple):
 def counted(recipe: str, rounds: int) -> Counted:
     """Return what a run moved, without what members told in vain at the same moment as another of their region."""
     outcome = play(run_of(recipe, peers=len(TWOS), rounds=rounds), size=PARAMETERS)
-    sent = sum(events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(len(TWOS)))
+    sent = sum(round_bytes(outcome))
     told = {each.version: {*map(short, each.contributors)} for each in rounds_of(outcome) if _tells(each)}
     for line in outcome.lines:
         match line.event:

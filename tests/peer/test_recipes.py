@@ -16,7 +16,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import atoll
-from atoll import journal
 from atoll.spec import axes, recipe
 from atoll.spec.axes.codec import Buckets, Fp32
 from atoll.spec.axes.control import Nobody
@@ -31,7 +30,7 @@ from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from atoll.spec.turns import in_order, rarest
-from tests.peer.world import anchor_of, counting_run, events, play, sized
+from tests.peer.world import anchor_of, counting_run, play, round_bytes, sized
 
 PEERS, SIZE = 3, 20_000
 ROUNDS = (1, 2, 4)
@@ -114,7 +113,7 @@ def played(recipe: str, rounds: int, *, reset: bool = False) -> Played:
     if reset:
         run = with_knobs(run, **KNOBS[recipe])
     outcome = play(run, PEERS, build=sized(SIZE))
-    sent = sum(events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(PEERS))
+    sent = sum(round_bytes(outcome))
     return Played((outcome.trace, sent, anchor_of(outcome.hosts[0].disk).digest()))
 
 

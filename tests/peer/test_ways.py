@@ -32,7 +32,19 @@ from atoll.swarm.routes.tree import Tree
 from tests.peer import desks
 from tests.peer.desks import VERSION, Office, anchor, digest
 from tests.peer.test_ring import contributors, first_result, spans
-from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, machines, name, once, play, sized
+from tests.peer.world import (
+    anchor_of,
+    assert_sound,
+    counting_run,
+    events,
+    log_of,
+    machines,
+    name,
+    once,
+    play,
+    round_bytes,
+    sized,
+)
 
 SIZE = 640
 """Elements of the model: ten chunks."""
@@ -213,7 +225,7 @@ def test_all_together_move_what_was_predicted(name: str) -> None:
     run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
     assert not violations(run, outcome)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     each = [moved.sent_bytes for moved in predicted.moved]
     assert sum(each) == 2 * (peers - 1) * 4 * parameters, "each sends each chunk up once, and it comes down once"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable
 from random import Random
 
@@ -23,6 +20,7 @@ from atoll.sim.links import Link, Links
 from atoll.sim.loop import Incarnation, VirtualLoop
 from atoll.sim.network import SimNetwork, SimTransport
 from atoll.sim.streams import SimStream
+from tests.sim.hashed import said_under_hash_seeds
 
 BIG = UNLIMITED_BYTES_S
 
@@ -699,16 +697,7 @@ print(trace.lines, trace.digest(), loop.callbacks, loop.complaints)
 
 
 def test_one_seed_gives_one_trace_in_every_process() -> None:
-    traces = {
-        subprocess.run(
-            [sys.executable, "-W", "error", "-c", _SCRIPT, seed],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    traces = said_under_hash_seeds(_SCRIPT)
     assert len(traces) == 1
     lines, *_ = traces.pop().split()
     assert int(lines) > 300

@@ -18,7 +18,8 @@ from atoll.sim.faults import LEADER, Crash, CrashAt, Fault, Leave, Partition, Pa
 from atoll.sim.scenario import on_fleet
 from atoll.sim.search import jobs_of, play_job, spread, tallies, text
 from atoll.sim.skies import FAMILIES, REPLACED_S, STAY_MIN, STORM_S, case_of, family_of
-from atoll.sim.storm import shrunk, weather
+from atoll.sim.storm import case_of as own_case
+from atoll.sim.storm import shrunk
 from atoll.spec.fleet import Always, Machine, load_fleet
 from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
@@ -73,7 +74,7 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
     ],
 )
 def test_five_homes_go_on_committing_while_a_storm_is_on(first: int, count: int) -> None:
-    verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + count)]
+    verdicts = [play(own_case(*homes(HOMES), seed, until_s=HOMES_STORM_S)) for seed in range(first, first + count)]
     assert [verdict.broken for verdict in verdicts if verdict.broken] == []
     assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
     stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds >= HOMES_ROUNDS]
@@ -202,6 +203,6 @@ def test_a_run_that_stands_still_for_good_is_said_to_and_shrinks_to_why() -> Non
 
 
 def test_a_storm_blows_on_a_run_of_ones_own() -> None:
-    verdict = weather(*homes(3), 0, until_s=STORM_S)
+    verdict = play(own_case(*homes(3), 0, until_s=STORM_S))
     assert verdict.broken == []
-    assert weather(*homes(3), 0, until_s=STORM_S, faults=verdict.faults).trace == verdict.trace
+    assert play(own_case(*homes(3), 0, until_s=STORM_S, faults=verdict.faults)).trace == verdict.trace
