@@ -4,12 +4,14 @@
     python -m bench.memory --size 15m --codec fp16
 
 Each peer is a process of its own that lives as `atoll peer` does and, beside that, notes the kernel's own count of its
-resident memory: the level when its training is done, and the highest point (`VmHWM`, reset by `clear_refs`) from when
-its contribution is ready until the round is committed. The difference is held against `swarm.shares.peak_bytes` for
-the share that the broker's journal names. Limits on memory make the shares unequal: one peer has room for none.
+resident memory: the level when it begins to train, with the last round behind it and no gradients yet, and the highest
+point (`VmHWM`, reset by `clear_refs`) from when its contribution is ready until the round is committed. The difference
+is held against `swarm.shares.peak_bytes` for the share that the broker's journal names. Limits on memory make the
+shares unequal: one peer has room for none.
 
 glibc keeps freed memory of some sizes for itself, so that a level would hide what was freed before it. Here it is told
-to give everything from 64 kB on back at once (`MALLOC_MMAP_THRESHOLD_`): what is counted is what is held.
+to give everything from 64 kB on back at once (`MALLOC_MMAP_THRESHOLD_`), and the rest before the level is taken
+(`malloc_trim`): what is counted is what is held. Garbage is held too: nobody is told to collect it.
 Exits 1 when a peer is off by more than a tenth.
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import dataclasses
 import gc
 import json
@@ -99,6 +102,12 @@ def _memory_bytes(field: str) -> int:
     raise AssertionError(f"the kernel does not count {field}")
 
 
+def _give_back() -> None:
+    """Have glibc give the kernel what it keeps of freed memory, unless it was to be left as it is."""
+    if "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def _reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
@@ -117,9 +126,11 @@ class Gauge:
             case journal.PeerStarted():
                 (member,) = [each for each in gc.get_objects() if type(each) is Member]
                 self._watching = asyncio.ensure_future(self._watch(member))
+            case journal.LeaseTaken():
+                _give_back()
+                self._level = _memory_bytes("VmRSS")
             case journal.WorkProgressed(steps=steps, steps_of=steps_of) if steps == steps_of:
                 _reset_peak()
-                self._level = _memory_bytes("VmRSS")
             case journal.RoundCommitted():
                 self._exchange = self._above()
             case journal.RoundApplied(version=version):

@@ -132,12 +132,20 @@ class FileDisk:
             await asyncio.wait([work])  # a thread cannot be stopped: leave no write behind that goes on by itself
             raise
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-                raise LocalError(
-                    f"{self.root}: the disk is full ({error.strerror})",
-                    hint="free some space and start again: everything saved before is intact",
-                ) from error
+            if is_full(error):
+                raise full(self.root, error, "everything saved before is intact") from error
             raise
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether there is no room for what was to be written."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def full(folder: Path, error: OSError, solace: str) -> LocalError:
+    """Return what to tell a person whose disk is full."""
+    hint = f"free some space and start again: {solace}"
+    return LocalError(f"{folder}: the disk is full ({error.strerror})", hint=hint)
 
 
 def _sync(target: Path) -> None:

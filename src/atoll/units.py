@@ -52,20 +52,20 @@ def time_s(text: str) -> float:
 
 def say_bytes(count: float) -> str:
     """Return bytes as people read them: "12.3 MB"."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if abs(count) < 1000 or unit == "TB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
+    return _scaled(count, (" B", " kB", " MB", " GB", " TB"))
 
 
 def say_count(count: float) -> str:
     """Return a large count as people read it: "1.2M"."""
-    for unit in ("", "k", "M", "G", "T"):
-        if abs(count) < 1000 or unit == "T":
-            return f"{count:.0f}" if unit == "" else f"{count:.1f}{unit}"
-        count /= 1000
-    raise AssertionError("unreachable")
+    return _scaled(count, ("", "k", "M", "G", "T"))
+
+
+def _scaled(count: float, units: tuple[str, ...]) -> str:
+    """Return a number in the unit that leaves it below a thousand, or in the last one."""
+    power = 0
+    while abs(count) >= 1000 and power + 1 < len(units):
+        count, power = count / 1000, power + 1
+    return f"{count:.{min(power, 1)}f}{units[power]}"
 
 
 def say_time(seconds: float) -> str:

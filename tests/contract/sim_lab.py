@@ -7,8 +7,9 @@ from random import Random
 from blake3 import blake3
 
 from atoll.net.transport import PeerId, Transport
+from atoll.sim.links import Link, Links
 from atoll.sim.loop import Incarnation, VirtualLoop
-from atoll.sim.network import Link, Links, SimNetwork, SimTransport
+from atoll.sim.network import SimNetwork, SimTransport
 from tests.contract.transport_suite import Check
 
 CHECK_S_MAX = 300.0

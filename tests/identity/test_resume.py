@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from atoll import journal
 from atoll.sim.faults import Crash, Fault, Leave
+from atoll.sim.scenario import Outcome
 from atoll.spec.axes.optimizer import AdamW, Sgd
 from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Run
@@ -27,9 +30,14 @@ RUNS: dict[str, Run] = {
 AFTER_S = {"at the commit": 1e-6, "while it is applied": 0.012, "between rounds": 0.03, "in mid-round": None}
 
 
-def interrupted(run: Run, kind: type[Crash] | type[Leave], after_s: float | None) -> tuple[str, str]:
+@cache
+def undisturbed(name: str) -> Outcome:
+    return trained(RUNS[name], PEERS)
+
+
+def interrupted(name: str, kind: type[Crash] | type[Leave], after_s: float | None) -> tuple[str, str]:
     """Return the final digest of a run and of the same run whose peers were all stopped in the middle."""
-    whole = trained(run, PEERS)
+    run, whole = RUNS[name], undisturbed(name)
     committed = [at_s for at_s, _ in once(whole, journal.RoundCommitted)]
     at_s = committed[2] + ((committed[3] - committed[2]) / 2 if after_s is None else after_s)
     faults: list[Fault] = [kind(at_s=at_s, peer=peer, restart_after_s=3.0 + peer) for peer in range(PEERS)]
@@ -48,14 +56,13 @@ def interrupted(run: Run, kind: type[Crash] | type[Leave], after_s: float | None
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_bits_of_one_that_was_not(
     name: str, kind: type[Crash] | type[Leave], when: str
 ) -> None:
-    undisturbed, resumed = interrupted(RUNS[name], kind, AFTER_S[when])
-    assert resumed == undisturbed
+    whole, resumed = interrupted(name, kind, AFTER_S[when])
+    assert resumed == whole
 
 
 @pytest.mark.parametrize("peer", range(PEERS))
 def test_the_crash_of_one_peer_changes_nothing_when_it_is_back_in_time(peer: int) -> None:
-    run = RUNS["diloco"]
-    whole = trained(run, PEERS)
+    run, whole = RUNS["diloco"], undisturbed("diloco")
     committed = [at_s for at_s, _ in once(whole, journal.RoundCommitted)]
     at_s = (committed[2] + committed[3]) / 2
     again = trained(run, PEERS, [Crash(at_s=at_s, peer=peer, restart_after_s=0.5)])

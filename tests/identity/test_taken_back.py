@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 import pytest
 
 from atoll import journal
 from atoll.sim.faults import Crash, Fault, Leave, Partition, Pause, SlowCompute
+from atoll.sim.scenario import Outcome
 from atoll.spec.axes.optimizer import AdamW, Sgd
 from atoll.spec.run import Membership
 from tests.identity.small import digest_of, diloco, trained
@@ -25,12 +28,17 @@ RUN = msgspec.structs.replace(
 )
 
 
+@cache
+def undisturbed() -> Outcome:
+    return trained(RUN, PEERS)
+
+
 @pytest.mark.parametrize("part", [0.4, 0.8])
 @pytest.mark.parametrize("kind", [Crash, Leave])
 def test_a_round_that_was_given_up_and_done_again_ends_with_the_bits_of_one_that_was_not(
     kind: type[Crash] | type[Leave], part: float
 ) -> None:
-    whole = trained(RUN, PEERS)
+    whole = undisturbed()
     committed = [at_s for at_s, _ in once(whole, journal.RoundCommitted)]
     at_s = committed[2] + part * (committed[3] - committed[2])
     again = trained(RUN, PEERS, [kind(at_s=at_s, peer=1, restart_after_s=60.0)])

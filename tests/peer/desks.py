@@ -26,11 +26,12 @@ from atoll.peer.links import Handler, Links
 from atoll.peer.member import Member, Past
 from atoll.peer.private import Private
 from atoll.peer.store import Store
-from atoll.sim import network as networks
+from atoll.sim import links as wires
 from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
+from atoll.sim.links import Link
 from atoll.sim.loop import Incarnation, VirtualLoop
-from atoll.sim.network import Link, SimNetwork
+from atoll.sim.network import SimNetwork
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.run import Run, identity
 from atoll.swarm import log
@@ -102,7 +103,7 @@ class Office:
         self.seed = seed
         self.keys = [Identity.from_seed(blake3(b"desk %d %d" % (seed, place)).digest()) for place in links]
         peers = {self.keys[place].peer: link for place, link in links.items()}
-        self.network = SimNetwork(loop, networks.Links(peers=peers, delay_s=DELAY_S), Random(seed))
+        self.network = SimNetwork(loop, wires.Links(peers=peers, delay_s=DELAY_S), Random(seed))
         self.history = History(
             next_index=1,
             version=VERSION,

@@ -7,7 +7,7 @@ import asyncio
 from msgspec.structs import replace
 
 from atoll.peer.work import work
-from atoll.sim.network import Link
+from atoll.sim.links import Link
 from atoll.swarm.log import Entry, Key, Record, RoundAnnounced, RoundVoided
 from tests.peer.desks import VERSION, Desk, Office, anchor, digest, play
 

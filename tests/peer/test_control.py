@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.sim.faults import Crash, SlowLink
-from atoll.sim.network import Link
+from atoll.sim.links import Link
 from atoll.sim.scenario import Entrance, Outcome
 from atoll.spec.axes.codec import E3m0, Fp16, Fp32, Stochastic, TopK
 from atoll.spec.axes.control import Auto, Knobs, Rung

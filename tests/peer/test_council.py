@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.sim.check import log_of_record, settled, violations
+from atoll.sim.check import settled, violations
 from atoll.sim.faults import Crash, Leave, Partition, Reform
+from atoll.sim.promises.disks import log_of_record
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import CouncilChanged, CouncilReformed, EpochStarted
@@ -60,50 +61,50 @@ def test_a_leader_that_leaves_is_succeeded_at_once() -> None:
 
 
 def test_leaders_may_die_one_after_the_other_while_the_council_is_refilled() -> None:
-    run = counting_run(rounds=130, steps=8, start_with=6)
+    run = counting_run(rounds=44, steps=24, start_with=6)
     outcome = play(run, 6, faults=[Crash(at_s=2.0, peer=0), Crash(at_s=40.0, peer=1), Crash(at_s=80.0, peer=2)])
-    assert_one_history(run, outcome, {3, 4, 5}, 130)
+    assert_one_history(run, outcome, {3, 4, 5}, 44)
     councils = [e.record.members for e in log_of_record(outcome) if isinstance(e.record, CouncilChanged)]
     assert set(councils[-1]) == {outcome.hosts[place].peer for place in (3, 4, 5)}
 
 
 @pytest.mark.parametrize("side", [(0, 1), (3, 4), (0, 4), (1, 2)])
 def test_a_cut_of_three_and_two_heals_into_one_history(side: tuple[int, ...]) -> None:
-    run = counting_run(rounds=60, steps=8, start_with=5)
+    run = counting_run(rounds=20, steps=24, start_with=5)
     outcome = play(run, 5, faults=[Partition(at_s=3.0, side=side, for_s=25.0)])
-    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 60)
+    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 20)
     during = [line.event for line in outcome.lines if 10.0 < line.at_s < 28.0]
     assert any(isinstance(event, journal.RoundCommitted) for event in during), "the side of the majority went on"
 
 
 @pytest.mark.parametrize("side", [(0, 1), (0, 2), (0, 3)])
 def test_a_cut_of_two_and_two_heals_into_one_history(side: tuple[int, ...]) -> None:
-    run = counting_run(rounds=50, steps=8, start_with=4)
+    run = counting_run(rounds=17, steps=24, start_with=4)
     outcome = play(run, 4, faults=[Partition(at_s=3.0, side=side, for_s=25.0)])
-    assert_one_history(run, outcome, {0, 1, 2, 3}, 50)
+    assert_one_history(run, outcome, {0, 1, 2, 3}, 17)
 
 
 def test_a_leader_without_a_majority_says_so_and_steps_down() -> None:
-    run = counting_run(rounds=100, steps=4, start_with=5)
+    run = counting_run(rounds=34, steps=12, start_with=5)
     outcome = play(run, 5, faults=[Partition(at_s=3.0, side=(0,), for_s=25.0)])
-    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 100)
+    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 34)
     (down,) = events(outcome, journal.BrokerSteppedDown, peer=0)
     assert down.why.startswith("only 1 of 3 council members answer: without a majority nothing can be committed")
 
 
 def test_a_leader_that_hears_all_but_is_heard_by_nobody_does_not_hold_the_run_up() -> None:
-    run = counting_run(rounds=100, steps=4, start_with=5)
+    run = counting_run(rounds=34, steps=12, start_with=5)
     outcome = play(run, 5, faults=[Partition(at_s=3.0, side=(0,), for_s=25.0, one_way=True)])
-    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 100)
+    assert_one_history(run, outcome, {0, 1, 2, 3, 4}, 34)
     during = [line.event for line in outcome.lines if 12.0 < line.at_s < 28.0]
     assert any(isinstance(event, journal.RoundCommitted) for event in during)
 
 
 def test_without_a_majority_of_the_council_nothing_commits_until_it_is_re_formed() -> None:
-    run = counting_run(rounds=60, steps=4, start_with=5)
+    run = counting_run(rounds=20, steps=12, start_with=5)
     lost = [Crash(at_s=3.0, peer=1), Crash(at_s=3.0, peer=2)]
     outcome = play(run, 5, faults=[*lost, Reform(at_s=60.0)])
-    assert_one_history(run, outcome, {0, 3, 4}, 60)
+    assert_one_history(run, outcome, {0, 3, 4}, 20)
     quiet = [line for line in lines(outcome, journal.RoundCommitted) if 10.0 < line.at_s < 60.0]
     assert quiet == []
     complaints = {line.peer: line.event.hint for line in lines(outcome, journal.BrokerMissing) if line.at_s < 60.0}  # type: ignore[union-attr]
@@ -129,8 +130,8 @@ def test_a_re_forming_takes_the_log_that_knows_most() -> None:
 
 
 def test_an_organiser_that_no_longer_leads_can_still_change_the_settings() -> None:
-    run = counting_run(rounds=40, steps=4, start_with=4)
-    longer = replace(run, budget=Budget(rounds=60))
+    run = counting_run(rounds=14, steps=12, start_with=4)
+    longer = replace(run, budget=Budget(rounds=20))
     outcome = simulate(
         Scenario(
             run=run,
@@ -142,5 +143,5 @@ def test_an_organiser_that_no_longer_leads_can_still_change_the_settings() -> No
             limit_s=86400.0,
         )
     )
-    assert {anchor_of(host.disk).version for host in outcome.hosts} == {60}
+    assert {anchor_of(host.disk).version for host in outcome.hosts} == {20}
     assert epochs(outcome)[-1].broker != outcome.hosts[0].peer

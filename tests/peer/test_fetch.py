@@ -46,7 +46,8 @@ from atoll.sim.check import violations
 from atoll.sim.compute import CountingEngine, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Crash, Leave
-from atoll.sim.network import Link, SimTransport
+from atoll.sim.links import Link
+from atoll.sim.network import SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, World, simulate, start
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.run import PROTOCOL, Run, identity

@@ -23,7 +23,7 @@ from atoll.spec.axes.work import Same
 from atoll.spec.load import decode_run
 from atoll.spec.run import Run, canonical
 from atoll.swarm.log import ALL
-from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, sized
+from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, round_bytes, sized
 from tests.peer.world import play as world_play
 
 SIZE, PARAMETERS = 640, 100_000
@@ -119,7 +119,7 @@ class Counted(NamedTuple):
 def counted(recipe: str, rounds: int) -> Counted:
     """Return what a run moved, without what members told in vain at the same moment as another of their region."""
     outcome = play(run_of(recipe, peers=len(TWOS), rounds=rounds), size=PARAMETERS)
-    sent = sum(events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(len(TWOS)))
+    sent = sum(round_bytes(outcome))
     told = {each.version: {*map(short, each.contributors)} for each in rounds_of(outcome) if _tells(each)}
     for line in outcome.lines:
         match line.event:
@@ -197,12 +197,16 @@ def test_a_region_that_was_cut_off_goes_on_from_what_it_had() -> None:
     assert not events(outcome, journal.RegionBegun)
 
 
+def newcomer_in(place: str, *, rounds: int) -> tuple[Outcome, bytes]:
+    """Play a run that one more peer joins in the tenth round, in some place; return what happened, and who it is."""
+    run = run_of(peers=len(TWOS), rounds=rounds)
+    outcome = play(run, (*TWOS, place), entrances=[Entrance(peer=len(TWOS), round=10)])
+    assert_sound(run, outcome, version=rounds)
+    return outcome, bytes(outcome.hosts[-1].peer)
+
+
 def test_who_comes_late_takes_the_state_of_the_region_that_it_is_near_to() -> None:
-    places = (*TWOS, "west")
-    run = run_of(peers=len(TWOS), rounds=30)
-    outcome = play(run, places, entrances=[Entrance(peer=4, round=10)])
-    assert_sound(run, outcome, version=30)
-    late = bytes(outcome.hosts[4].peer)
+    outcome, late = newcomer_in("west", rounds=30)
     groups = [group for each in rounds_of(outcome) for group in each.announced.groups if late in group]
     assert {len(group) for group in groups if len(group) < len(TWOS)} == {3}, "with those of the west"
     assert any(late in each.contributors for each in rounds_of(outcome)), "and it brings something in"
@@ -210,11 +214,7 @@ def test_who_comes_late_takes_the_state_of_the_region_that_it_is_near_to() -> No
 
 @LONG
 def test_a_region_of_newcomers_begins_from_the_state_above() -> None:
-    places = (*TWOS, "south")
-    run = run_of(peers=len(TWOS), rounds=40)
-    outcome = play(run, places, entrances=[Entrance(peer=4, round=10)])
-    assert_sound(run, outcome, version=40)
-    late = bytes(outcome.hosts[4].peer)
+    outcome, late = newcomer_in("south", rounds=40)
     assert events(outcome, journal.RegionBegun, peer=4)
     assert any(late in each.contributors and each.announced.tells for each in rounds_of(outcome)), "and tells"
 

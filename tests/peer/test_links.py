@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import weakref
 from random import Random
 
 import pytest
@@ -15,10 +17,10 @@ from atoll.net.frame import header
 from atoll.net.identity import Identity, short
 from atoll.net.stream import LineBroken
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, PeerId, Stream, StreamClosed, Traffic
-from atoll.peer.links import Links, hear, say
+from atoll.peer.links import Links, hear, say, together
 from atoll.peer.messages import Accepted, AskRun, AskTalk, Declined, PartTalk
+from atoll.sim.links import Links as Wires
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Links as Wires
 from atoll.sim.network import SimNetwork
 from tests.fuzz.intruder import Swollen
 from tests.net.loopback import bind
@@ -323,3 +325,30 @@ def test_messages_are_said_and_heard_whole() -> None:
             assert await hear(stream, PartTalk) == Accepted()
 
     virtual(main())
+
+
+class Large:
+    """Something that ought to go when who has it does."""
+
+
+@pytest.mark.parametrize("end", ["fails", "is cancelled"])
+def test_what_ran_together_keeps_nothing_when_it_ends_early(end: str) -> None:
+    went: list[weakref.ref[Large]] = []
+
+    async def side() -> None:
+        here = Large()
+        went.append(weakref.ref(here))
+        await asyncio.sleep(1.0 if end == "fails" else 10.0)
+        raise PeerError(f"{here} is of no use")
+
+    async def main() -> None:
+        with pytest.raises(PeerError if end == "fails" else TimeoutError):
+            async with asyncio.timeout(5.0):
+                await together(side(), side())
+
+    gc.disable()
+    try:
+        virtual(main())
+        assert [ref() for ref in went] == [None, None]
+    finally:
+        gc.enable()

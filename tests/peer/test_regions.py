@@ -17,7 +17,7 @@ from atoll.spec.axes.whom import All, Butterfly, Circles, Route
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
 from atoll.swarm.log import ALL, CIRCLES
-from tests.peer.world import assert_sound, counting_run, events, log_of, sized
+from tests.peer.world import assert_sound, counting_run, events, log_of, round_bytes, sized
 from tests.peer.world import play as world_play
 
 SIZE = 640
@@ -129,7 +129,7 @@ def test_predicted_bytes_are_those_counted(name: str) -> None:
     """Rounds in which they meet are flat, in place of those of a region alone."""
     outcome = played(name, TWOS)
     meeting = sum(not each.announced.regions for each in commits(log_of(outcome)))
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(len(TWOS))]
+    counted = round_bytes(outcome)
     recipe = run_of(name, len(TWOS), rounds=1).recipe
     flat = run_of(name, len(TWOS), rounds=1, route=Butterfly()).recipe
     predicted = 2 * K2 * sent(recipe) + meeting * (sent(flat) - sent(without_rounds_of_all(recipe)))

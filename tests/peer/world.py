@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from atoll import journal
 from atoll.journal import Line, RoundAnnounced, RoundCommitted
 from atoll.model.compute import Cost
 from atoll.net.identity import short
@@ -202,6 +203,12 @@ def events(outcome: Outcome, kind: type[T], peer: int | None = None) -> list[T]:
 def lines(outcome: Outcome, kind: type[T], peer: int | None = None) -> list[Line]:
     who = None if peer is None else name(outcome.hosts[peer])
     return [line for line in outcome.lines if isinstance(line.event, kind) and who in (None, line.peer)]
+
+
+def round_bytes(outcome: Outcome) -> list[int]:
+    """Return what each peer sent in rounds, all in all."""
+    places = range(len(outcome.hosts))
+    return [events(outcome, journal.TrafficCounted, peer=place)[-1].round_sent_bytes for place in places]
 
 
 def name(host: Host) -> str:

@@ -20,7 +20,7 @@ from atoll.spec.recipe import Recipe
 from atoll.swarm.policy import forecast
 from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import grid_of
-from tests.peer.world import counting_run, events, once, play, sized
+from tests.peer.world import counting_run, events, once, play, round_bytes, sized
 
 OVERHEAD = 0.02
 ROUNDS = 3
@@ -81,7 +81,7 @@ def test_wherever_a_policy_turns_the_knobs_bytes_are_those_predicted(name: str, 
     knobs = Knobs(rung=rung, steps=channel.when.round_steps)
     stays = replace(run.recipe, channel={channel_name: turned(run.recipe, knobs)}, control=Nobody())
     outcome = play(replace(run, recipe=stays), peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers, knobs)
     assert ROUNDS * sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted), rel=OVERHEAD)
 
@@ -92,7 +92,7 @@ def test_of_two_channels_each_moves_its_own_bytes_in_its_own_rounds() -> None:
     parameters, peers, rounds = 400_000, 3, 4
     run = counting_run("sparta-diloco", rounds=rounds, start_with=peers, checkpoint_every=100)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     assert sum(each.sent_bytes for each in predicted.moved) * rounds == pytest.approx(sum(counted), rel=OVERHEAD)
     alone = {
@@ -112,7 +112,7 @@ def test_parts_by_lot_move_their_own_bytes_and_in_the_end_those_of_all() -> None
     run = counting_run("sparta", rounds=rounds, start_with=peers, checkpoint_every=100)
     every = replace(run.recipe.channel["outer"], when=Every(steps=2))
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     parts, all_ = (
         sum(each.sent_bytes for each in traffic(recipe, parameters, [Line()] * peers).moved)
         for recipe in (run.recipe, replace(run.recipe, channel={"outer": every}))
@@ -143,7 +143,7 @@ def test_factors_are_the_rank_times_both_sides_of_each_matrix_and_the_rest_is_wh
     assert predicted.steps == 0.5
     assert sum(each.sent_bytes for each in predicted.moved) / peers == pytest.approx(formula / 2, rel=1e-6)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     assert sum(counted) / peers / steps == pytest.approx(formula, rel=OVERHEAD)
 
 
@@ -153,7 +153,7 @@ def test_a_period_of_tensors_in_turn_moves_what_its_turns_add_up_to() -> None:
     run = counting_run("dreamddp", rounds=5 * periods, start_with=peers, checkpoint_every=100)
     predicted = traffic(run.recipe, parameters, [Line()] * peers, shapes=sized(parameters)(run).shapes)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     sent = sum(each.sent_bytes for each in predicted.moved)
     assert sent * 5 * periods == pytest.approx(sum(counted), rel=OVERHEAD)
     whole = 2 * (peers - 1) * parameters * 4
@@ -181,7 +181,7 @@ def test_in_circles_bytes_are_those_of_the_circles_and_in_the_end_of_one_round_o
     (channel,) = run.recipe.channel.values()
     together = replace(run.recipe, channel={"outer": replace(channel, whom=All())})
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     circles, all_ = (traffic(recipe, parameters, [Line()] * peers).moved for recipe in (run.recipe, together))
     predicted = sum((rounds - 1) * one.sent_bytes + other.sent_bytes for one, other in zip(circles, all_, strict=True))
     assert predicted == pytest.approx(sum(counted), rel=OVERHEAD)
@@ -193,7 +193,7 @@ def test_rounds_of_all_now_and_then_are_in_the_mean(name: str) -> None:
     parameters, rounds, peers = 300_000, 4, 4
     run = counting_run(name, rounds=rounds, start_with=peers, checkpoint_every=100)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     assert rounds * sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted), rel=OVERHEAD)
 
@@ -227,7 +227,7 @@ def test_a_part_that_all_are_in_time_for_moves_as_much_as_where_all_are_waited_f
     parameters, peers, rounds = 3_000_000, 3, 16
     run = counting_run("decoupled", rounds=rounds, start_with=peers, checkpoint_every=100)
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     assert sum(each.sent_bytes for each in predicted.moved) * rounds == pytest.approx(sum(counted), rel=OVERHEAD)
 
@@ -239,7 +239,7 @@ def test_where_each_contributes_alone_results_go_to_all_and_contributions_to_own
     run = counting_run("async-local-sgd", rounds=rounds, steps=8, start_with=peers, checkpoint_every=100)
     faults = [SlowCompute(at_s=0.0, peer=place, for_s=1e6, factor=factor) for place, factor in ((1, 1.3), (2, 1.7))]
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9, faults=faults)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     pushes = sum(len(event.contributors) for _, event in once(outcome, journal.RoundCommitted))
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     assert predicted.steps == 8 / peers
@@ -253,7 +253,7 @@ def test_with_groups_the_sum_over_all_members_is_the_one_counted() -> None:
     run = counting_run("diloco", rounds=ROUNDS, start_with=peers, checkpoint_every=100)
     run = replace(run, recipe=with_group(run.recipe, 3))
     outcome = play(run, peers, build=sized(parameters), rate_bytes_s=1e9)
-    counted = [events(outcome, journal.TrafficCounted, peer=peer)[-1].round_sent_bytes for peer in range(peers)]
+    counted = round_bytes(outcome)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     assert sum(each.sent_bytes for each in predicted.moved) == pytest.approx(sum(counted) / ROUNDS, rel=OVERHEAD)
 

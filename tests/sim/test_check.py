@@ -15,27 +15,21 @@ from atoll.journal import Line
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
-from atoll.sim.check import (
-    blamed_rightly,
-    counted_once,
-    durable,
-    durable_at_crashes,
-    held_by_two,
-    inner_as_counted,
-    leases_as_logged,
-    none_forgotten,
-    one_commit,
-    one_history,
-    one_leader,
-    patient,
-    ready,
-    settled,
-    tokens_as_counted,
-    violations,
-)
+from atoll.sim.check import settled, violations
 from atoll.sim.compute import MARKS, UNIT
 from atoll.sim.faults import Crash
 from atoll.sim.loop import VirtualLoop
+from atoll.sim.promises.blame import blamed_rightly
+from atoll.sim.promises.counted import (
+    counted_once,
+    inner_as_counted,
+    leases_as_logged,
+    none_forgotten,
+    tokens_as_counted,
+)
+from atoll.sim.promises.durable import durable, durable_at_crashes, held_by_two
+from atoll.sim.promises.history import one_commit, one_history, one_leader
+from atoll.sim.promises.waiting import patient, ready
 from atoll.sim.scenario import Outcome, World
 from atoll.spec.load import recipe_names
 from atoll.spec.run import Run

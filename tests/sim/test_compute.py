@@ -14,6 +14,8 @@ from hypothesis import strategies as some
 from atoll.errors import LocalError
 from atoll.model.compute import Compute, Cost, Engine, Step
 from atoll.sim.compute import MARKS, UNIT, CountingEngine, Device, SimCompute, delta_of, first_weights
+from atoll.sim.cores import Cores
+from atoll.sim.flows import Fluid
 from atoll.sim.loop import VirtualLoop
 
 DEVICE = Device(flop_s=100.0, efficiency=0.5, memory_bytes_s=10.0)
@@ -33,8 +35,24 @@ def test_a_job_takes_the_longer_of_its_work_and_its_memory() -> None:
     compute = SimCompute(DEVICE)
     assert compute.took_s(Cost(flop=100.0)) == 2.0
     assert compute.took_s(Cost(flop=100.0, moved_bytes=50.0)) == 5.0
-    compute.slow = 3.0
-    assert compute.took_s(Cost(flop=100.0)) == 6.0
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_device_that_slows_down_and_recovers_does_so_in_the_middle_of_a_job(counted: bool) -> None:
+    """Two seconds of work: one at full speed, three in which a third of the other is done, and the rest at once."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        compute = SimCompute(DEVICE, cores=Cores(Fluid(loop), 1.0) if counted else None)
+        loop.call_at(1.0, compute.slow_down, 9.0)
+        loop.call_at(4.0, compute.slow_down, 1.0)
+        await compute.run(lambda: None, Cost(flop=100.0))
+        assert loop.time() == pytest.approx(4.0 + 2 / 3)
+        compute.slow_down(3.0)
+        await compute.run(lambda: None, Cost(flop=100.0))
+
+    assert _run(main()) == pytest.approx(10.0 + 2 / 3)
 
 
 def test_jobs_run_at_their_virtual_start_one_after_the_other() -> None:

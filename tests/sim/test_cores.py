@@ -14,11 +14,13 @@ from atoll import journal
 from atoll.model.compute import Cost
 from atoll.net.transport import ConnLost, PeerId, Traffic
 from atoll.sim.compute import CountingEngine, Device, SimCompute
+from atoll.sim.conns import SimConn
 from atoll.sim.cores import GBIT_BYTES, TOLLS, Cores
 from atoll.sim.faults import Crash, Fault
 from atoll.sim.flows import UNLIMITED_BYTES_S, Fluid, share
+from atoll.sim.links import Link, Links
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Link, Links, SimConn, SimNetwork, SimTransport
+from atoll.sim.network import SimNetwork, SimTransport
 from atoll.sim.scenario import Entrance, Outcome, Scenario, simulate
 from atoll.spec.fleet import LinkName, Processor
 from tests.peer.world import DELAYS_S, counting_run, events, lines, machines, sized

@@ -39,6 +39,7 @@ def test_two_processes_with_different_hash_seeds_give_the_same_trace(more: list[
     assert one["virtual_s"] > 60 or not more, "the storm was part of it"
 
 
+@pytest.mark.long  # that seeds differ, `test_storm` shows too
 def test_another_seed_or_another_sky_gives_another_trace() -> None:
     worlds = [["--seed", "7"], ["--seed", "8"], STORM]
     traces = {sim(*world, *LONG, hash_seed="1")["trace"] for world in worlds}

@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
-from atoll.sim.check import log_of_record, violations
+from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
 from atoll.sim.factored import anchors
 from atoll.sim.lives import lives_of
+from atoll.sim.promises.disks import log_of_record
 from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.axes.what import Feedback, Forget, LowRank, Residual
 from atoll.spec.load import load_recipe

@@ -15,7 +15,7 @@ from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
 from tests.peer.test_homes import TWOS, play, run_of
 from tests.sim.test_check import rewrite
-from tests.sim.under import broken_under, few_of, written
+from tests.sim.under import broken_under, few_of, read_back, run_under
 
 SEEDS = range(700, 760)
 QUICK = (708,)
@@ -39,7 +39,8 @@ def test_a_storm_breaks_no_promise(seed: int) -> None:
 
 
 def test_it_is_a_run_that_a_person_could_have_written() -> None:
-    written(recipe_of(SEEDS[0]), SEEDS[0])
+    run = run_under(recipe_of(SEEDS[0]), SEEDS[0])
+    assert read_back(run) == run
 
 
 def test_a_state_that_does_not_follow_from_what_its_region_took_in_is_found() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
 from atoll.sim.loop import Deadlock, Incarnation, Livelock, NotSimulated, OutOfTime, Stalled, VirtualLoop
+from tests.sim.hashed import said_under_hash_seeds
 
 
 def test_an_hour_of_sleep_costs_one_timer() -> None:
@@ -332,16 +330,7 @@ print(order)
 
 
 def test_aborts_and_waits_have_one_order_in_every_process() -> None:
-    orders = {
-        subprocess.run(
-            [sys.executable, "-c", _ORDER, seed],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    orders = said_under_hash_seeds(_ORDER)
     assert len(orders) == 1
 
 

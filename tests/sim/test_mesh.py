@@ -17,7 +17,7 @@ from atoll.spec.axes.when import Growth, TargetBatch
 from atoll.spec.axes.whom import Circles, Mesh
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from tests.sim.under import broken_under, few_of, written
+from tests.sim.under import broken_under, few_of, read_back, run_under
 
 SEEDS = range(600, 660)
 QUICK = (605,)
@@ -53,5 +53,5 @@ def test_a_storm_breaks_no_promise(seed: int) -> None:
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
-    for seed in SEEDS[:8]:
-        written(recipe_of(seed), seed)
+    runs = [run_under(recipe_of(seed), seed) for seed in SEEDS[:8]]
+    assert [read_back(run) for run in runs] == runs

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable
 from random import Random
 
@@ -17,9 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
+from atoll.sim.conns import SimConn
 from atoll.sim.flows import NO_LINK, RESERVED, UNLIMITED_BYTES_S, share
+from atoll.sim.links import Link, Links
 from atoll.sim.loop import Incarnation, VirtualLoop
-from atoll.sim.network import Link, Links, SimConn, SimNetwork, SimStream, SimTransport
+from atoll.sim.network import SimNetwork, SimTransport
+from atoll.sim.streams import SimStream
+from tests.sim.hashed import said_under_hash_seeds
 
 BIG = UNLIMITED_BYTES_S
 
@@ -613,7 +614,8 @@ from atoll.errors import PeerLost
 from atoll.net.transport import PeerId, Traffic
 from atoll.sim.faults import stream
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Link, Links, SimNetwork
+from atoll.sim.links import Link, Links
+from atoll.sim.network import SimNetwork
 from atoll.sim.trace import Trace
 
 junk = [bytearray(int(sys.argv[1]) * 13 + n) for n in range(1000)]
@@ -695,16 +697,7 @@ print(trace.lines, trace.digest(), loop.callbacks, loop.complaints)
 
 
 def test_one_seed_gives_one_trace_in_every_process() -> None:
-    traces = {
-        subprocess.run(
-            [sys.executable, "-W", "error", "-c", _SCRIPT, seed],
-            env=os.environ | {"PYTHONHASHSEED": seed},
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for seed in ("1", "2")
-    }
+    traces = said_under_hash_seeds(_SCRIPT)
     assert len(traces) == 1
     lines, *_ = traces.pop().split()
     assert int(lines) > 300

@@ -13,8 +13,9 @@ from atoll.net.transport import Traffic
 from atoll.sim.check import violations
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import LEADER, Crash, CrashAt, Lie, Vandal, stream
+from atoll.sim.links import Links
 from atoll.sim.loop import VirtualLoop
-from atoll.sim.network import Links, SimNetwork
+from atoll.sim.network import SimNetwork
 from atoll.sim.points import Points, Trap, When
 from atoll.sim.scenario import Outcome, World, key_of
 from tests.peer.world import counting_run, play

@@ -19,7 +19,7 @@ from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, AllGather, Butterfly
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Channel, Recipe
-from tests.sim.under import broken_under, few_of, written
+from tests.sim.under import broken_under, few_of, read_back, run_under
 
 RULES: list[tuple[Combine, bool]] = [
     (Trimmed(), False),
@@ -71,6 +71,7 @@ def test_a_storm_breaks_no_promise(seed: int) -> None:
 
 
 def test_all_of_them_are_runs_that_a_person_could_have_written() -> None:
-    played = [written(recipes(seed), seed) for seed in SEEDS]
+    played = [run_under(recipes(seed), seed) for seed in SEEDS]
+    assert [read_back(run) for run in played] == played
     kinds = {str(to_builtins(run.recipe.channel["outer"].merge.combine)["kind"]) for run in played}
     assert kinds >= {"mean", "mean-present", "trimmed", "median-norm-clip", "centred-clip", "rda"}

@@ -18,7 +18,8 @@ from atoll.sim.faults import LEADER, Crash, CrashAt, Fault, Leave, Partition, Pa
 from atoll.sim.scenario import on_fleet
 from atoll.sim.search import jobs_of, play_job, spread, tallies, text
 from atoll.sim.skies import FAMILIES, REPLACED_S, STAY_MIN, STORM_S, case_of, family_of
-from atoll.sim.storm import shrunk, weather
+from atoll.sim.storm import case_of as own_case
+from atoll.sim.storm import shrunk
 from atoll.spec.fleet import Always, Machine, load_fleet
 from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
@@ -32,7 +33,8 @@ STORMY_SHARE = 0.8
 HOMES = 5
 HOMES_ROUNDS = 3
 """That many of them, where the storm strikes an ordinary run."""
-HOMES_CHUNK = 10
+HOMES_CHUNK, HOMES_QUICK = 10, 5
+"""At a time, and in `make test`."""
 HOMES_STORM_S = 60.0
 
 
@@ -65,15 +67,18 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
 
 
 @pytest.mark.parametrize(
-    "first",
-    [pytest.param(at, marks=pytest.mark.long if at >= HOMES_CHUNK else ()) for at in range(0, SEEDS, HOMES_CHUNK)],
+    ("first", "count"),
+    [
+        (0, HOMES_QUICK),
+        *(pytest.param(at, HOMES_CHUNK, marks=pytest.mark.long) for at in range(0, SEEDS, HOMES_CHUNK)),
+    ],
 )
-def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
-    verdicts = [weather(*homes(HOMES), seed, until_s=HOMES_STORM_S) for seed in range(first, first + HOMES_CHUNK)]
+def test_five_homes_go_on_committing_while_a_storm_is_on(first: int, count: int) -> None:
+    verdicts = [play(own_case(*homes(HOMES), seed, until_s=HOMES_STORM_S)) for seed in range(first, first + count)]
     assert [verdict.broken for verdict in verdicts if verdict.broken] == []
     assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
     stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds >= HOMES_ROUNDS]
-    assert len(stormy) >= STORMY_SHARE * HOMES_CHUNK, f"too little happened in {first}..{first + HOMES_CHUNK}"
+    assert len(stormy) >= STORMY_SHARE * count, f"too little happened in {first}..{first + count}"
 
 
 def test_the_seeds_are_spread_over_all_families() -> None:
@@ -198,6 +203,6 @@ def test_a_run_that_stands_still_for_good_is_said_to_and_shrinks_to_why() -> Non
 
 
 def test_a_storm_blows_on_a_run_of_ones_own() -> None:
-    verdict = weather(*homes(3), 0, until_s=STORM_S)
+    verdict = play(own_case(*homes(3), 0, until_s=STORM_S))
     assert verdict.broken == []
-    assert weather(*homes(3), 0, until_s=STORM_S, faults=verdict.faults).trace == verdict.trace
+    assert play(own_case(*homes(3), 0, until_s=STORM_S, faults=verdict.faults)).trace == verdict.trace

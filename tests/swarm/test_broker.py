@@ -535,12 +535,18 @@ def test_a_member_that_had_contributed_before_a_new_plan_is_waited_for_until_not
     assert table.settled_of(A) == [B]
 
 
-def test_a_member_that_missed_a_round_is_left_out_until_it_holds_it() -> None:
+def missed_by_c() -> Table:
+    """Return a table of three whose first round ended without C."""
     table = three(patience_s_max=20.0)
     table.contribute(A, B)
     table.tick(20.0)
     table.reduce(A, B, C)
     table.hold(A, B)
+    return table
+
+
+def test_a_member_that_missed_a_round_is_left_out_until_it_holds_it() -> None:
+    table = missed_by_c()
     assert table.committed()[0].contributors == (A, B)
     table.stand(C, version=0)
     table.stand(A, B)
@@ -551,11 +557,7 @@ def test_a_member_that_missed_a_round_is_left_out_until_it_holds_it() -> None:
 
 
 def test_a_member_that_missed_a_round_and_stands_in_time_is_in_the_next_one() -> None:
-    table = three(patience_s_max=20.0)
-    table.contribute(A, B)
-    table.tick(20.0)
-    table.reduce(A, B, C)
-    table.hold(A, B)
+    table = missed_by_c()
     table.stand(C)
     table.stand(A)
     assert table.announced()[1].members == (A, B, C)

@@ -109,33 +109,38 @@ def test_what_is_honest_passes_in_every_form_it_travels_in(codec: Codec) -> None
     assert np.allclose(made, draw(5) * np.float32(1e-3), rtol=1e-2, atol=1e-5)
 
 
-def lied(change: slice | int, by: float) -> None:
-    """Check every chunk of a contribution in which something was changed."""
+def refusals(change: slice | int, by: float) -> set[str]:
+    """Return why chunks of a contribution are refused in which something was changed."""
     found = unit()
     form, sent = Polar(found, LAYOUT), polar().of(draw(5))
     sent[change] *= np.float32(by)
+    refused = set()
     for index in range(found.grid.chunks):
         first, end = found.grid.bounds(index)
-        form.check(index, sent[first:end])
+        try:
+            form.check(index, sent[first:end])
+        except BadChunk as error:
+            refused.add(str(error))
+    return refused
 
 
 @pytest.mark.parametrize("where", DIRECTED.values())
 def test_a_direction_that_is_longer_than_one_is_refused_by_who_has_enough_of_it(where: slice) -> None:
-    lied(where, 1.0)
-    with pytest.raises(BadChunk, match="longer than a direction"):
-        lied(where, 40.0)
+    assert refusals(where, 1.0) == set()
+    (why,) = refusals(where, 40.0)
+    assert "longer than a direction" in why
 
 
 @pytest.mark.parametrize("by", [-1.0, 1e38])
 @pytest.mark.parametrize("place", [SIZE, SIZE + 3])
 def test_a_length_that_no_values_have_is_refused(place: int, by: float) -> None:
-    with pytest.raises(BadChunk, match="lengths that no values have"):
-        lied(place, by)
+    (why,) = refusals(place, by)
+    assert "lengths that no values have" in why
 
 
 def test_what_an_owner_cannot_see_is_a_direction_shorter_than_one_or_another_length() -> None:
-    lied(DIRECTED["head"], 0.1)
-    lied(SIZE, 1e3)
+    assert refusals(DIRECTED["head"], 0.1) == set()
+    assert refusals(SIZE, 1e3) == set()
 
 
 def test_every_fragment_has_the_lengths_of_its_own_tensors() -> None:

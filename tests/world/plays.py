@@ -11,9 +11,10 @@ from tempfile import TemporaryDirectory
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.sim.case import play
 from atoll.sim.faults import Crash, Leave
 from atoll.sim.scenario import Entrance, Scenario, on_fleet, simulate
-from atoll.sim.storm import weather
+from atoll.sim.storm import case_of
 from atoll.spec.fleet import Device, load_fleet
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
@@ -55,7 +56,7 @@ def main() -> None:
         assert [host.failed for host in outcome.hosts] == [None] * len(outcome.hosts)
     assert any(isinstance(line.event, journal.RunFinished) for line in outcome.lines)
     for seed in range(STORMS):
-        assert weather(halves, slow, delays_s, seed).broken == []
+        assert play(case_of(halves, slow, delays_s, seed)).broken == []
 
 
 if __name__ == "__main__":

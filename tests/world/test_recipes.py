@@ -1,6 +1,6 @@
 """Every shipped recipe: four real processes, and the same bits as in virtual time.
 
-A third of them here, all of them in `make long`.
+A quarter of them here, all of them in `make long`.
 """
 
 from __future__ import annotations
@@ -37,12 +37,10 @@ QUICK = (
     "noloco",
     "powersgd",
     "sgp",
-    "sparse-butterfly",
     "sparseloco",
     "sparta-diloco",
-    "streaming",
 )
-"""A third of them: of every barrier, overlap and route, in circles, with masses, in fragments, of two channels or two
+"""A quarter of them: of every barrier, overlap and route, in circles, with masses, in fragments, of two channels or two
 phases, with feedback and frequencies."""
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atoll.cli.options import OutcomeJson
 from atoll.errors import AtollError, SpecError
 from atoll.units import say_count, say_time
 
@@ -83,7 +84,7 @@ def command(
     device: Annotated[str, typer.Option(help="Where to train: auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Sets = None,
     out: Out = Path("compare.html"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: OutcomeJson = False,
 ) -> None:
     """Train one run under several recipes on an imagined fleet and put what came of it side by side."""
     from atoll.observe.comparison import data, text

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from atoll.cli.options import Json
+
 if TYPE_CHECKING:
     from atoll.data.corpus import About
     from atoll.data.shards import Manifest
@@ -24,7 +26,6 @@ app = typer.Typer(name="data", help="Prepare, inspect and verify training data."
 
 _LINE_EVERY_S = 10.0
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Home = Annotated[Path | None, typer.Option(help="Where corpora are kept.", envvar="ATOLL_HOME")]
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from atoll.cli.options import Device
+
 Model = Annotated[
     Path, typer.Argument(help="A model or adapter folder, as `atoll export` writes it.", metavar="FOLDER")
 ]
@@ -16,7 +18,6 @@ Tokens = Annotated[int, typer.Option(min=1, help="How many tokens to draw at mos
 Temperature = Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token; 1 draws as trained.")]
 TopK = Annotated[int, typer.Option(min=0, help="Draw only from the K likeliest tokens; 0: from all.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same text.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 
 
 def command(

@@ -9,14 +9,15 @@ from typing import Annotated
 
 import typer
 
-from atoll.net.transport import DEFAULT_LINKS, LinkKind
+from atoll.cli.options import Device, Host, Links, Relay, SummaryJson
+from atoll.net.transport import DEFAULT_LINKS
 
 
 def command(
     ticket: Annotated[str, typer.Argument(help="The word that starts with atoll1.")],
     home: Annotated[Path | None, typer.Option(help="Folder of the run on this machine.")] = None,
     name: Annotated[str, typer.Option(help="A name to be shown by.")] = "",
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Compute threads; 0: all cores.")] = 0,
     memory: Annotated[
         str,
@@ -25,15 +26,13 @@ def command(
             "machine reduces for others. Twice a contribution is needed in any case. Default: no limit."
         ),
     ] = "",
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
+    host: Host = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port to listen at; 0: any.")] = 0,
-    relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
-    links: Annotated[
-        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where that gets through, else iroh).")
-    ] = DEFAULT_LINKS,
+    relay: Relay = False,
+    links: Links = DEFAULT_LINKS,
     data: Annotated[str, typer.Option(help="Where this machine keeps the run's token shards.")] = "",
     model: Annotated[str, typer.Option(help="Where this machine keeps the run's pretrained folder.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
+    as_json: SummaryJson = False,
 ) -> None:
     """Take part in a run: get its spec and state, work, and show what this machine contributes."""
     from atoll.cli.local import Crew, flags, share_of_cores, watch

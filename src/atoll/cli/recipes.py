@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from atoll.cli.options import Json
 from atoll.errors import SpecError
 from atoll.units import say_bytes, say_count, say_table, say_time
 
@@ -41,7 +42,6 @@ app = typer.Typer(
     help="List and explain the recipes: published ways to train together.", rich_markup_mode=None, cls=_NamesToo
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Model = Annotated[str, typer.Option("--model", metavar="SIZE", help="Say what a model of this size moves.")]
 Parameters = Annotated[int, typer.Option("--parameters", min=0, help="Or one of so many parameters.")]
 FleetName = Annotated[str, typer.Option("--fleet", help="On the machines of a fleet: a file, or a shipped one's name.")]

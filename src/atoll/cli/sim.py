@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atoll.cli.options import OutcomeJson
 from atoll.errors import SpecError
 from atoll.units import say_bytes, say_time
 
@@ -48,7 +49,7 @@ def command(
     device: Annotated[str, typer.Option(help="With --real-compute: auto, cpu, cuda or cuda:N.")] = "auto",
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a key: recipe.work.batch=4")] = None,
     journal: Annotated[Path | None, typer.Option(help="Write all peers' journal lines to this file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the outcome as JSON.")] = False,
+    as_json: OutcomeJson = False,
 ) -> None:
     """Play a run in virtual time: the same peers, imagined machines and links, faults from a seed."""
     from atoll.cli import search

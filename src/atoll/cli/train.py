@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from atoll.cli.options import Device, Host, Links, Relay, SummaryJson
 from atoll.net.transport import DEFAULT_LINKS, LinkKind
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ def command(
     peers: Annotated[int, typer.Option(min=1, help="Peers to start on this machine, each a real process.")] = 1,
     home: Annotated[Path | None, typer.Option(help="Folder of the run; the same folder resumes it.")] = None,
     overrides: Annotated[list[str] | None, typer.Option("--set", help="Change a key: recipe.work.batch=4")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Device = "auto",
     threads: Annotated[int, typer.Option(min=0, help="Compute threads per peer; 0: an equal share.")] = 0,
     memory: Annotated[
         str,
@@ -31,16 +32,14 @@ def command(
             "reduces for others. Twice a contribution is needed in any case. Default: no limit."
         ),
     ] = "",
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "0.0.0.0",
+    host: Host = "0.0.0.0",
     port: Annotated[int, typer.Option(min=0, help="Port of the organiser; 0: any, kept from then on.")] = 0,
-    relay: Annotated[bool, typer.Option("--relay", help="Use public relays, for peers behind NAT.")] = False,
-    links: Annotated[
-        LinkKind, typer.Option(help="How to reach others: iroh, tls, or auto (TLS where that gets through, else iroh).")
-    ] = DEFAULT_LINKS,
+    relay: Relay = False,
+    links: Links = DEFAULT_LINKS,
     reform: Annotated[
         bool, typer.Option("--reform", help="The council's other members are lost for good: put a new one in place.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="No view; print the summary as JSON.")] = False,
+    as_json: SummaryJson = False,
 ) -> None:
     """Start a run here (or resume it) and print the ticket that others join with."""
     from atoll.cli.local import flags

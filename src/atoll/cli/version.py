@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
-
-import typer
 
 from atoll import __version__
+from atoll.cli.options import Json
 
 
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def command(as_json: Json = False) -> None:
     """Print the version and the protocol it speaks."""
     from atoll.spec.run import PROTOCOL
 

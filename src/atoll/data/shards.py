@@ -13,7 +13,6 @@ A manifest holds no times and no paths: the same text prepared anywhere has the 
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import sys
@@ -30,6 +29,7 @@ from blake3 import blake3
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from atoll.disk import full, is_full
 from atoll.errors import AtollError, LocalError, SpecError
 
 MANIFEST = "manifest.json"
@@ -345,11 +345,8 @@ def _local_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise LocalError(
-                f"{folder}: the disk is full ({error.strerror})",
-                hint="free some space and start again: data that was here before is intact",
-            ) from error
+        if is_full(error):
+            raise full(folder, error, "data that was here before is intact") from error
         raise LocalError(f"{folder}: cannot be written ({error.strerror})", hint="check its permissions") from error
 
 

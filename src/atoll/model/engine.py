@@ -10,7 +10,6 @@ On a CPU everything is fp32 and, for a given number of threads, the same to the 
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -36,7 +35,7 @@ from atoll.model.held import Held
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
-from atoll.model.shape import Shape, Shapes, elements, initial, shapes, train_cost
+from atoll.model.shape import Shape, Shapes, elements, initial, parts, shapes, train_cost
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -428,12 +427,7 @@ def _load_base(model: Folder, shape: Shape) -> dict[str, Tensor]:
 def views(layout: Shapes, flat: Tensor) -> dict[str, Tensor]:
     """Return views of a flat tensor's parts by parameter name."""
     assert flat.numel() == elements(layout)
-    found, at = {}, 0
-    for name, shape in layout.items():
-        count = math.prod(shape)
-        found[name] = flat[at : at + count].view(shape)
-        at += count
-    return found
+    return {name: flat[part].view(layout[name]) for name, part in parts(layout).items()}
 
 
 def _gradient_of(parameter: torch.nn.Parameter) -> Tensor:

@@ -113,10 +113,15 @@ def elements(layout: Shapes) -> int:
 def pieces(layout: Shapes, vector: Vector) -> dict[str, Vector]:
     """Return views of a vector's parts by parameter name."""
     assert vector.shape == (elements(layout),), "the vector belongs to another layout"
+    return {name: vector[part].reshape(layout[name]) for name, part in parts(layout).items()}
+
+
+def parts(layout: Shapes) -> dict[str, slice]:
+    """Return where each parameter is in a vector of all of them."""
     found, at = {}, 0
     for name, shape in layout.items():
         count = math.prod(shape)
-        found[name] = vector[at : at + count].reshape(shape)
+        found[name] = slice(at, at + count)
         at += count
     return found
 

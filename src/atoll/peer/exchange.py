@@ -434,20 +434,22 @@ async def own_shard(member: Member) -> None:
         # Where a sum that is carried does not get on all ends, so that must be known soon; groups are planned anew when
         # one is missed.
         bring: Bring = partial(_reach, member, plan) if plan.carried else partial(_persist, member)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task((Carrier if plan.carried else Bench)(member, desk, plan).run())
-            for peer, results in layout.returns(member.me).items():
-                of = stripes_to(member.links, PeerId(peer), len(results))
-                for number in range(of):
-                    some = {unit for unit in results if unit[1] % of == number}
-                    send = partial(_send_results, member, plan, owned, some, PeerId(peer))
-                    tasks.create_task(_persist(member, "result", PeerId(peer), send))
-            for peer, units in layout.sums(member.me).items():
-                of = stripes_to(member.links, PeerId(peer), len(units))
-                for number in range(of):
-                    those = [unit for unit in units if unit[1] % of == number]
-                    send = partial(_send_sums, member, plan, owned, those, PeerId(peer))
-                    tasks.create_task(bring("sums", PeerId(peer), send))
+        sides = [(Carrier if plan.carried else Bench)(member, desk, plan).run()]
+        for peer, results in layout.returns(member.me).items():
+            of = stripes_to(member.links, PeerId(peer), len(results))
+            for number in range(of):
+                some = {unit for unit in results if unit[1] % of == number}
+                send = partial(_send_results, member, plan, owned, some, PeerId(peer))
+                sides.append(_persist(member, "result", PeerId(peer), send))
+        for peer, units in layout.sums(member.me).items():
+            of = stripes_to(member.links, PeerId(peer), len(units))
+            for number in range(of):
+                those = [unit for unit in units if unit[1] % of == number]
+                send = partial(_send_sums, member, plan, owned, those, PeerId(peer))
+                sides.append(bring("sums", PeerId(peer), send))
+        # When the round is over this is cancelled. A `TaskGroup` then keeps what it was cancelled with, and that keeps
+        # this frame: nobody but the collector would free what we own.
+        await together(*sides)
 
     await for_each_plan(member, ready, work)
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from operator import methodcaller
 from typing import Any, TypeVar, cast
 
 from atoll import journal as events
@@ -314,12 +315,21 @@ async def together(*sides: Coroutine[Any, Any, T]) -> list[T]:
     tasks = [asyncio.ensure_future(side) for side in sides]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in tasks:
-            if task.done():
-                task.result()
-        return [task.result() for task in tasks]
+        return list(map(_outcome, filter(_done, tasks)))
     finally:
         await cancelled(*tasks)
+        _look_at(tasks)
+        tasks.clear()  # what one of them raised has this frame in it: they would keep each other, and all in it
+
+
+_done, _outcome = methodcaller("done"), methodcaller("result")
+
+
+def _look_at(tasks: Iterable[asyncio.Future[T]]) -> None:
+    """Have it known that nobody asks for what else these raised: the first of it ended them all."""
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 async def cancelled(*tasks: asyncio.Future[Any]) -> None:

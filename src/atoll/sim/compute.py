@@ -79,20 +79,30 @@ class SimCompute:
         self._hesitates = hesitates
         self._rng = rng or Random(0)
         self._turn = asyncio.Lock()
-        self._free_s = 0.0
+        self._begins, self._free = _Moment(), _Moment()
+        """When the job under way runs, where it hesitates; and when its time has passed."""
+
+    def slow_down(self, factor: float) -> None:
+        """Be so many times slower than the device's own speed from now on, also with what is left of a job."""
+        times, self.slow = factor / self.slow, factor
+        self._begins.stretch(times)
+        self._free.stretch(times)
+        if self._work is not None:
+            self._work.stretch(times)
 
     async def run(self, job: Callable[[], T], cost: Cost) -> T:
         """Run `job` now and return its result when its time has passed; cancelled: the device stays busy till then."""
         async with self._turn:
             if self._cores is not None:
                 return await self._run_on(self._cores, job, self.took_s(cost))
-            await _sleep_until(self._free_s)
+            await self._free.come()
             now_s = asyncio.get_running_loop().time()
-            self._free_s = now_s + self.took_s(cost)
+            self._free.at_s = now_s + self.took_s(cost)
             if self._hesitates and self._rng.random() < self._hesitates:
-                await _sleep_until(now_s + self._rng.random() * (self._free_s - now_s))
+                self._begins.at_s = now_s + self._rng.random() * (self._free.at_s - now_s)
+                await self._begins.come()
             result = job()
-            await _sleep_until(self._free_s)
+            await self._free.come()
             return result
 
     async def _run_on(self, cores: Cores, job: Callable[[], T], cpu_s: float) -> T:
@@ -125,8 +135,40 @@ class SimCompute:
         return self.slow * max(cost.flop / flop_s, cost.moved_bytes / self.device.memory_bytes_s)
 
 
-async def _sleep_until(when_s: float) -> None:
-    await asyncio.sleep(max(0.0, when_s - asyncio.get_running_loop().time()))
+class _Moment:
+    """When something will be, which may move while somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.at_s = 0.0
+        self._nap: asyncio.Future[bool] | None = None
+
+    def stretch(self, times: float) -> None:
+        """Let what is left until then take so many times as long."""
+        now_s = asyncio.get_running_loop().time()
+        if self.at_s > now_s:
+            self.at_s = now_s + times * (self.at_s - now_s)
+            _wake(self._nap, True)
+
+    async def come(self) -> None:
+        """Wait for it."""
+        loop, moved = asyncio.get_running_loop(), True
+        while moved:
+            left_s = self.at_s - loop.time()
+            if left_s <= 0:
+                await asyncio.sleep(0)
+                return
+            self._nap = loop.create_future()
+            timer = loop.call_later(left_s, _wake, self._nap, False)
+            try:
+                moved = await self._nap
+            finally:
+                timer.cancel()
+                self._nap = None
+
+
+def _wake(nap: asyncio.Future[bool] | None, moved: bool) -> None:
+    if nap is not None and not nap.done():
+        nap.set_result(moved)
 
 
 def delta_of(seed: int, size: int, positions: Sequence[int]) -> Vector:

@@ -98,6 +98,10 @@ class Work:
         """Wait for its end; cancelled: it goes on."""
         await asyncio.shield(self._over)
 
+    def stretch(self, times: float) -> None:
+        """Let what is left of it take so many times the time."""
+        self._fluid.stretch(self._flow, times)
+
     def stop(self) -> None:
         """Take it off, since its process is gone."""
         self._fluid.stop(self._flow)

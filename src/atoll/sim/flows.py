@@ -176,6 +176,13 @@ class Fluid:
             self._limit[flow._slot] = min(limit_bytes_s, UNLIMITED_BYTES_S)
             self._solve_soon()
 
+    def stretch(self, flow: Flow, times: float) -> None:
+        """Let what is left of a flow be so many times as much from now on."""
+        if flow._slot >= 0:
+            moved = self._rate[flow._slot] * (self._loop.time() - self._settled_s)  # which is not taken off yet
+            self._left[flow._slot] = max(0.0, self._left[flow._slot] - moved) * times + moved
+            self._solve_soon()
+
     def _inherit(self, flow: Flow) -> None:
         """Go on at the rate of a flow that ended on the same links this instant: a stream idles out no quantum."""
         now_s = self._loop.time()

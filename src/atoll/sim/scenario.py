@@ -35,8 +35,9 @@ from atoll.sim import faults as kinds
 from atoll.sim.compute import CountingEngine, Device, SimCompute
 from atoll.sim.disk import SimDisk
 from atoll.sim.faults import Fault, stream
+from atoll.sim.links import Link, Links
 from atoll.sim.loop import Incarnation, SimulationFailed, VirtualLoop
-from atoll.sim.network import Link, Links, SimNetwork
+from atoll.sim.network import SimNetwork
 from atoll.sim.points import Points, Trap
 from atoll.sim.trace import Trace
 from atoll.sim.vandal import Eavesdropper, Vandal
@@ -698,7 +699,8 @@ async def _hamper(
 
 
 def _slow_down(host: Host, factor: float) -> None:
-    host.compute.slow = host.beside.slow = factor
+    host.compute.slow_down(factor)
+    host.beside.slow_down(factor)
 
 
 async def _fill(world: World, host: Host, for_s: float) -> None:

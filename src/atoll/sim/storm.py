@@ -1,7 +1,7 @@
 """Fault search: one seed, a run of a few counting peers, a storm, then calm; and what it shows.
 
-`weather` plays the mixed storm of `faults` on any run and fleet; the named families of `skies` each look for one
-kind of trouble. Either way a seed is a `Case`, which can be shrunk, stored and replayed.
+`case_of` is the mixed storm of `faults` on any run and fleet; the named families of `skies` each look for one kind of
+trouble. Either way a seed is a `Case`, which can be shrunk, stored and replayed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from atoll.sim.faults import Fault, Partition, Reform, Vandal, Weather, shrink, 
 from atoll.spec.fleet import Machine
 from atoll.spec.run import Budget, Run
 
-__all__ = ["CALM_ROUNDS", "ENDLESS", "Verdict", "calm_s_max", "case_of", "shrunk", "weather"]
+__all__ = ["CALM_ROUNDS", "ENDLESS", "Verdict", "calm_s_max", "case_of", "shrunk"]
 
 ENDLESS = Budget(rounds=10**9)
 """A search never runs out of work: what it looks for is in the middle."""
@@ -47,20 +47,6 @@ def case_of(
         faults=storm(seed, len(machines), until_s, sky) if faults is None else faults,
         until_s=until_s,
     )
-
-
-def weather(
-    run: Run,
-    machines: Sequence[Machine],
-    delays_s: dict[tuple[str, str], float],
-    seed: int,
-    *,
-    until_s: float = 60.0,
-    faults: tuple[Fault, ...] | None = None,
-    sky: Weather | None = None,
-) -> Verdict:
-    """Play one seed's storm and return the verdict; `faults` replays a stored list instead."""
-    return play(case_of(run, machines, delays_s, seed, until_s=until_s, faults=faults, sky=sky))
 
 
 def shrunk(case: Case) -> tuple[Case, Verdict]:

@@ -18,7 +18,8 @@ import msgspec
 from atoll.errors import PeerLost
 from atoll.net.transport import PeerId, Traffic
 from atoll.peer.links import TRAFFIC
-from atoll.sim.network import SimConn, SimTransport
+from atoll.sim.conns import SimConn
+from atoll.sim.network import SimTransport
 
 HEARD_MAX = 64
 """Messages remembered of each stream tag."""

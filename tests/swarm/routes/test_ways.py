@@ -162,6 +162,15 @@ def test_where_no_tree_is_possible_the_broker_adds_everything_up_and_the_next_ro
     assert table.round.trees
 
 
+def test_where_nobody_is_left_the_round_waits_with_the_broker_that_leaves() -> None:
+    table = seated(*FIVE)
+    table.leave(A)
+    table.go(*FIVE[1:])
+    table.tick(after_s=1000.0)
+    assert table.round.owners == (A,)
+    assert not table.round.trees
+
+
 def test_clusters_are_of_who_is_near_and_every_segment_has_one_owner_in_each() -> None:
     table = seated(*FIVE, route=Rings(clusters=2))
     assert table.plan_of(B).ring, "nobody has met anybody"

@@ -36,8 +36,13 @@ UNKNOWN_BYTES_S = 1e7
 
 
 def around(broker: Broker, round_: Round, now_s: float) -> Round:
-    """Return a round with ways among everybody who may still be in it; where there are none, with the broker alone."""
+    """Return a round with ways among everybody who may still be in it; where there are none, with the broker alone.
+
+    There are none either where nobody may be: all are gone or refused while the broker itself is leaving.
+    """
     carriers = carriers_of(broker, round_, now_s)
+    if not carriers:
+        return _by_the_broker(broker, round_)
     match broker.whom.route:
         case Trees() | Rings() as route if isinstance(route, Trees) or _all_met(broker, round_, carriers):
             return _in_trees(broker, round_, carriers, route)
