@@ -73,6 +73,9 @@ async def recall(box: Box, store: Store, private: Private, version: int) -> None
 async def settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
+    if member.channel_of(version).room > 1:
+        _settle_apart(member, committed)
+        return
     begun = next((stint for stint in member.stints if stint.key.version == version), None)  # of whichever scope
     finished = member.gave(committed.key)
     counts = member.me in committed.contributors and member.me not in committed.carried
@@ -98,6 +101,19 @@ async def settle(member: Member, committed: ClosedRound) -> None:
         if member.private.feeds_back:
             member.box.journal.write(events.ResidualLost(version=version))
     member.inner = max(member.inner, version)
+
+
+def _settle_apart(member: Member, committed: ClosedRound) -> None:
+    """Note what became of one of several contributions under way, none of which left anything with us."""
+    key, desk = committed.key, member.desk_over(committed.key)
+    begun = member.begun is not None and member.begun.key == key
+    if begun:
+        member.begun = None
+    gave = desk is not None and (begun or desk.own is not None)
+    if desk is not None and gave and member.me not in committed.contributors:
+        size = lease.size(desk.announced.lease_of(member.me))
+        member.box.journal.write(events.ContributionDropped(channel=key.channel, version=key.version, samples=size))
+    member.inner = max(member.inner, key.version)
 
 
 async def _carry(member: Member, stint: Stint) -> None:

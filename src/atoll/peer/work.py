@@ -50,14 +50,14 @@ async def work(member: Member) -> None:
         await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
         await _meanwhile(member, lambda: _something_to_do(member))
-        if member.anchor.version < member.history.version:
+        if (before := member.anchor.version) < member.history.version:
             await catch_up(member)
+            if _is_broker(member) and member.anchor.version > before and _evaluation_due(member):
+                await evaluate(member, member.run.upkeep.evaluate_samples)
         elif (desk := _to_do(member)) is not None:
             await _take_part(member, desk)
         else:
             break
-        if _is_broker(member) and _evaluation_due(member):
-            await evaluate(member, member.run.upkeep.evaluate_samples)
     if _is_broker(member):
         await evaluate(member, member.engine.held_out())
 
@@ -72,10 +72,8 @@ def _something_to_do(member: Member) -> bool:
 
 
 def _to_do(member: Member) -> Desk | None:
-    """Return the desk of the open round if that still wants our work."""
-    desk = member.desks.get(member.anchor.version + 1)
-    wanted = desk is not None and desk.own is None and member.me in desk.announced.members
-    return desk if wanted else None
+    """Return the desk of the first open round that still wants our work."""
+    return next((desk for desk in member.desks.values() if member.wants_work(desk)), None)
 
 
 # one round
@@ -84,8 +82,11 @@ def _to_do(member: Member) -> Desk | None:
 async def _take_part(member: Member, desk: Desk) -> None:
     """Work through our lease and contribute; then apply what was committed."""
     announced = desk.announced
-    if not await comes_home(member, announced):
+    if not await _starts_right(member, announced):
         await heal(member, announced)
+        return
+    if member.channel_of(announced.key.version).room > 1:
+        await _contribute(member, desk, _begin_apart(member, desk))
         return
     stint = await _begin(member, announced)
     await (_contribute if announced.tells is None else _tell)(member, desk, stint)
@@ -93,6 +94,13 @@ async def _take_part(member: Member, desk: Desk) -> None:
     await _meanwhile(member, lambda: member.desks.get(announced.key.version) is not desk)
     if member.history.version < announced.key.version:
         await take_back(member, "the round was given up")
+
+
+async def _starts_right(member: Member, announced: OpenRound) -> bool:
+    """Return whether the anchor that a round starts from is what we have, or had when it was the newest."""
+    if announced.start == member.anchor.version:
+        return await comes_home(member, announced)
+    return member.digests.get(announced.start, announced.base) == announced.base
 
 
 async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
@@ -130,9 +138,8 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     if outlasts or not version % checkpoint_every(member, version):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await keep_private(member, version)
-    desk.own = own = Own(announced.key, member.next_serial(), chunks)
+    desk.own = own = Own(announced.key, member.next_serial(), chunks, member.now_s())
     stint.own = own if announced.carry else None
-    member.contributed_s = member.now_s()
     member.changes.notify()
     while desk.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
@@ -251,16 +258,26 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
     member.begun, stint.key = stint, announced.key  # whose scope nobody knew before
     if leaves_a_trace(member):
         await member.store.keep_only_private(stint.base)
-    ranges = [(r.first, r.count) for r in own]
-    member.box.journal.write(
-        events.LeaseTaken(
-            channel=announced.key.channel,
-            version=announced.key.version,
-            ranges=ranges,
-            own=member.private.local is not None,
-        )
-    )
+    _say_taken(member, announced)
     return stint
+
+
+def _begin_apart(member: Member, desk: Desk) -> Stint:
+    """Take our lease of one of several open rounds, or go on with it; nothing of what it leaves is our own."""
+    announced, begun = desk.announced, member.begun
+    own = announced.lease_of(member.me)
+    if begun is not None and begun.key == announced.key:
+        return begun
+    member.begun = stint = stint_of(member, announced.key, own)
+    stint.of, stint.base, stint.reconciled = announced.start, announced.key.version, True
+    _say_taken(member, announced)
+    return stint
+
+
+def _say_taken(member: Member, announced: OpenRound) -> None:
+    key, ranges = announced.key, [(r.first, r.count) for r in announced.lease_of(member.me)]
+    own = member.private.local is not None
+    member.box.journal.write(events.LeaseTaken(channel=key.channel, version=key.version, ranges=ranges, own=own))
 
 
 def _under_way(member: Member) -> Stint | None:
@@ -271,11 +288,12 @@ def _under_way(member: Member) -> Stint | None:
 
 
 async def _trained(member: Member, desk: Desk, stint: Stint) -> Contribution | None:
-    """Return our contribution, or None when the round was over before we finished."""
+    """Return our contribution, or None when the round was over before we finished, or there is a newer anchor first."""
     announced = desk.announced
 
     def wanted() -> bool:
-        return member.desks.get(announced.key.version) is desk
+        behind = stint.of is not None and member.anchor.version < member.history.version
+        return member.desks.get(announced.key.version) is desk and not behind
 
     if announced.holds and member.factors is None:
         return weights_of_anchor(member, announced.key.version)
@@ -296,8 +314,7 @@ async def _trained(member: Member, desk: Desk, stint: Stint) -> Contribution | N
 def _evaluation_due(member: Member) -> bool:
     every = member.run.upkeep.evaluate_every
     version = member.anchor.version
-    pending = any(desk.own is not None for desk in (*member.desks.values(), *member.closed.values()))
-    return bool(every) and version % every == 0 and version > 0 and not pending and not member.history.finished
+    return bool(every) and version % every == 0 and not member.history.finished
 
 
 async def evaluate(member: Member, samples: int) -> None:

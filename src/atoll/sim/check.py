@@ -297,6 +297,7 @@ def patient(run: Run, outcome: Outcome) -> Iterator[str]:
         return
     true = {short(host.peer) for host in outcome.hosts if not host.skew_s}
     since_s: dict[tuple[int, str], float] = {}
+    settled_s: dict[int, float] = {}
     for line in outcome.lines:
         match line.event:
             case journal.ContributionSent(version=version) if line.peer in true:
@@ -304,7 +305,9 @@ def patient(run: Run, outcome: Outcome) -> Iterator[str]:
             case journal.RoundReplanned() | journal.EpochStarted() | journal.RoundVoided() | journal.PeerStarted():
                 since_s.clear()
             case journal.RoundSettled(version=version):
-                waited_s = line.at_s - since_s.get((version, line.peer), line.at_s)
+                settled_s[version] = line.at_s
+                before_s = settled_s.get(version - 1, 0.0)  # until then others may have worked for that one
+                waited_s = line.at_s - max(since_s.get((version, line.peer), line.at_s), before_s)
                 if waited_s > run.upkeep.patience_s_max + SLACK_S:
                     yield f"version {version} was settled {waited_s:.0f} s after its broker contributed"
             case _:
@@ -319,7 +322,7 @@ def ready(outcome: Outcome) -> Iterator[str]:
     holds = {short(host.peer): 0 for host in outcome.hosts}
     members_of: dict[int, list[str]] = {}
     works_on: dict[int, set[str]] = {}
-    announced = 0
+    announced = committed = 0
     for line in outcome.lines:
         match line.event:
             case (
@@ -332,10 +335,12 @@ def ready(outcome: Outcome) -> Iterator[str]:
                 announced = version
                 members_of[version] = members
                 for who in members:
-                    if who not in works_on.get(version - 1, ()) and holds.get(who, version) < version - 1 - LAG_MAX:
+                    if who not in works_on.get(version - 1, ()) and holds.get(who, version) < committed - LAG_MAX:
                         yield f"version {version} was announced with {who}, which was only at {holds[who]}"
-            case journal.RoundCommitted(version=version, contributors=contributors, carried=carried) if carried:
-                works_on[version] = set(members_of.get(version, ())).difference(contributors)
+            case journal.RoundCommitted(version=version, contributors=contributors, carried=carried):
+                committed = max(committed, version)
+                if carried:
+                    works_on[version] = set(members_of.get(version, ())).difference(contributors)
             case _:
                 pass
 
@@ -404,17 +409,26 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
                 stories.setdefault(line.peer, []).append((True, version, (*handed, *ahead)))
             case journal.RoundCommitted(version=version, counted=counted):
                 stories.setdefault(line.peer, []).append((False, version, tuple(counted)))
+            case journal.RoundVoided(version=version):
+                stories.setdefault(line.peer, []).append((False, version, ()))
             case _:
                 pass
     for story in dict.fromkeys(map(tuple, stories.values())):
         handed_out: set[int] = set()
         done: set[int] = set()
+        out: dict[int, set[int]] = {}
         for began, version, ranges in story:
             now = set(_positions(list(ranges)))
-            waiting = handed_out - done - now
-            if began and waiting and now - handed_out:
+            if not began:
+                done |= now
+                out.pop(version, None)
+                continue
+            out = {each: handed for each, handed in out.items() if each < version}  # told again after a crash
+            waiting = handed_out - done - now - set().union(*out.values())
+            if waiting and now - handed_out:
                 yield f"sample {min(waiting)} came back and is forgotten in version {version}"
-            (handed_out if began else done).update(now)
+            handed_out |= now
+            out[version] = now
 
 
 def _inner(run: Run, private: bytes) -> bytes:
@@ -688,13 +702,16 @@ def _known_until(outcome: Outcome, entries: list[Entry], *, lived: bool) -> tupl
     return (min(until, sure_until(lives, entries)) if lived else until), lives
 
 
-def settled(outcome: Outcome) -> list[str]:
-    """Return what keeps the world from being at peace: peers that are not on the highest version and digest."""
+def settled(outcome: Outcome, room: int = 1) -> list[str]:
+    """Return what keeps the world from being at peace: peers that are not on the highest version and digest.
+
+    Where several rounds may be open they may be behind by all but one.
+    """
     top = max((host.version for host in outcome.hosts), default=0)
     here = [host for host in outcome.hosts if (host.here or host.alive) and not host.gone]
     own = top in _in_circles(outcome.lines)
     anchors = sorted({host.anchor for host in here if host.version == top and not own})
-    behind = [host.place for host in here if host.version < top]
+    behind = [host.place for host in here if host.version <= top - room]
     problems = [f"peers {behind} are behind version {top}"] if behind else []
     return problems + ([f"{len(anchors)} anchors of version {top}"] if len(anchors) > 1 else [])
 

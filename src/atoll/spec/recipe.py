@@ -28,7 +28,7 @@ from atoll.spec.axes.pace import (
     Replicated,
     RoundsLate,
 )
-from atoll.spec.axes.what import LowRank, Params, What
+from atoll.spec.axes.what import Forget, LowRank, Params, What
 from atoll.spec.axes.when import When
 from atoll.spec.axes.whom import All, Butterfly, Carried, Circles, Mesh, Whom
 from atoll.spec.axes.work import Work
@@ -82,7 +82,16 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
             case Delay() | OneRound():
                 return 1
             case RoundsLate(rounds=rounds):
-                return rounds
+                return rounds if self.room == 1 else 0
+
+    @property
+    def room(self) -> int:
+        """Return how many rounds may be open at once: one more than results are late by, each with its own leases.
+
+        Only where a contribution leaves nothing with its maker, or its owner, that the next would depend on.
+        """
+        leaves = self.what.residual != Forget() or self.what.owners != Forget() or self.phases > 1
+        return 1 if leaves or not isinstance(self.overlap, RoundsLate) else self.overlap.rounds + 1
 
     @property
     def phases(self) -> int:
