@@ -476,7 +476,7 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
         if not strange:
             raise
         fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max, strange=True)
-    await settle_begun(member)
+    await settle_begun(member, fetched.anchor.version)
     anchor, kept = brought(member, fetched.anchor)
     digest = await member.aside(anchor.digest) if kept else fetched.digest
     member.anchor, member.digest = anchor, digest

@@ -185,6 +185,8 @@ class Member:
     """Weights of earlier anchors that open rounds start from which still want our work."""
     digests: dict[int, str] = field(default_factory=dict)
     """Those of the last anchors that were ours."""
+    given_up: list[int] = field(default_factory=list)
+    """Rounds of several that were given up with contributions of ours, whose traces are still with us."""
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the anchor is stepped, and while it is lent."""
     begun: Stint | None = None
@@ -234,6 +236,7 @@ class Member:
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
+    _lanes: int = 0
     farewell: bool = False
     changes: Changes = field(default_factory=Changes)
 
@@ -402,6 +405,8 @@ class Member:
             case RoundVoided():
                 for over in before.under_way[len(self.history.under_way) :]:
                     del self.past[over.key.version]
+                    if self.desks[over.key.version].own is not None and self.channel_of(over.key.version).room > 1:
+                        self.given_up.append(over.key.version)
                     self.desks[over.key.version].own = None
                     self._close(over.key)
                     if self.begun is not None and self.begun.of is not None and self.begun.key == over.key:
@@ -504,7 +509,9 @@ class Member:
     @property
     def lanes(self) -> int:
         """Return how many rounds may be open at once in this run, however knobs are turned."""
-        return max(channel.room for channel in self.run.recipe.channel.values())
+        if not self._lanes:
+            self._lanes = knobs.room_max(self.run.recipe)
+        return self._lanes
 
     def in_lane(self, lane: int) -> Desk | None:
         """Return the desk of the open round whose turn it is in a lane: of as many as may be open one is in each."""

@@ -16,6 +16,7 @@ from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
 from atoll.peer.home import comes_home, look
+from atoll.peer.left import before_it, keep_left, take_given_up, take_out
 from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
@@ -50,6 +51,7 @@ async def work(member: Member) -> None:
         await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
         await _meanwhile(member, lambda: _something_to_do(member))
+        await take_given_up(member)
         if (before := member.anchor.version) < member.history.version:
             await catch_up(member)
             if _is_broker(member) and member.anchor.version > before and _evaluation_due(member):
@@ -119,23 +121,28 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     contribution = await _trained(member, desk, stint)
     if contribution is None:
         return
-    grid, filled = member.given_grid(announced), Filled()
+    grid, filled, version = member.given_grid(announced), Filled(), announced.key.version
+    before = await before_it(member, version)
     encoded = _form_of(member, announced, contribution, filled)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
     while (member.private.moves or member.channel.mesh is not None) and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    version = announced.key.version
     if filled:
         event = events.LinksFilled(channel=announced.key.channel, version=version, parts=filled)
         member.box.journal.write(event)
     parts = goes_on(member.channel_of(version))
-    if parts:
+    if before is not None:
+        await keep_left(member, version, before)
+        if desk not in (member.desks.get(version), member.closed.get(version)):
+            await take_out(member, version)  # it was given up meanwhile
+            return
+    elif parts:
         await _part_ways(member, announced, chunks)
     else:
         member.private.local = None  # from here on the anchor is waited for
     outlasts = (parts or announced.ahead or announced.carry) and leaves_a_trace(member)
-    if outlasts or not version % checkpoint_every(member, version):
+    if before is None and (outlasts or not version % checkpoint_every(member, version)):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await keep_private(member, version)
     desk.own = own = Own(announced.key, member.next_serial(), chunks, member.now_s())

@@ -25,6 +25,7 @@ from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.axes.control import Auto
 from atoll.spec.fleet import Machine
+from atoll.spec.knobs import room_max
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest, round_steps
 
@@ -108,7 +109,7 @@ def calm_s_max(case: Case) -> float:
     """
     patience_s = case.run.upkeep.patience_s_max
     found_s = case.run.upkeep.silence_s_max + 2 * CONNECT_S_MAX + TRY_AGAIN_S + GREETING_S + ELECTION_S
-    return found_s + (CALM_ROUNDS + rarest(case.run.recipe).room) * (_work_s(case) + patience_s + MEND_S)
+    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * (_work_s(case) + patience_s + MEND_S)
 
 
 def _work_s(case: Case) -> float:
@@ -190,7 +191,7 @@ class _Calm:
         self._ends = case.ends
         self.free = rarest(case.run.recipe).regional is not None
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
-        self.room = rarest(case.run.recipe).room
+        self.room = room_max(case.run.recipe)
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()

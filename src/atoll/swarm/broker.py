@@ -459,9 +459,9 @@ def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action], boo
     if base is None:
         return broker, [], False
     broker = observe(broker, now_s)
-    broker, turning = turn(broker)
-    if turning is not None:
-        return *_write(broker, turning), True
+    turned, turning = turn(broker)
+    if turning is not None:  # between rounds: those that are open end first
+        return (broker, [], True) if history.under_way else (*_write(turned, turning), True)
     broker, announces = _announce(broker, ready, base, now_s)
     return broker, announces, len(history.under_way) + 1 == broker.setting.room
 

@@ -227,8 +227,8 @@ def drive(broker: Broker, round_: Round, now_s: float, *, commits: bool) -> tupl
     if round_.settled is not None:
         roots = _roots(broker, round_)
         if roots is not None and _all_held(broker, round_, roots):
-            if not commits:
-                return broker, []
+            if not commits:  # how long it waits for its turn is no part of how long it took
+                return driven(broker, replace(round_, held_s=now_s)) if round_.held_s is None else broker, []
             return _commit(broker, round_, round_.settled, roots, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
@@ -273,7 +273,7 @@ def _commit(
     if 2 * lacking > len(settled):
         due_s = max(due_s, round_.settled_s + return_s(broker, round_))
     if lacking and now_s < due_s:
-        wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
+        wake: list[Action] = [Wake(due_s)] if round_.held_s is None or broker.setting.room > 1 else []
         return driven(broker, replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
     contributors = [c.peer for c in settled if c.peer in round_.serials]
