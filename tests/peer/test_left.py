@@ -8,11 +8,15 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.peer.private import opened
+from atoll.peer.store import anchor_from_bytes
+from atoll.sim.case import Calm, scenario_of
+from atoll.sim.check import violations
 from atoll.sim.compute import MARKS, first_weights
 from atoll.sim.expected import contribution
 from atoll.sim.faults import Crash, Fault, Leave, Partition, SlowCompute
 from atoll.sim.retell import commits
-from atoll.sim.scenario import Outcome
+from atoll.sim.scenario import Outcome, simulate
+from atoll.sim.skies import case_of
 from atoll.spec.axes.codec import Fp32, TopK
 from atoll.spec.axes.merge import Merge, Sum
 from atoll.spec.axes.optimizer import Sgd
@@ -21,7 +25,7 @@ from atoll.spec.axes.what import Feedback, Grad
 from atoll.spec.axes.whom import All, AllGather
 from atoll.spec.axes.work import Constant
 from atoll.spec.run import Run
-from tests.peer.world import anchor_of, assert_sound, counting_run, events, log_of, play, sized
+from tests.peer.world import assert_sound, counting_run, events, log_of, play, sized
 
 SIZE, ROUNDS, LATE, RATE = 1000, 30, 3, 0.5
 
@@ -48,15 +52,17 @@ def late_run(*, every: int, needs: int = 1) -> Run:
     return replace(run, recipe=replace(run.recipe, work=work, channel={name: channel}))
 
 
-def gap(run: Run, outcome: Outcome) -> float:
+def gap(run: Run, outcome: Outcome, version: int = ROUNDS) -> float:
     """Return how far what is in the anchor and what is left are from what the leases that count came to."""
-    anchor = anchor_of(outcome.hosts[0].disk)
-    assert anchor.version == ROUNDS
-    moved = (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor.weights) / RATE
     disks = [host.disk.files() for host in outcome.hosts]
-    left = sum(opened(files[f"private/{ROUNDS}.safetensors"])[1]["residual"].astype(np.float64) for files in disks)
+    path = f"checkpoint/{version}.safetensors"
+    anchor = anchor_from_bytes(disks[0][path], path)
+    moved = (first_weights(run.seeds.data, anchor.weights.size).astype(np.float64) - anchor.weights) / RATE
+    left = sum(opened(files[f"private/{version}.safetensors"])[1]["residual"].astype(np.float64) for files in disks)
     (channel,) = run.recipe.channel.values()
-    leases = [each.announced.leases[peer] for each in commits(log_of(outcome)) for peer in each.contributors]
+    entries = max((log_of(outcome, host.place) for host in outcome.hosts), key=len)
+    before = [each for each in commits(entries) if each.version <= version]
+    leases = [each.announced.leases[peer] for each in before for peer in each.contributors]
     counted = np.sum([contribution(run, channel, anchor, lease) for lease in leases], axis=0, dtype=np.float64)
     assert np.abs(left).max() > 0.01 * np.abs(counted).max(), "hardly anything is left out: this shows little"
     apart = np.abs(moved + left - counted)
@@ -99,3 +105,27 @@ def test_rounds_that_are_given_up_take_along_what_they_left() -> None:
     assert_sound(run, outcome, version=ROUNDS)
     assert len(events(outcome, journal.RoundVoided, peer=0)) > 1
     assert gap(run, outcome) < 1e-4
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("family", ["ebb", "pair", "regent", "doubt", "blackout", "relay", "rift", "rot"])
+def test_no_storm_takes_anything_of_what_was_left_out_or_counts_it_twice(family: str) -> None:
+    sure = 0
+    for seed in range(8):
+        case, own = case_of(family, seed), late_run(every=1).recipe
+        ((name, channel),) = own.channel.items()
+        late = replace(channel, overlap=RoundsLate(rounds=1 + seed % 5))
+        recipe = replace(own, work=replace(own.work, batch=8), channel={name: late})
+        case = replace(case, run=replace(case.run, recipe=recipe, upkeep=replace(case.run.upkeep, checkpoint_every=1)))
+        outcome = simulate(scenario_of(case, Calm(case)))
+        assert violations(case.run, outcome) == [], (family, seed)
+        versions = set.intersection(*(set(checkpoints(host.disk.files())) for host in outcome.hosts))
+        if versions and not events(outcome, journal.ResidualLost) and not events(outcome, journal.PrivateStateReset):
+            assert gap(case.run, outcome, max(versions)) < 1e-4, (family, seed)
+            sure += 1
+    assert sure >= 4, "somebody lost what it had in most of them: this shows little"
+
+
+def checkpoints(files: dict[str, bytes]) -> list[int]:
+    parts = [path.partition("/") for path in files]
+    return [int(name.removesuffix(".safetensors")) for folder, _, name in parts if folder == "checkpoint"]

@@ -482,7 +482,8 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
     member.anchor, member.digest = anchor, digest
     look(member)
     member.at_home = member.at_home and (kept or not strange)
-    member.closed.clear()
+    later = {version: desk for version, desk in member.closed.items() if version > anchor.version}
+    member.closed = {version: desk for version, desk in later.items() if member.channel_of(version).room > 1}
     member.starts.clear()
     member.digests.clear()
     took_s = asyncio.get_running_loop().time() - began_s

@@ -4,12 +4,18 @@ All of it is in our residual, so that the next contribution has it too. What eac
 `left/V`, before anybody hears of that contribution. Where one turns out not to count, its part is taken out again.
 After a crash we begin with what goes with the newest checkpoint, and the parts of those that count come in. They add up
 because nothing of the residual fades.
+
+What was sent is beside what was left. Who crashed contributes the same bytes again: others, made of another residual,
+would leave something else, and nobody could say which of the two counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
@@ -20,7 +26,7 @@ from atoll import journal as events
 from atoll.model.compute import Vector
 from atoll.peer.member import Member
 from atoll.swarm import lease
-from atoll.swarm.log import ClosedRound
+from atoll.swarm.log import ClosedRound, OpenRound
 
 
 async def before_it(member: Member, version: int) -> Vector | None:
@@ -31,11 +37,25 @@ async def before_it(member: Member, version: int) -> Vector | None:
     return await member.job(residual.copy)
 
 
-async def keep_left(member: Member, version: int, before: Vector) -> None:
-    """Save what a contribution has just left, given what there was before it."""
+async def keep_left(member: Member, announced: OpenRound, before: Vector, chunks: Mapping[int, memoryview]) -> None:
+    """Save what a contribution has just left, given what there was before it, and the contribution itself."""
     residual = member.private.residual
     assert residual is not None, "who feeds back keeps what is left out"
-    await member.store.keep_left(version, await member.job(lambda: _saved(residual - before)))
+    name = _name(announced, member.me)
+    saved = await member.job(lambda: _saved(_Kept(residual - before, chunks), name), vectors=3)
+    await member.store.keep_left(announced.key.version, saved)
+
+
+async def made_before(member: Member, announced: OpenRound) -> dict[int, memoryview] | None:
+    """Return our contribution to a round as an earlier life made it, with what it left in our residual; None: none."""
+    residual, version = member.private.residual, announced.key.version
+    if residual is None or member.channel_of(version).room == 1:
+        return None
+    kept = await _kept(member, version, _name(announced, member.me))
+    if kept is None:
+        return None
+    await member.job(lambda: np.add(residual, kept.left, out=residual))
+    return dict(kept.chunks)
 
 
 async def take_out(member: Member, version: int) -> bool:
@@ -89,9 +109,9 @@ async def counted_residual(member: Member) -> Vector | None:
         return None
     counted = await member.job(residual.copy)
     for version in pending:
-        left = await _left(member, version)
-        if left is not None:
-            await member.job(partial(np.subtract, counted, left, out=counted))
+        kept = await _kept(member, version)
+        if kept is not None:
+            await member.job(partial(np.subtract, counted, kept.left, out=counted))
     return counted
 
 
@@ -99,31 +119,59 @@ async def _add(member: Member, version: int, add: np.ufunc) -> bool:
     residual = member.private.residual
     if residual is None:
         return True
-    left = await _left(member, version)
-    if left is not None:
-        await member.job(lambda: add(residual, left, out=residual))
-    return left is not None
+    kept = await _kept(member, version)
+    if kept is not None:
+        await member.job(lambda: add(residual, kept.left, out=residual))
+    return kept is not None
 
 
-async def _left(member: Member, version: int) -> Vector | None:
-    """Return what a contribution left; None: it is not known any more."""
+# the file
+
+
+class _Kept(NamedTuple):
+    left: Vector
+    chunks: Mapping[int, memoryview]
+
+
+async def _kept(member: Member, version: int, name: bytes | None = None) -> _Kept | None:
+    """Return what is kept of a contribution, perhaps only of one to a round in these words; None: it is not known."""
     saved = await member.store.left(version)
-    left = await member.job(lambda: _opened(saved)) if saved is not None else None
-    return left if left is not None and left.size == member.engine.size else None
+    kept = await member.job(lambda: _opened(saved, name)) if saved is not None else None
+    return kept if kept is not None and kept.left.size == member.engine.size else None
 
 
-def _saved(left: Vector) -> bytes:
-    return save({"left": left, "digest": _digest(left)})
+def _name(announced: OpenRound, me: bytes) -> bytes:
+    """Return what a contribution is to, and made of: a round that is given up may be announced with other leases."""
+    return msgspec.json.encode([announced.key, announced.start, announced.base, announced.lease_of(me)])
 
 
-def _opened(saved: bytes) -> Vector | None:
+def _saved(kept: _Kept, name: bytes) -> bytes:
+    chunks = [kept.chunks[index] for index in range(len(kept.chunks))]
+    tensors: dict[str, NDArray[Any]] = {
+        "left": kept.left,
+        "sent": np.frombuffer(b"".join(chunks), np.uint8),
+        "sizes": np.array([len(chunk) for chunk in chunks], np.int64),
+        "name": np.frombuffer(name, np.uint8),
+    }
+    return save(tensors | {"digest": _digest(tensors)})
+
+
+def _opened(saved: bytes, name: bytes | None) -> _Kept | None:
     try:
         tensors = load(saved)
-        left, digest = tensors["left"], tensors["digest"]
+        digest = tensors.pop("digest")
+        if _digest(tensors).tobytes() != digest.tobytes() or name not in (None, tensors["name"].tobytes()):
+            return None
     except (SafetensorError, KeyError):
         return None
-    return left if left.dtype == np.float32 and _digest(left).tobytes() == digest.tobytes() else None
+    sent, ends = memoryview(tensors["sent"].tobytes()), np.cumsum(tensors["sizes"])
+    starts = (ends - tensors["sizes"]).tolist()
+    chunks = {index: sent[first:end] for index, (first, end) in enumerate(zip(starts, ends.tolist(), strict=True))}
+    return _Kept(tensors["left"], chunks)
 
 
-def _digest(left: Vector) -> NDArray[np.uint8]:
-    return np.frombuffer(blake3(left.view(np.uint8).data).digest(), np.uint8)
+def _digest(tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    hasher = blake3()
+    for name in sorted(tensors):
+        hasher.update(tensors[name].view(np.uint8).data)
+    return np.frombuffer(hasher.digest(), np.uint8)

@@ -137,7 +137,8 @@ def next_key(member: Member, key: Key) -> Key:
 async def settle_begun(member: Member, version: int) -> None:
     """Before another state takes the place of ours: let what became of our work be known, or take it back."""
     await settle_until(member, version)
-    past = member.past.get(member.begun.key.version) if member.begun is not None else None
+    begun = member.begun if member.begun is not None and member.begun.of is None else None
+    past = member.past.get(begun.key.version) if begun is not None else None
     if past is not None and past.committed is not None and member.me not in past.committed.carried:
         await settle(member, past.committed)
     await take_back(member, "the state was downloaded instead")

@@ -7,7 +7,7 @@
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
     snapshot/V.safetensors   the same, made because somebody asked for it between two checkpoints
     private/V.safetensors    inner optimizer state that goes with version V (never sent)
-    left/V.safetensors       what a contribution to V, one of several open rounds, left out; until a checkpoint has it
+    left/V.safetensors       a contribution to V, one of several open rounds, and what it left out
     results/V                encoded chunks of round V, and their digests (V.draft while they come)
     partial/ROOT/            a snapshot on its way here: `listing`, and the pieces that came, by number
 

@@ -16,7 +16,7 @@ from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
 from atoll.peer.home import comes_home, look
-from atoll.peer.left import before_it, keep_left, take_given_up, take_out
+from atoll.peer.left import before_it, keep_left, made_before, take_given_up, take_out
 from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
@@ -118,6 +118,11 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     if stint.own is not None:
         await _contribute_again(member, desk, stint, stint.own)
         return
+    if (again := await made_before(member, announced)) is not None:
+        if not await _was_given_up(member, desk):
+            desk.own = Own(announced.key, member.next_serial(), again, member.now_s())
+            member.changes.notify()
+        return
     contribution = await _trained(member, desk, stint)
     if contribution is None:
         return
@@ -133,9 +138,8 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
         member.box.journal.write(event)
     parts = goes_on(member.channel_of(version))
     if before is not None:
-        await keep_left(member, version, before)
-        if desk not in (member.desks.get(version), member.closed.get(version)):
-            await take_out(member, version)  # it was given up meanwhile
+        await keep_left(member, announced, before, chunks)
+        if await _was_given_up(member, desk):
             return
     elif parts:
         await _part_ways(member, announced, chunks)
@@ -153,6 +157,15 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
         own.encoded.notify()
     if announced.ahead and desk.own is own:
         await _look_ahead(member, announced)
+
+
+async def _was_given_up(member: Member, desk: Desk) -> bool:
+    """Return whether one of several rounds was given up while our contribution was made: then it leaves nothing."""
+    version = desk.key.version
+    over = desk not in (member.desks.get(version), member.closed.get(version))
+    if over:
+        await take_out(member, version)
+    return over
 
 
 async def _tell(member: Member, desk: Desk, stint: Stint) -> None:

@@ -123,7 +123,7 @@ def _work_s(case: Case) -> float:
 
 def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None = None) -> Verdict:
     """Play a case and return its verdict."""
-    calm = _Calm(case)
+    calm = Calm(case)
     try:
         outcome = simulate(scenario_of(case, calm, looks=looks, sees=sees))
     except SimulationFailed as failed:
@@ -157,9 +157,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
     )
 
 
-def scenario_of(
-    case: Case, calm: _Calm, *, looks: bool = False, sees: Callable[[Line], None] | None = None
-) -> Scenario:
+def scenario_of(case: Case, calm: Calm, *, looks: bool = False, sees: Callable[[Line], None] | None = None) -> Scenario:
     """Return the scenario that a case describes."""
     return Scenario(
         run=case.run,
@@ -180,7 +178,7 @@ def scenario_of(
     )
 
 
-class _Calm:
+class Calm:
     """Watches for peace after the storm."""
 
     def __init__(self, case: Case) -> None:
