@@ -175,6 +175,43 @@ def test_what_is_set_apart_for_two_is_found_and_so_is_what_is_passed_over(
     assert any(found.kind == kind and said in found.what for found in ledger.findings), ledger.findings
 
 
+def several() -> Story:
+    """Return a log of rounds of which three are open at once; the second and third are given up with what they have.
+
+    Then more members share the same samples: what the third had is in the second.
+    """
+    return [
+        announced(1, (0, 8), members=(A, B)),
+        announced(2, (8, 8), members=(A, B)),
+        announced(3, (16, 8), members=(A, B)),
+        committed(1, (0, 8)),
+        voided(2, (8, 8)),
+        voided(3, (16, 8)),
+        announced(2, (8, 12)),
+        announced(3, (20, 12)),
+        committed(2, (8, 8), returned=((16, 4),)),
+        announced(4, (16, 4), (32, 8)),
+    ]
+
+
+def test_rounds_that_are_open_at_once_and_given_up_together_are_followed_as_it_happened(check: Check) -> None:
+    one = [START, *several(), lease(1, 0, 4), lease(2, 8, 4)]
+    other = [START, *several(), lease(1, 4, 4), lease(2, 12, 4)]
+    ledger = check(one, other)
+    assert said(ledger) == ""
+    assert summary(ledger)["rounds"] == {"committed": 2, "voided": 2, "open": 2}
+    assert summary(ledger)["positions"] == {"handed": 40, "counted": 16, "waiting": 0, "open": 24}
+    del one[5], other[2]  # what one of them missed the other tells
+    assert check(one, other).findings == []
+
+
+def test_what_an_open_round_has_is_found_in_another(check: Check) -> None:
+    log = several()
+    log[7] = announced(3, (16, 12))
+    ledger = check([START, *log], [START, *log])
+    assert "round 3 was given 16-19 again, which had not gone back" in said(ledger)
+
+
 def test_what_went_back_and_was_not_handed_out_again_is_waiting(check: Check) -> None:
     one, other = honest()
     ledger = check(one[:7], other[:7])

@@ -10,11 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from atoll.observe.book import Book, Committed, Started, parse_book
+from atoll.observe.book import Book, Committed, Started, Voided, parse_book
 from atoll.observe.ledger import audit
 from atoll.observe.verdict import text
-from atoll.sim.faults import Fault, SlowCompute, storm
+from atoll.sim.faults import Fault, Leave, SlowCompute, storm
 from atoll.sim.scenario import Outcome
+from atoll.spec.axes.pace import RoundsLate
 from tests.peer.world import counting_run, play
 
 PEERS = 5
@@ -54,6 +55,20 @@ def test_work_that_outlasts_rounds_is_accounted_for_by_any_two_journals(recipe: 
     for one, other in combinations(journals, 2):
         ledger = audit(one, other)
         assert ledger.findings == [], text(ledger)
+        assert len(ledger.counted | ledger.waiting) == ledger.handed
+
+
+def test_rounds_that_were_open_at_once_and_given_up_are_accounted_for_by_any_two_journals() -> None:
+    run = counting_run("ddp", rounds=ROUNDS, start_with=3, contributors_min=3)
+    ((name, channel),) = run.recipe.channel.items()
+    late = msgspec.structs.replace(channel, overlap=RoundsLate(rounds=3))
+    run = msgspec.structs.replace(run, recipe=msgspec.structs.replace(run.recipe, channel={name: late}))
+    journals = books(play(run, 3, faults=[Leave(at_s=0.7, peer=2, restart_after_s=2.0)]))
+    assert max(len(book.all(Voided)) for book in journals) > 1
+    for one, other in combinations(journals, 2):
+        ledger = audit(one, other)
+        assert ledger.findings == [], text(ledger)
+        assert ledger.committed == ROUNDS
         assert len(ledger.counted | ledger.waiting) == ledger.handed
 
 

@@ -12,10 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.sim.retell import commits
+from atoll.spec.axes.pace import RoundsLate
+from atoll.spec.axes.what import Grad
 from atoll.spec.axes.whom import All, Butterfly, Ring, Rings, Route, Trees
 from atoll.spec.run import Run
 from atoll.swarm.broker import RESUME_S, step, take_office
-from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, apply, result_root
+from atoll.swarm.log import Entry, History, Key, Member, RoundAnnounced, RoundCommitted, RoundVoided, apply, result_root
 from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave, Reduced, Spoiled, Standing, Stuck
 from atoll.swarm.routes.layout import Layout
 from atoll.swarm.routes.shares import covers
@@ -33,9 +35,10 @@ def digest(index: int) -> bytes:
 class Walk:
     """A broker, its slow log, and a drunkard who speaks to it."""
 
-    def __init__(self, seed: int, route: Route) -> None:
+    def __init__(self, seed: int, route: Route, late: int = 0) -> None:
         self.rng = Random(seed)
-        self.run = by_route(small_run(rounds=12, start_with=2), route)
+        self.run = by_route(small_run(rounds=12, start_with=2), route, late)
+        self.most = 0
         self.now_s = 0.0
         self.log: list[Entry] = [FOUNDING]
         self.waiting: list[Entry] = []
@@ -47,7 +50,7 @@ class Walk:
             self.now_s += rng.choice([0.0, 0.01, 0.3]) if rng.random() < 0.99 else rng.choice([5.0, 32.0, 700.0])
             kind = rng.random()
             if self.waiting and kind < 0.6:
-                entry = self.waiting.pop()
+                entry = self.waiting.pop(0)
                 self.log.append(entry)
                 self.hear(Logged(entry))
             elif kind < 0.003:
@@ -69,12 +72,14 @@ class Walk:
     def hear(self, heard: Heard) -> None:
         self.broker, actions = step(self.broker, heard, self.now_s)
         self._await(actions)
-        round_ = self.broker.round
-        if self.broker.history.open is None or not self.broker.epoch:
-            assert round_ is None
+        rounds, open_ = self.broker.rounds, self.broker.history.under_way
+        assert len(open_) <= self.broker.setting.room
+        if not open_ or not self.broker.epoch:
+            assert not rounds
         elif not self.broker.pending and self.now_s >= self.broker.started_s + RESUME_S:
-            assert round_ is not None
-        if round_ is not None:
+            assert [round_.announced for round_ in rounds] == list(open_)
+        self.most = max(self.most, len(rounds))
+        for round_ in rounds:
             assert covers(round_.shards, BULK.chunks)
             assert set(round_.owners) <= {*round_.announced.members, A}
             if round_.carried and round_.settled is not None:
@@ -84,20 +89,24 @@ class Walk:
 
     def _await(self, actions: list[Action]) -> None:
         writes = [action for action in actions if isinstance(action, Write)]
-        assert len(writes) <= 1
         assert not (writes and self.waiting), "one record at a time"
-        self.waiting += [Entry(len(self.log), write.record, self.broker.term) for write in writes]
-        assert self.broker.pending == bool(self.waiting)
+        if len(writes) > 1:
+            announces, ends = writes  # but an end may come with the announcement that it waited for
+            assert isinstance(announces.record, RoundAnnounced)
+            assert isinstance(ends.record, RoundCommitted | RoundVoided)
+        self.waiting += [Entry(len(self.log) + at, write.record, self.broker.term) for at, write in enumerate(writes)]
+        assert self.broker.pending == len(self.waiting)
 
     def honest(self, peer: bytes) -> Heard:
         """Return what a correct member would say or do now."""
-        broker, round_ = self.broker, self.broker.round
+        broker = self.broker
         if peer not in broker.present:
             return Arrived(Member(peer, ("somewhere:1",)), 0)
         version = broker.history.version
         standing = broker.present[peer].standing
-        if round_ is None or standing is None or standing.version < version:
+        if not broker.rounds or standing is None or standing.version < version:
             return Said(peer, Standing(version, f"anchor-{version}"))
+        round_ = self.rng.choice(broker.rounds) if len(broker.rounds) > 1 else broker.rounds[0]
         plan = (round_.key, broker.epoch, round_.attempt)
         if peer not in round_.serials and (peer in round_.owners or not round_.carried):
             return Said(peer, Contributed(*plan, 1))
@@ -119,7 +128,7 @@ class Walk:
     def message(self) -> FromMember:
         rng = self.rng
         version = self.broker.history.version + rng.randint(-2, 2)
-        attempt = self.broker.round.attempt if self.broker.round else 0
+        attempt = self.broker.rounds[-1].attempt if self.broker.rounds else 0
         key = Key(rng.choice(["outer", "outer", "outer", "other"]), version)
         plan = (key, self.broker.epoch - rng.randint(0, 1), attempt + rng.choice([0, 0, 0, -1, 1]))
         messages: list[FromMember] = [
@@ -139,14 +148,16 @@ def committed(log: list[Entry]) -> int:
     """Check a log: versions in order, each committed once, by members, no sample used twice; return how many."""
     versions: list[int] = []
     used: list[int] = []
-    announced: Key | None = None
+    announced: list[Key] = []
     for entry in log:
         match entry.record:
             case RoundAnnounced(key=key):
-                assert key.version == len(versions) + 1
-                announced = key
+                assert key.version == len(versions) + len(announced) + 1
+                announced.append(key)
+            case RoundVoided(key=key):
+                del announced[announced.index(key) :]
             case RoundCommitted(key=key):
-                assert announced == key
+                assert announced.pop(0) == key
                 versions.append(key.version)
             case _:
                 pass
@@ -158,30 +169,36 @@ def committed(log: list[Entry]) -> int:
     return len(versions)
 
 
-def by_route(run: Run, route: Route) -> Run:
+def by_route(run: Run, route: Route, late: int) -> Run:
     channel = replace(run.recipe.channel["outer"], whom=All(route=route))
+    if late:
+        channel = replace(channel, what=Grad(), overlap=RoundsLate(rounds=late))
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
 
 
 @pytest.mark.parametrize(
-    "route",
+    ("route", "late"),
     [
-        Butterfly(),
-        Ring(),
-        pytest.param(Trees(roots=2, gain=0.0), marks=pytest.mark.long),
-        pytest.param(Rings(clusters=2), marks=pytest.mark.long),
+        (Butterfly(), 0),
+        (Ring(), 0),
+        (Butterfly(), 3),
+        pytest.param(Ring(), 1, marks=pytest.mark.long),
+        pytest.param(Trees(roots=2, gain=0.0), 0, marks=pytest.mark.long),
+        pytest.param(Rings(clusters=2), 0, marks=pytest.mark.long),
     ],
 )
 @pytest.mark.parametrize(
     "first", [pytest.param(at, marks=pytest.mark.long if at >= 25 else ()) for at in range(0, 100, 25)]
 )
-def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route) -> None:
-    rounds = []
-    for seed in range(first, first + 25):
-        walk = Walk(seed, route)
+def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route, late: int) -> None:
+    rounds, most, seeds = [], 0, 10 if late else 25
+    for seed in range(first, first + seeds):
+        walk = Walk(seed, route, late)
         try:
             walk.go()
             rounds.append(committed(walk.log))
+            most = max(most, walk.most)
         except AssertionError as error:
             raise AssertionError(f"walk {seed}, at {walk.now_s:.2f} s: {error}") from error
-    assert sum(rounds) >= 100, f"the walk has become too wild to commit anything: {rounds}"
+    assert most == late + 1
+    assert sum(rounds) >= 4 * seeds, f"the walk has become too wild to commit anything: {rounds}"

@@ -153,7 +153,8 @@ def _control_lines(recipe: Recipe) -> list[str]:
             rates = ", ".join(f"{lr} from {count} on" for count, lr in auto.outer_lr)
             more = [f"  {'outer lr':<18}by number of members: {rates}"] if rates else []
         case Hide() as hide:
-            limit = f"after {hide.every} rounds, so that exchanges hide behind work: perhaps with results a round late"
+            late = f"results up to {hide.late_max} rounds late"
+            limit = f"after {hide.every} rounds, so that exchanges hide behind work: {late}"
             more = []
         case Match() as match_:
             limit = f"after {match_.every} rounds, so that all exchanges take as long: each peer on a rung of its own"

@@ -138,6 +138,27 @@ class Book:
         return {version for _, version in self.facts}
 
 
+OfLog = Announced | Voided | Committed
+
+
+def in_order(one: Book, other: Book) -> list[OfLog]:
+    """Return what two journals tell of the log, each thing once, in the order of both.
+
+    Where one tells something that the other missed, and the other likewise, the lower version comes first; where they
+    contradict each other, what the one with more still to tell says.
+    """
+    sides = [dict.fromkeys(each for each in book.told if isinstance(each, OfLog)) for book in (one, other)]
+    merged: list[OfLog] = []
+    while any(sides):
+        heads = [next(iter(side)) for side in sorted(sides, key=len, reverse=True) if side]
+        free = [head for head in heads if all(head not in side or head == next(iter(side)) for side in sides)]
+        first = min(free or heads, key=lambda each: each.version)
+        merged.append(first)
+        for side in sides:
+            side.pop(first, None)
+    return merged
+
+
 _HINT = "give the journal.jsonl of one peer, or its folder (HOME/peers/*)"
 
 

@@ -277,7 +277,9 @@ def _control(control: Control) -> str:
             return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
         case Hide():
             forms = ", ".join(say(form.codec) for form in control.ladder)
-            return f"the broker, so that exchanges hide behind work, results up to a round late: {forms}"
+            return (
+                f"the broker, so that exchanges hide behind work, results up to {control.late_max} rounds late: {forms}"
+            )
         case Match():
             forms = ", ".join(say(form.codec) for form in control.ladder)
             return f"the broker, so that all exchanges take as long, each peer in a form of its own: {forms}"

@@ -7,7 +7,9 @@ was killed) is filled from the other and said. The story itself must add up:
     handed  =  counted + returned + carried      of every version; a voided try returns all
     a position is handed again only after it went back, and counted in one version only; what is set apart for the next
     version, or carried into it, waits to be handed out
-    every position below the highest handed one is counted, waiting to be handed again, or in the open round
+    every position below the highest handed one is counted, waiting to be handed again, or in a round that is open
+
+Several rounds may be open: so what was handed out and went back is followed in the order in which it happened.
 
 With the data manifest positions become samples: each epoch holds every sample once.
 """
@@ -22,7 +24,19 @@ from typing import TypeVar
 from msgspec import Struct
 
 from atoll.errors import SpecError
-from atoll.observe.book import Announced, Book, Committed, Finished, Leased, OfRound, Ranges, Started, Voided, clip
+from atoll.observe.book import (
+    Announced,
+    Book,
+    Committed,
+    Finished,
+    Leased,
+    OfRound,
+    Ranges,
+    Started,
+    Voided,
+    clip,
+    in_order,
+)
 from atoll.observe.spans import Spans, from_ranges, of, up_to
 
 T = TypeVar("T")
@@ -119,10 +133,10 @@ class _Sums:
 
 def _audit_rounds(ledger: Ledger) -> None:
     """Go through the rounds in order: of whichever channel, they are one row and share one order of samples."""
-    sums = _Sums()
     versions = sorted({version for book in ledger.books for version in book.versions})
-    for version in versions:
-        _audit_version(ledger, sums, version, last=version == versions[-1])
+    last = max((commit.version for book in ledger.books for commit in book.all(Committed)), default=0)
+    standing = {version: _audit_version(ledger, version, ends=version < last) for version in versions}
+    sums = _follow(ledger, standing)
     if unheard := from_ranges([(1, versions[-1])]) - of(versions):
         ledger.find("missing", f"round {unheard} is in neither journal")
     lost = up_to(sums.ever.end) - sums.total - sums.waiting - sums.open
@@ -135,7 +149,36 @@ def _audit_rounds(ledger: Ledger) -> None:
     ledger.open |= sums.open
 
 
-def _audit_version(ledger: Ledger, sums: _Sums, version: int, *, last: bool) -> None:
+def _follow(ledger: Ledger, standing: dict[int, Announced | None]) -> _Sums:
+    """Follow every position as it is handed out, goes back and is counted; of each version one try may have stood."""
+    sums = _Sums()
+    order = in_order(*ledger.books)
+    told = {(each.version, from_ranges(each.returned)) for each in order if isinstance(each, Voided)}
+    done: set[int] = set()
+    for each in order:
+        version, final = each.version, standing.get(each.version)
+        match each:
+            case Announced():
+                _hand(ledger, sums, each)
+                handed = from_ranges(each.handed)
+                if each != final and (version, handed) not in told:
+                    sums.waiting |= handed  # that it was given up neither journal says
+            case Voided():
+                sums.waiting |= from_ranges(each.returned)
+                ledger.voided += 1
+            case Committed() if version not in done:
+                done.add(version)
+                _count(ledger, sums, each, final)
+            case _:
+                pass  # committed in two ways, which was found
+    for open_ in (each for version, each in standing.items() if each is not None and version not in done):
+        sums.open |= from_ranges(open_.handed)
+        ledger.open_rounds += 1
+    return sums
+
+
+def _audit_version(ledger: Ledger, version: int, *, ends: bool) -> Announced | None:
+    """Check what is told of a version, and return the try at it that was committed, or is open."""
     told = [book.rounds.get(version, []) for book in ledger.books]
     tries = _distinct(each for side in told for each in side if isinstance(each, Announced))
     voids = _distinct(each for side in told for each in side if isinstance(each, Voided))
@@ -145,20 +188,8 @@ def _audit_version(ledger: Ledger, sums: _Sums, version: int, *, last: bool) -> 
     final = _final(told, voids, commit)
     if final is None and commit is not None:
         ledger.find("missing", f"round {version} was committed, but neither journal says what it was given", version)
-    elif commit is None and not last:
+    elif commit is None and ends:
         ledger.find("missing", f"round {version} has no end in either journal, but later rounds do", version)
-    for each in tries:
-        if each != final:
-            _hand(ledger, sums, each)
-            sums.waiting |= from_ranges(each.handed)
-    ledger.voided += len(voids)
-    if final is not None:
-        _hand(ledger, sums, final)
-    if commit is not None:
-        _count(ledger, sums, commit, final)
-    elif final is not None:
-        sums.open |= from_ranges(final.handed)
-        ledger.open_rounds += 1
     taken = [_taken(side) for side in told]
     for book, own in zip(ledger.books, taken, strict=True):
         _check_lease(ledger, book.peer, version, own, tries)
@@ -167,6 +198,7 @@ def _audit_version(ledger: Ledger, sums: _Sums, version: int, *, last: bool) -> 
             _check_counted(ledger, book.peer, commit, final, own, heard=heard)
     if commit is not None and all(book.peer in commit.contributors for book in ledger.books):
         _check_apart(ledger, version, final, taken)
+    return final
 
 
 def _distinct(told: Iterable[T]) -> list[T]:

@@ -31,7 +31,7 @@ from atoll.spec.axes.what import Params
 from atoll.spec.axes.work import Growing
 from atoll.spec.recipe import Channel
 from atoll.spec.turns import starts_apart
-from atoll.swarm.log import ALL, CIRCLES, ClosedRound, Key, OpenRound
+from atoll.swarm.log import AHEAD_MAX, ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.above import hear
 from atoll.sync.codec import check, decoded
 from atoll.sync.factors import Factors
@@ -195,6 +195,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     given, step, weights = await _given(member, key), _step_of(member, committed), member.sends_weights(key)
 
     await _remember_start(member, committed)
+    await _keep_start(member)
 
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
@@ -229,9 +230,9 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
 def _time_exchange(member: Member, committed: ClosedRound) -> None:
     """Note how long it took from our contribution to the anchor that it is in, for who turns knobs by it."""
-    ours = member.gave(committed.key) and member.me in committed.contributors
-    asked = ours and not isinstance(member.run.recipe.control, Nobody)
-    member.exchange_s = member.now_s() - member.contributed_s if asked else 0.0
+    desk = member.desk_over(committed.key)
+    asked = member.me in committed.contributors and not isinstance(member.run.recipe.control, Nobody)
+    member.exchange_s = member.now_s() - desk.own.made_s if asked and desk is not None and desk.own is not None else 0.0
 
 
 async def _remember_start(member: Member, committed: ClosedRound) -> None:
@@ -249,6 +250,17 @@ async def _remember_start(member: Member, committed: ClosedRound) -> None:
         return
     if stint.started and stint.own is None and stint.start is None:
         stint.start = await member.job(member.anchor.weights.copy)
+
+
+async def _keep_start(member: Member) -> None:
+    """Keep the anchor that is about to be stepped, if an open round starts from it whose work has not begun."""
+    begun = member.begun.key if member.begun is not None and member.begun.started else None
+    waiting = [desk for desk in member.desks.values() if member.wants_work(desk) and desk.key != begun]
+    wanted = {desk.announced.start for desk in waiting}
+    member.starts = {version: weights for version, weights in member.starts.items() if version in wanted}
+    if member.anchor.version in wanted:
+        member.starts[member.anchor.version] = await member.job(member.anchor.weights.copy)
+    member.digests = dict([*member.digests.items()][-AHEAD_MAX:]) | {member.anchor.version: member.digest}
 
 
 def _distance(before: Vector, after: Vector) -> float:
@@ -464,13 +476,16 @@ async def _download(member: Member, *, newer_than: int, bytes_max: float = math.
         if not strange:
             raise
         fetched = await fetch_state(member, newer_than=newer_than, bytes_max=bytes_max, strange=True)
-    await settle_begun(member)
+    await settle_begun(member, fetched.anchor.version)
     anchor, kept = brought(member, fetched.anchor)
     digest = await member.aside(anchor.digest) if kept else fetched.digest
     member.anchor, member.digest = anchor, digest
     look(member)
     member.at_home = member.at_home and (kept or not strange)
-    member.closed.clear()
+    later = {version: desk for version, desk in member.closed.items() if version > anchor.version}
+    member.closed = {version: desk for version, desk in later.items() if member.channel_of(version).room > 1}
+    member.starts.clear()
+    member.digests.clear()
     took_s = asyncio.get_running_loop().time() - began_s
     member.box.journal.write(
         events.StateFetched(version=anchor.version, size_bytes=len(fetched.data), donors=fetched.donors, took_s=took_s)

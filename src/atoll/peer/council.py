@@ -116,14 +116,15 @@ class Council:
             self._member.summon(peer)
 
     def _has_a_say(self, peer: PeerId) -> bool:
-        """Return whether to listen to a peer: it has a seat, as far as we know, or began the run.
+        """Return whether to listen to a peer: it has a seat, or had one as far as is final, or began the run.
 
-        A member without a seat could have the log say anything; one whose seat we have not heard of yet is heard when
-        we have (a majority of those that were there before knows of every seat that is final).
+        Who is about to lose its seat is needed until that is final: others may not know of it, and choose it. A member
+        without a seat could have the log say anything; one whose seat we have not heard of yet is heard when we have
+        (a majority of those that were there before knows of every seat that is final).
         """
         if not self.raft.council:  # we know nothing of the log yet, or lost it: whom our ticket names may teach us
             return peer in self._member.links.contacts
-        return peer in self.raft.council or peer == self._member.history.organiser
+        return self.raft.log.seated(peer, self.raft.committed) or peer == self._member.history.organiser
 
     async def attend(self, peer: PeerId, stream: Stream) -> None:
         """Let a member into our office, or say where the broker is."""

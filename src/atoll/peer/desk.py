@@ -69,6 +69,7 @@ class Own:
     serial: int
     chunks: dict[int, memoryview]
     """Encoded, as far as it has come to that."""
+    made_s: float = 0.0
     encoded: Changes = field(default_factory=Changes)
 
     async def chunk(self, index: int) -> memoryview:

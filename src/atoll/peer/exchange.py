@@ -6,6 +6,8 @@
 
 Where sums are carried nothing is delivered: they go their way once it is settled whose (`carry`); so do results, back.
 
+Each is a task for every round that may be open at once: a lane.
+
 So sending and receiving overlap, and nobody waits for the last contribution to see the first chunk. What is returned
 before the round is settled is speculative: each chunk names the set of contributions in it, the settled set's alone
 count, and a chunk that was reduced for another set is reduced and returned again. What others send is checked before
@@ -80,12 +82,15 @@ RETURN_S_MAX = 15.0
 
 
 async def for_each_plan(
-    member: Member, ready: Callable[[Desk], Plan | None], work: Callable[[Desk, Plan], Coroutine[Any, Any, None]]
+    member: Member,
+    lane: int,
+    ready: Callable[[Desk], Plan | None],
+    work: Callable[[Desk, Plan], Coroutine[Any, Any, None]],
 ) -> None:
-    """Do `work` for every plan of the open round that `ready` lets through; a newer plan cancels it."""
+    """Do `work` for every plan of a lane's open round that `ready` lets through; a newer plan cancels it."""
 
     def due() -> tuple[Desk, Plan] | None:
-        desk = next(iter(member.desks.values()), None)
+        desk = member.in_lane(lane)
         plan = ready(desk) if desk is not None else None
         return (desk, plan) if desk is not None and plan is not None else None
 
@@ -137,7 +142,7 @@ def _number(plan: Plan) -> tuple[int, int]:
 # as contributor
 
 
-async def deliver(member: Member) -> None:
+async def deliver(member: Member, lane: int = 0) -> None:
     """Bring own contribution to every owner of each plan, and report that."""
     done: list[tuple[Key, int, int, int]] = []
 
@@ -178,10 +183,10 @@ async def deliver(member: Member) -> None:
                 )
             )
 
-    await for_each_plan(member, ready, work)
+    await for_each_plan(member, lane, ready, work)
 
 
-async def lend(member: Member) -> None:
+async def lend(member: Member, lane: int = 0) -> None:
     """Where a round ends before our work is done, have our weights as they are ready for it."""
 
     def ready(desk: Desk) -> Plan | None:
@@ -207,7 +212,7 @@ async def lend(member: Member) -> None:
         )
         member.changes.notify()
 
-    await for_each_plan(member, ready, work)
+    await for_each_plan(member, lane, ready, work)
 
 
 async def _bring(member: Member, desk: Desk, plan: Plan, own: Own, owner: PeerId) -> int | None:
@@ -418,7 +423,7 @@ def _is_whole(member: Member, peer: PeerId, plan: Plan, chunk: Chunk) -> bool:
 # as owner: results and sums go out
 
 
-async def own_shard(member: Member) -> None:
+async def own_shard(member: Member, lane: int = 0) -> None:
     """Reduce our chunks of every plan and return them to all members."""
     done: list[tuple[Key, int, int]] = []
 
@@ -451,7 +456,7 @@ async def own_shard(member: Member) -> None:
         # this frame: nobody but the collector would free what we own.
         await together(*sides)
 
-    await for_each_plan(member, ready, work)
+    await for_each_plan(member, lane, ready, work)
 
 
 async def _persist(member: Member, what: str, peer: PeerId, send: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -634,7 +639,7 @@ def _check_returned(member: Member, plan: Plan, returned: Returned) -> None:
     check(codec, returned.data, end - first)  # of the right length, and finite
 
 
-async def hold(member: Member) -> None:
+async def hold(member: Member, lane: int = 0) -> None:
     """Put the result of each plan on disk as it comes, and say so once it is whole and of the settled set."""
     done: list[tuple[Key, int, int]] = []
 
@@ -647,12 +652,12 @@ async def hold(member: Member) -> None:
         result = await _put_down(member, desk, plan, draft)
         await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        for earlier in member.closed.values():
+        for earlier in [*member.closed.values()][: 1 - member.lanes or None]:
             earlier.held = None  # it is on disk
         desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 
-    await for_each_plan(member, ready, work)
+    await for_each_plan(member, lane, ready, work)
 
 
 async def _put_down(member: Member, desk: Desk, plan: Plan, draft: Draft) -> Result:

@@ -13,7 +13,7 @@ from atoll.net.transport import PeerId
 from atoll.peer.member import Member
 from atoll.peer.messages import Snapshot
 from atoll.swarm.homes import BEGINS
-from atoll.swarm.log import ClosedRound, OpenRound
+from atoll.swarm.log import AHEAD_MAX, ClosedRound, OpenRound
 from atoll.sync.above import begin, is_above
 from atoll.sync.merge import Anchor
 
@@ -32,8 +32,9 @@ def look(member: Member) -> None:
 
 def named_base(member: Member, version: int) -> str:
     """Return the digest that the log names for our state of a version; empty: it names none."""
-    following = member.past.get(version + 1)
-    return following.base if following is not None and following.base != BEGINS else ""
+    later = (member.past.get(each) for each in range(version + 1, version + 2 + AHEAD_MAX))
+    named = next((past.base for past in later if past is not None and past.start == version), "")
+    return named if named != BEGINS else ""
 
 
 def passed(member: Member, committed: ClosedRound, *, lost: bool = False) -> None:

@@ -126,7 +126,7 @@ def _first(group: BaseExceptionGroup[AtollError]) -> AtollError:
 
 
 TASKS = (exchange.deliver, exchange.lend, exchange.own_shard, exchange.hold)
-"""What a peer does beside its main line."""
+"""What a peer does beside its main line, in every lane."""
 
 
 async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
@@ -141,7 +141,7 @@ async def _take_part(box: Box, links: Links, start: Start, stop: Stop) -> None:
     if start.reform:
         await reform(member, council)
     async with asyncio.TaskGroup() as tasks:
-        helpers = [tasks.create_task(task(member)) for task in TASKS]
+        helpers = [tasks.create_task(task(member, lane)) for lane in range(member.lanes) for task in TASKS]
         duties = [tasks.create_task(duty) for duty in (council.run(), follow(member, council), work(member))]
         leaving = tasks.create_task(_leave(member, council, stop, duties))
         await asyncio.wait(duties)

@@ -84,6 +84,8 @@ class Past(Struct, frozen=True, kw_only=True):
 
     samples_before: int
     round_samples: int
+    start: int
+    """The version that it starts from, and the digest of that."""
     base: str
     of_all: bool = True
     whole: bool = False
@@ -120,6 +122,8 @@ class Stint:
     """The version with which our private state is on disk as it was before this work."""
     carried: bool = False
     """Whether a round was committed without it: it goes on until it is done, for whichever round is open then."""
+    of: int | None = None
+    """The version that it starts from, where that need not be the newest; none: it is, or from where `start` says."""
     start: Vector | None = None
     """Where it starts from, if the anchor may move on from there before; none: from our own weights, or the anchor."""
     own: Own | None = None
@@ -178,6 +182,12 @@ class Member:
     """What we have of each open round, by its version."""
     closed: dict[int, Desk] = field(default_factory=dict)
     """Likewise of those that were committed and are not applied yet."""
+    starts: dict[int, Vector] = field(default_factory=dict)
+    """Weights of earlier anchors that open rounds start from which still want our work."""
+    digests: dict[int, str] = field(default_factory=dict)
+    """Those of the last anchors that were ours."""
+    given_up: list[int] = field(default_factory=list)
+    """Rounds of several that were given up with contributions of ours, whose traces are still with us."""
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the anchor is stepped, and while it is lent."""
     begun: Stint | None = None
@@ -213,10 +223,8 @@ class Member:
     """How fast we worked lately; 0: not known."""
     losses: deque[float] = field(default_factory=lambda: deque(maxlen=LOSSES))
     """Those of the last rounds that we worked for."""
-    contributed_s: float = 0.0
-    """When we made our contribution to the open round."""
     exchange_s: float = 0.0
-    """How long it took from there to the anchor that it is in; 0: nobody asks, or the last anchor has none of ours."""
+    """How long it took from our contribution to the anchor it is in; 0: nobody asks, or the last has none of ours."""
     moved: float = 0.0
     """How far the anchor moved in the last round that we applied, as a part of its length; 0: nobody asks."""
     _made: int = 0
@@ -229,6 +237,7 @@ class Member:
     """The channel at each position of its knobs that we have seen, and what its rounds are about."""
     _ahead: dict[int, tuple[Entry, History]] = field(default_factory=dict)
     """Entries that were checked and are not committed here yet, with the history that they make."""
+    _lanes: int = 0
     farewell: bool = False
     changes: Changes = field(default_factory=Changes)
 
@@ -363,8 +372,9 @@ class Member:
             key = entry.record.key
             if entry.record.holds != self.holds(key):
                 raise log.BadLog(f"entry {entry.index}: whether round {key.version} holds its leases the recipe says")
-            if history.under_way:
-                raise log.BadLog(f"entry {entry.index}: round {key.version} is announced while others are open")
+            turned = log.knobs_of(history, key.version)
+            if len(history.under_way) >= knobs.channel_of(self.run.recipe, key.version, turned).room:
+                raise log.BadLog(f"entry {entry.index}: round {key.version} is announced while too many are open")
         return log.apply(history, entry)
 
     def learn(self, entry: Entry, *, again: bool = False) -> None:
@@ -379,6 +389,7 @@ class Member:
                 self.past[key.version] = Past(
                     samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
                     round_samples=sum(announced.quotas),
+                    start=announced.start,
                     base=base or announced.base_at(home),
                     of_all=key.scope == ALL,
                     whole=key.unit == MODEL,
@@ -395,8 +406,12 @@ class Member:
             case RoundVoided():
                 for over in before.under_way[len(self.history.under_way) :]:
                     del self.past[over.key.version]
+                    if self.desks[over.key.version].own is not None and self.channel_of(over.key.version).room > 1:
+                        self.given_up.append(over.key.version)
                     self.desks[over.key.version].own = None
                     self._close(over.key)
+                    if self.begun is not None and self.begun.of is not None and self.begun.key == over.key:
+                        self.begun = None  # it leaves nothing to be taken back
             case RosterChanged(joined=joined):
                 self.links.contacts.update({PeerId(m.peer): m.addresses for m in joined})
             case SettingsChanged(run=run):
@@ -491,6 +506,21 @@ class Member:
         """Return the desk of a round that was committed while we were there, and is not applied yet."""
         desk = self.closed.get(key.version)
         return desk if desk is not None and desk.key == key else None
+
+    @property
+    def lanes(self) -> int:
+        """Return how many rounds may be open at once in this run, however knobs are turned."""
+        if not self._lanes:
+            self._lanes = knobs.room_max(self.run.recipe)
+        return self._lanes
+
+    def in_lane(self, lane: int) -> Desk | None:
+        """Return the desk of the open round whose turn it is in a lane: of as many as may be open one is in each."""
+        return next((desk for version, desk in self.desks.items() if version % self.lanes == lane), None)
+
+    def wants_work(self, desk: Desk) -> bool:
+        """Return whether a round wants our work still."""
+        return desk.own is None and self.desks.get(desk.key.version) is desk and self.me in desk.announced.members
 
     def gave(self, key: Key) -> bool:
         """Return whether we contributed to a round that was committed, in this life."""

@@ -92,12 +92,12 @@ class Private:
             self._remembers, self._thresholds = codec, {}
         return self._thresholds.setdefault((unit, first), np.zeros(2, np.float32))
 
-    def save(self) -> bytes:
-        """Return all of it as safetensors bytes."""
+    def save(self, residual: Vector | None = None) -> bytes:
+        """Return all of it as safetensors bytes, perhaps with another residual."""
         if not self.moves:
             return self._engine.private()
         inner = np.frombuffer(self._engine.private(), np.uint8)
-        vectors = self._vectors()
+        vectors = self._vectors() | ({} if residual is None else {"residual": residual})
         return save({"inner": inner, **vectors, "digest": _digest(inner, vectors)})
 
     def restore(self, saved: bytes) -> None:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from atoll import journal as events
 from atoll.errors import LocalError
 from atoll.peer.box import Box
+from atoll.peer.left import counted_residual, settle_apart, settle_until
 from atoll.peer.member import Member, Stint
 from atoll.peer.private import Private
 from atoll.peer.store import Store
@@ -30,8 +31,9 @@ def leaves_a_trace(member: Member) -> bool:
 
 
 async def keep_private(member: Member, version: int) -> None:
-    """Save our private state as it is now as the one that goes with a version."""
-    await member.store.keep_private(version, await member.box.compute.run(member.private.save, member.private.cost))
+    """Save our private state as it is now as the one that goes with a version, but for work that may not count."""
+    save = partial(member.private.save, await counted_residual(member))
+    await member.store.keep_private(version, await member.box.compute.run(save, member.private.cost))
 
 
 async def take_back(member: Member, why: str) -> None:
@@ -40,7 +42,7 @@ async def take_back(member: Member, why: str) -> None:
     member.begun, member.ahead = None, []
     if begun is None:
         return
-    if not leaves_a_trace(member):
+    if not leaves_a_trace(member) or begun.of is not None:  # which leaves one only once it is contributed
         member.private.start_anew()
         return
     private = await member.store.private(begun.base)
@@ -73,6 +75,9 @@ async def recall(box: Box, store: Store, private: Private, version: int) -> None
 async def settle(member: Member, committed: ClosedRound) -> None:
     """Let the inner optimizer be what goes with a committed version: with our work if it counts, without if not."""
     version, store = committed.key.version, member.store
+    if member.channel_of(version).room > 1:
+        await settle_apart(member, committed)
+        return
     begun = next((stint for stint in member.stints if stint.key.version == version), None)  # of whichever scope
     finished = member.gave(committed.key)
     counts = member.me in committed.contributors and member.me not in committed.carried
@@ -129,9 +134,11 @@ def next_key(member: Member, key: Key) -> Key:
     return replace(key, channel=turn.name, version=key.version + 1, unit=turn.unit)
 
 
-async def settle_begun(member: Member) -> None:
+async def settle_begun(member: Member, version: int) -> None:
     """Before another state takes the place of ours: let what became of our work be known, or take it back."""
-    past = member.past.get(member.begun.key.version) if member.begun is not None else None
+    await settle_until(member, version)
+    begun = member.begun if member.begun is not None and member.begun.of is None else None
+    past = member.past.get(begun.key.version) if begun is not None else None
     if past is not None and past.committed is not None and member.me not in past.committed.carried:
         await settle(member, past.committed)
     await take_back(member, "the state was downloaded instead")

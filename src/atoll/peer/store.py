@@ -7,6 +7,7 @@
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
     snapshot/V.safetensors   the same, made because somebody asked for it between two checkpoints
     private/V.safetensors    inner optimizer state that goes with version V (never sent)
+    left/V.safetensors       a contribution to V, one of several open rounds, and what it left out
     results/V                encoded chunks of round V, and their digests (V.draft while they come)
     partial/ROOT/            a snapshot on its way here: `listing`, and the pieces that came, by number
 
@@ -271,6 +272,14 @@ class Store:
         """Save the inner optimizer state that goes with a version."""
         await disks.save(self.disk, f"private/{version}.safetensors", private)
 
+    async def keep_left(self, version: int, left: bytes) -> None:
+        """Save what one of several contributions under way left with us."""
+        await disks.save(self.disk, f"left/{version}.safetensors", left)
+
+    async def left(self, version: int) -> bytes | None:
+        """Return what a contribution left with us, if it is kept."""
+        return await self._read(f"left/{version}.safetensors")
+
     async def drop_private(self, version: int) -> None:
         """Forget the inner optimizer state of a version: it does not go with it."""
         if await self.has_private(version):
@@ -319,9 +328,10 @@ class Store:
                 if version not in read and (folder == "snapshot" or version not in own):
                     self._listings.pop(version, None)
                     await self.disk.remove(f"{folder}/{version}.safetensors")
-        for version in await self._versions("private"):
-            if version < own[0]:
-                await self.disk.remove(f"private/{version}.safetensors")
+        for folder, oldest in (("private", own[0]), ("left", own[0] + 1)):
+            for version in await self._versions(folder):
+                if version < oldest:
+                    await self.disk.remove(f"{folder}/{version}.safetensors")
         oldest = min([*own, *read, newest - RESULTS_KEPT])
         for name in await self.disk.names("results"):
             number = name.partition(".")[0]  # a draft that came to nothing goes too

@@ -162,6 +162,11 @@ async def _start(member: Member, stint: Stint) -> None:
     if stint.started:
         return
     private = member.private
+    if stint.of is not None:
+        weights = member.starts.get(stint.of, member.anchor.weights)
+        await member.job(lambda: member.engine.assign(weights))
+        stint.started = True
+        return
     if stint.start is None and private.local is None and goes_on(member.channel_of(stint.key.version - 1)):
         private.local = await member.job(lambda: private.beginning(member.anchor.weights).copy())
     local = private.local if stint.start is None else stint.start

@@ -16,6 +16,7 @@ from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
 from atoll.peer.factored import factored
 from atoll.peer.home import comes_home, look
+from atoll.peer.left import before_it, keep_left, made_before, take_given_up, take_out
 from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
@@ -50,14 +51,15 @@ async def work(member: Member) -> None:
         await evaluate(member, member.run.upkeep.evaluate_samples)
     while True:
         await _meanwhile(member, lambda: _something_to_do(member))
-        if member.anchor.version < member.history.version:
+        await take_given_up(member)
+        if (before := member.anchor.version) < member.history.version:
             await catch_up(member)
+            if _is_broker(member) and member.anchor.version > before and _evaluation_due(member):
+                await evaluate(member, member.run.upkeep.evaluate_samples)
         elif (desk := _to_do(member)) is not None:
             await _take_part(member, desk)
         else:
             break
-        if _is_broker(member) and _evaluation_due(member):
-            await evaluate(member, member.run.upkeep.evaluate_samples)
     if _is_broker(member):
         await evaluate(member, member.engine.held_out())
 
@@ -72,10 +74,8 @@ def _something_to_do(member: Member) -> bool:
 
 
 def _to_do(member: Member) -> Desk | None:
-    """Return the desk of the open round if that still wants our work."""
-    desk = member.desks.get(member.anchor.version + 1)
-    wanted = desk is not None and desk.own is None and member.me in desk.announced.members
-    return desk if wanted else None
+    """Return the desk of the first open round that still wants our work."""
+    return next((desk for desk in member.desks.values() if member.wants_work(desk)), None)
 
 
 # one round
@@ -84,8 +84,11 @@ def _to_do(member: Member) -> Desk | None:
 async def _take_part(member: Member, desk: Desk) -> None:
     """Work through our lease and contribute; then apply what was committed."""
     announced = desk.announced
-    if not await comes_home(member, announced):
+    if not await _starts_right(member, announced):
         await heal(member, announced)
+        return
+    if member.channel_of(announced.key.version).room > 1:
+        await _contribute(member, desk, _begin_apart(member, desk))
         return
     stint = await _begin(member, announced)
     await (_contribute if announced.tells is None else _tell)(member, desk, stint)
@@ -93,6 +96,13 @@ async def _take_part(member: Member, desk: Desk) -> None:
     await _meanwhile(member, lambda: member.desks.get(announced.key.version) is not desk)
     if member.history.version < announced.key.version:
         await take_back(member, "the round was given up")
+
+
+async def _starts_right(member: Member, announced: OpenRound) -> bool:
+    """Return whether the anchor that a round starts from is what we have, or had when it was the newest."""
+    if announced.start == member.anchor.version:
+        return await comes_home(member, announced)
+    return member.digests.get(announced.start, announced.base) == announced.base
 
 
 async def _meanwhile(member: Member, claim: Callable[[], object]) -> None:
@@ -108,37 +118,54 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
     if stint.own is not None:
         await _contribute_again(member, desk, stint, stint.own)
         return
+    if (again := await made_before(member, announced)) is not None:
+        if not await _was_given_up(member, desk):
+            desk.own = Own(announced.key, member.next_serial(), again, member.now_s())
+            member.changes.notify()
+        return
     contribution = await _trained(member, desk, stint)
     if contribution is None:
         return
-    grid, filled = member.given_grid(announced), Filled()
+    grid, filled, version = member.given_grid(announced), Filled(), announced.key.version
+    before = await before_it(member, version)
     encoded = _form_of(member, announced, contribution, filled)
     vectors = 3 * min(grid.size, ENCODE_ELEMENTS) / member.engine.size
     chunks = await member.job(lambda: next(encoded), vectors)
     while (member.private.moves or member.channel.mesh is not None) and len(chunks) < grid.chunks:
         chunks |= await member.job(lambda: next(encoded), vectors)  # what is left with us is known when all is encoded
-    version = announced.key.version
     if filled:
         event = events.LinksFilled(channel=announced.key.channel, version=version, parts=filled)
         member.box.journal.write(event)
     parts = goes_on(member.channel_of(version))
-    if parts:
+    if before is not None:
+        await keep_left(member, announced, before, chunks)
+        if await _was_given_up(member, desk):
+            return
+    elif parts:
         await _part_ways(member, announced, chunks)
     else:
         member.private.local = None  # from here on the anchor is waited for
     outlasts = (parts or announced.ahead or announced.carry) and leaves_a_trace(member)
-    if outlasts or not version % checkpoint_every(member, version):
+    if before is None and (outlasts or not version % checkpoint_every(member, version)):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.
         await keep_private(member, version)
-    desk.own = own = Own(announced.key, member.next_serial(), chunks)
+    desk.own = own = Own(announced.key, member.next_serial(), chunks, member.now_s())
     stint.own = own if announced.carry else None
-    member.contributed_s = member.now_s()
     member.changes.notify()
     while desk.own is own and len(own.chunks) < grid.chunks:
         own.chunks |= await member.job(lambda: next(encoded), vectors)
         own.encoded.notify()
     if announced.ahead and desk.own is own:
         await _look_ahead(member, announced)
+
+
+async def _was_given_up(member: Member, desk: Desk) -> bool:
+    """Return whether one of several rounds was given up while our contribution was made: then it leaves nothing."""
+    version = desk.key.version
+    over = desk not in (member.desks.get(version), member.closed.get(version))
+    if over:
+        await take_out(member, version)
+    return over
 
 
 async def _tell(member: Member, desk: Desk, stint: Stint) -> None:
@@ -251,16 +278,26 @@ async def _begin(member: Member, announced: OpenRound) -> Stint:
     member.begun, stint.key = stint, announced.key  # whose scope nobody knew before
     if leaves_a_trace(member):
         await member.store.keep_only_private(stint.base)
-    ranges = [(r.first, r.count) for r in own]
-    member.box.journal.write(
-        events.LeaseTaken(
-            channel=announced.key.channel,
-            version=announced.key.version,
-            ranges=ranges,
-            own=member.private.local is not None,
-        )
-    )
+    _say_taken(member, announced)
     return stint
+
+
+def _begin_apart(member: Member, desk: Desk) -> Stint:
+    """Take our lease of one of several open rounds, or go on with it; nothing of what it leaves is our own."""
+    announced, begun = desk.announced, member.begun
+    own = announced.lease_of(member.me)
+    if begun is not None and begun.key == announced.key:
+        return begun
+    member.begun = stint = stint_of(member, announced.key, own)
+    stint.of, stint.base, stint.reconciled = announced.start, announced.key.version, True
+    _say_taken(member, announced)
+    return stint
+
+
+def _say_taken(member: Member, announced: OpenRound) -> None:
+    key, ranges = announced.key, [(r.first, r.count) for r in announced.lease_of(member.me)]
+    own = member.private.local is not None
+    member.box.journal.write(events.LeaseTaken(channel=key.channel, version=key.version, ranges=ranges, own=own))
 
 
 def _under_way(member: Member) -> Stint | None:
@@ -271,11 +308,12 @@ def _under_way(member: Member) -> Stint | None:
 
 
 async def _trained(member: Member, desk: Desk, stint: Stint) -> Contribution | None:
-    """Return our contribution, or None when the round was over before we finished."""
+    """Return our contribution, or None when the round was over before we finished, or there is a newer anchor first."""
     announced = desk.announced
 
     def wanted() -> bool:
-        return member.desks.get(announced.key.version) is desk
+        behind = stint.of is not None and member.anchor.version < member.history.version
+        return member.desks.get(announced.key.version) is desk and not behind
 
     if announced.holds and member.factors is None:
         return weights_of_anchor(member, announced.key.version)
@@ -296,8 +334,7 @@ async def _trained(member: Member, desk: Desk, stint: Stint) -> Contribution | N
 def _evaluation_due(member: Member) -> bool:
     every = member.run.upkeep.evaluate_every
     version = member.anchor.version
-    pending = any(desk.own is not None for desk in (*member.desks.values(), *member.closed.values()))
-    return bool(every) and version % every == 0 and version > 0 and not pending and not member.history.finished
+    return bool(every) and version % every == 0 and not member.history.finished
 
 
 async def evaluate(member: Member, samples: int) -> None:

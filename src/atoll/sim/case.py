@@ -25,6 +25,7 @@ from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.axes.control import Auto
 from atoll.spec.fleet import Machine
+from atoll.spec.knobs import room_max
 from atoll.spec.run import Run
 from atoll.spec.turns import rarest, round_steps
 
@@ -102,13 +103,13 @@ def calm_s_max(case: Case) -> float:
     """Return the bound on liveness: the time by which a healed run has new rounds and everybody holds the newest.
 
         silence_s_max + 2 connects + another try + greeting + election
-            + (rounds wanted + 1) x (work of the slowest + patience_s_max + mend)
+            + (rounds wanted + rounds open) x (work of the slowest + patience_s_max + mend)
 
-    The round that was open when the storm ended counts as one more.
+    As many as may have been open when the storm ended count too.
     """
     patience_s = case.run.upkeep.patience_s_max
     found_s = case.run.upkeep.silence_s_max + 2 * CONNECT_S_MAX + TRY_AGAIN_S + GREETING_S + ELECTION_S
-    return found_s + (CALM_ROUNDS + 1) * (_work_s(case) + patience_s + MEND_S)
+    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * (_work_s(case) + patience_s + MEND_S)
 
 
 def _work_s(case: Case) -> float:
@@ -122,7 +123,7 @@ def _work_s(case: Case) -> float:
 
 def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None = None) -> Verdict:
     """Play a case and return its verdict."""
-    calm = _Calm(case)
+    calm = Calm(case)
     try:
         outcome = simulate(scenario_of(case, calm, looks=looks, sees=sees))
     except SimulationFailed as failed:
@@ -138,7 +139,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
         )
     broken = violations(case.run, outcome)
     if not case.ends:
-        broken += [] if calm.free else settled(outcome)
+        broken += [] if calm.free else settled(outcome, calm.room)
         if calm.overdue(outcome.took_s):
             broken.append(f"no {CALM_ROUNDS} rounds for everybody within {calm.limit_s:.0f} s of calm")
     return Verdict(
@@ -156,9 +157,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
     )
 
 
-def scenario_of(
-    case: Case, calm: _Calm, *, looks: bool = False, sees: Callable[[Line], None] | None = None
-) -> Scenario:
+def scenario_of(case: Case, calm: Calm, *, looks: bool = False, sees: Callable[[Line], None] | None = None) -> Scenario:
     """Return the scenario that a case describes."""
     return Scenario(
         run=case.run,
@@ -179,7 +178,7 @@ def scenario_of(
     )
 
 
-class _Calm:
+class Calm:
     """Watches for peace after the storm."""
 
     def __init__(self, case: Case) -> None:
@@ -190,6 +189,7 @@ class _Calm:
         self._ends = case.ends
         self.free = rarest(case.run.recipe).regional is not None
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
+        self.room = room_max(case.run.recipe)
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -197,23 +197,26 @@ class _Calm:
             return False
         if self.began is None:
             self.began = world.committed
-        calm = at_peace(world, self.began + CALM_ROUNDS, free=self.free)
+        calm = at_peace(world, self.began + CALM_ROUNDS, room=self.room, free=self.free)
         return (not self._ends and calm) or self.overdue(now_s)
 
     def overdue(self, now_s: float) -> bool:
         return now_s > self._until_s + self.limit_s
 
 
-def at_peace(world: World, version: int, *, free: bool = False) -> bool:
+def at_peace(world: World, version: int, *, room: int = 1, free: bool = False) -> bool:
     """Return whether everybody who is not gone is alive and on one anchor: the newest, and not before `version`.
 
     After a round in circles everybody has its own. Where all are `free` of each other it is enough to be beyond that.
+    Where several rounds may be open, each is there when it comes to look: it may be as many behind.
     """
     here = [host for host in world.hosts if not host.gone]
     if free:
         return all(host.alive and host.version >= version for host in here)
-    newest = all(host.alive and host.version == world.committed >= version for host in here)
-    return newest and (world.parted == world.committed or len({host.anchor for host in here}) == 1)
+    oldest = max(version, world.committed - room + 1)
+    newest = all(host.alive and oldest <= host.version <= world.committed for host in here)
+    anchors = {(host.version, host.anchor) for host in here}
+    return newest and (world.parted == world.committed or len(anchors) == len({version for version, _ in anchors}))
 
 
 def _top(hosts: Sequence[Host]) -> int:
@@ -237,7 +240,7 @@ def to_json(case: Case, verdict: Verdict) -> bytes:
         case,
         faults=verdict.faults,
         trace=verdict.trace,
-        broken=tuple(verdict.broken[:10]),
+        broken=tuple(sentence.partition("\n")[0] for sentence in verdict.broken[:10]),
         made_with=f"atoll {atoll.__version__}, Python {platform.python_version()}",
     )
     return msgspec.json.format(msgspec.json.encode(stored), indent=1) + b"\n"

@@ -63,12 +63,15 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
     ]
 
 
-def settled(outcome: Outcome) -> list[str]:
-    """Return what keeps the world from being at peace: peers that are not on the highest version and digest."""
+def settled(outcome: Outcome, room: int = 1) -> list[str]:
+    """Return what keeps the world from being at peace: peers that are not on the highest version and digest.
+
+    Where several rounds may be open they may be behind by all but one.
+    """
     top = max((host.version for host in outcome.hosts), default=0)
     here = [host for host in outcome.hosts if (host.here or host.alive) and not host.gone]
     own = top in in_circles(outcome.lines)
     anchors = sorted({host.anchor for host in here if host.version == top and not own})
-    behind = [host.place for host in here if host.version < top]
+    behind = [host.place for host in here if host.version <= top - room]
     problems = [f"peers {behind} are behind version {top}"] if behind else []
     return problems + ([f"{len(anchors)} anchors of version {top}"] if len(anchors) > 1 else [])

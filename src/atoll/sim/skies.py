@@ -9,6 +9,7 @@
     schism      voters that die while others campaign      drag        one machine that is slow for good
     relay       as one comes back, another dies in mid-exchange
     helm        knobs are turned while lines and machines get slow and whoever turns them dies
+    ebb         several rounds are open, and are given up as somebody leaves whom they need
 
 A family draws from random streams named after itself, so that changing one never moves another. Nothing is lost for
 good that the promises do not allow, whatever a family draws: `_bearable` sees to that for all of them.
@@ -61,6 +62,7 @@ from atoll.spec.axes.pace import (
     OneRound,
     Overlap,
     Quorum,
+    RoundsLate,
     Seconds,
     Shift,
     Slack,
@@ -107,6 +109,8 @@ OVERLAPS: tuple[Overlap, ...] = (
     OneRound(eager=False),
     OneRound(),
 )
+ROUNDS_LATE = (0, 0, 0, 1, 2, 3, 5)
+"""By how many rounds results of gradients are late; 0: they are waited for, or one of the above."""
 IN_CIRCLES = 0.15
 """Part of the runs in which peers exchange in circles, each with weights of its own."""
 CIRCLES: tuple[Circles, ...] = (
@@ -194,6 +198,7 @@ def _recipe(
     turns: int = 0,
     drawn: bool = False,
     tensors: bool = False,
+    rounds_late: int = 0,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -204,6 +209,8 @@ def _recipe(
         channel = replace(channel, whom=replace(channel.whom, route=AllGather()))
     if overlap is not None:
         channel = replace(channel, overlap=OneRound(eager=False) if isinstance(channel.what, Grad) else overlap)
+    if rounds_late and isinstance(channel.what, Grad):
+        channel = replace(channel, overlap=RoundsLate(rounds=rounds_late))
     if channel.overlap == OneRound():  # which must know its share of a mean before it comes
         channel = replace(channel, merge=replace(channel.merge, combine=Mean()))
     if fragments and isinstance(channel.what, Delta):
@@ -299,6 +306,7 @@ def run_of(
         turns=turns,
         drawn=hasty.random() < BY_LOT,
         tensors=hasty.random() < BY_TENSORS,
+        rounds_late=0 if recipe else hasty.choice(ROUNDS_LATE),
     )
     return Run(
         name="search",
@@ -707,6 +715,23 @@ def helm(seed: int) -> Case:
     return _case("helm", seed, rng, peers, faults, run=replace(run, recipe=_steered(rng, run.recipe)), machines=quick)
 
 
+def ebb(seed: int) -> Case:
+    """Return two or three peers of which a round needs two, several of them open, and now and then somebody leaves."""
+    rng = stream(seed, "ebb")
+    peers = rng.choice((2, 3, 3))
+    run = run_of(rng, peers, contributors_min=2, recipe="ddp")
+    ((name, channel),) = run.recipe.channel.items()
+    late = replace(channel, overlap=RoundsLate(rounds=rng.randint(1, 5)))
+    faults: list[Fault] = []
+    at_s = _time(rng, 3.0, 8.0)
+    while at_s < 0.8 * STORM_S:
+        kind = rng.choice((Leave, Leave, Crash))
+        faults.append(kind(at_s=at_s, peer=rng.randrange(peers), restart_after_s=_while(rng, at_s, 6.0)))
+        at_s = round(at_s + rng.uniform(2.0, 12.0), 3)
+    recipe = replace(run.recipe, channel={name: late})
+    return _case("ebb", seed, rng, peers, faults, run=replace(run, recipe=recipe))
+
+
 HELM_FASTER = 4.0
 """Machines of a run whose knobs are turned are so much faster: there is more than one decision in a storm."""
 
@@ -750,11 +775,11 @@ FAMILIES: dict[str, Family] = {
     family.__name__: family
     for family in (
         *(squall, pair, tide, regent, succession, rift, fog, rot, blackout, vandal, crowd, doubt, schism, drag, relay),
-        helm,
+        *(helm, ebb),
     )
 }
 _TURNS = (
     *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt", "crowd"),
-    *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "vandal", "doubt"),
+    *("squall", "pair", "tide", "regent", "succession", "rift", "fog", "rot", "blackout", "ebb", "doubt"),
     *("schism", "regent", "drag", "relay", "helm"),
 )

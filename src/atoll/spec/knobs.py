@@ -13,7 +13,7 @@ from atoll.spec.axes.codec import CacheLines, Codec, TopK
 from atoll.spec.axes.control import Auto, Form, Hide, Knobs, Match, Nobody, Rung
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import Sgd
-from atoll.spec.axes.pace import Block, Delay, OneRound, Overlap
+from atoll.spec.axes.pace import Block, Delay, Overlap, RoundsLate
 from atoll.spec.axes.when import Every
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import round_steps, turn_of
@@ -61,13 +61,22 @@ def _late(form: Form, delay: int) -> Overlap:
     if not delay:
         return Block()
     if not isinstance(form, Rung):
-        return OneRound(eager=False)
+        return RoundsLate(rounds=delay)
     return replace(form.overlap, steps=delay) if isinstance(form.overlap, Delay) else Block()
 
 
 def channel_of(recipe: Recipe, version: int, knobs: Knobs | None) -> Channel:
     """Return the channel of a round as its knobs stand; None: as the recipe has it."""
     return turn_of(recipe, version).channel if knobs is None else turned(recipe, knobs)
+
+
+def room_max(recipe: Recipe) -> int:
+    """Return how many rounds may be open at once in a run, however its knobs are turned."""
+    room = max(channel.room for channel in recipe.channel.values())
+    if not isinstance(recipe.control, Hide):
+        return room
+    places = [Knobs(rung=rung, steps=1, delay=recipe.control.late_max) for rung in range(len(recipe.control.ladder))]
+    return max(room, *(turned(recipe, knobs).room for knobs in places))
 
 
 def steps_of(recipe: Recipe, knobs: Knobs | None) -> int:
@@ -102,7 +111,7 @@ def objection(recipe: Recipe, knobs: Knobs) -> str:
         case Auto():
             return _climbing_objection(control, knobs)
         case Hide():
-            return _hiding_objection(recipe, knobs)
+            return _hiding_objection(recipe, control, knobs)
         case Match():
             return _matching_objection(recipe, control, knobs)
 
@@ -120,14 +129,14 @@ def _climbing_objection(control: Auto, knobs: Knobs) -> str:
     return ""
 
 
-def _hiding_objection(recipe: Recipe, knobs: Knobs) -> str:
+def _hiding_objection(recipe: Recipe, control: Hide, knobs: Knobs) -> str:
     (channel,) = recipe.channel.values()
     if knobs.steps != channel.when.round_steps or knobs.lr:
         return f"{knobs.steps} steps at an outer rate of {knobs.lr} are not what the recipe has, and no knobs"
     if knobs.each:
         return "peers on rungs of their own, where all contribute alike"
-    if knobs.delay not in (0, 1):
-        return f"results {knobs.delay} rounds late, where one round is exchanged at a time"
+    if not 0 <= knobs.delay <= control.late_max:
+        return f"results {knobs.delay} rounds late, where they may be {control.late_max}"
     return ""
 
 

@@ -28,7 +28,7 @@ from atoll.spec.axes.pace import (
     Replicated,
     RoundsLate,
 )
-from atoll.spec.axes.what import LowRank, Params, What
+from atoll.spec.axes.what import Feedback, Forget, LowRank, Params, What
 from atoll.spec.axes.when import When
 from atoll.spec.axes.whom import All, Butterfly, Carried, Circles, Mesh, Whom
 from atoll.spec.axes.work import Work
@@ -82,7 +82,18 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
             case Delay() | OneRound():
                 return 1
             case RoundsLate(rounds=rounds):
-                return rounds
+                return rounds if self.room == 1 else 0
+
+    @property
+    def room(self) -> int:
+        """Return how many rounds may be open at once: one more than results are late by, each with its own leases.
+
+        Only where what a contribution leaves with its maker, if anything, can be taken out again after the next ones,
+        and nothing is left with owners.
+        """
+        adds_up = self.what.residual in (Forget(), Feedback(decay=1.0)) and self.what.owners == Forget()
+        late = isinstance(self.overlap, RoundsLate) and adds_up and self.phases == 1
+        return self.overlap.rounds + 1 if late and isinstance(self.overlap, RoundsLate) else 1
 
     @property
     def phases(self) -> int:

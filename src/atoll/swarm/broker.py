@@ -263,7 +263,7 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
     actions: list[Action] = [Tell(peer, Append((entry,))) for peer in sorted(broker.present)]
     if entry.term != broker.term:
         return _inherit(broker, entry.record), actions
-    broker = replace(broker, pending=False)
+    broker = replace(broker, pending=broker.pending - 1)
     match entry.record:
         case EpochStarted(epoch=epoch):
             broker = replace(broker, epoch=epoch)
@@ -326,7 +326,7 @@ def _inherit(broker: Broker, record: Record) -> Broker:
 
 
 def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
-    """Return what follows from what is known, at most one record at a time."""
+    """Return what follows from what is known: a record, or a commit after the announcement that it waited for."""
     history = broker.history
     if not broker.epoch:
         return broker, []
@@ -341,13 +341,15 @@ def _decide(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
         broker = replace(broker, calm=_calm(broker, now_s))
     if len(broker.rounds) < len(history.under_way):
         return _resume(broker, now_s)
-    if broker.rounds:
+    if len(history.under_way) >= broker.setting.room:
         return drive_all(broker, now_s)
-    return _next_round(broker, now_s)
+    broker, announces, full = _next_round(broker, now_s)
+    broker, drives = drive_all(broker, now_s, commits=full)
+    return broker, [*announces, *drives]
 
 
 def _write(broker: Broker, record: Record) -> tuple[Broker, list[Action]]:
-    return replace(broker, pending=True), [Write(record)]
+    return replace(broker, pending=broker.pending + 1), [Write(record)]
 
 
 def _is_calm(broker: Broker, now_s: float) -> bool:
@@ -440,20 +442,34 @@ def _coming(broker: Broker, peer: bytes, now_s: float) -> bool:
     return peer in broker.present or expected(broker, peer, now_s)
 
 
-def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
-    """Announce the next round when enough members stand ready, or finish the run."""
+def _next_round(broker: Broker, now_s: float) -> tuple[Broker, list[Action], bool]:
+    """Announce the next round when enough members stand ready, or finish the run; and whether others may be committed.
+
+    They may not while a round is about to be announced: how late its results are must not depend on who was faster.
+    """
     history = broker.history
     if _budget_spent(broker) and not _parted(history):
-        return _write(broker, RunFinished())  # else one round more, of all: it makes the run's model
+        if history.under_way:
+            return broker, [], True
+        return *_write(broker, RunFinished()), True  # else one round more, of all: it makes the run's model
     ready = _ready(broker)
+    if len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
+        return broker, [], True
     base = _base(broker, ready)
-    if base is None or len(ready) < _wanted_peers(broker, now_s) or _reunion(broker, now_s):
-        return broker, []
+    if base is None:
+        return broker, [], False
     broker = observe(broker, now_s)
-    broker, turning = turn(broker)
-    if turning is not None:
-        return _write(broker, turning)
-    version = history.version + 1
+    turned, turning = turn(broker)
+    if turning is not None:  # between rounds: those that are open end first
+        return (broker, [], True) if history.under_way else (*_write(turned, turning), True)
+    broker, announces = _announce(broker, ready, base, now_s)
+    return broker, announces, len(history.under_way) + 1 == broker.setting.room
+
+
+def _announce(broker: Broker, ready: tuple[bytes, ...], base: str, now_s: float) -> tuple[Broker, list[Action]]:
+    """Announce the next round, of those who stand ready."""
+    history = broker.history
+    version = history.newest + 1
     key = Key(broker.turn.name, version, unit=broker.turn.unit)
     broker, quotas, notes = quotas_of(broker, key, ready)
     counted = 0 if broker.setting.holds(version, of_all=True) else sum(quotas.values())
@@ -575,11 +591,12 @@ def _reunion(broker: Broker, now_s: float) -> bool:
 
 
 def _budget_spent(broker: Broker, *, rounds: int = 0, samples: int = 0) -> bool:
-    """Return whether nothing is left of the budget, after so many more rounds and samples."""
-    budget = broker.run.budget
+    """Return whether nothing is left of the budget, after all that is under way and so many more rounds and samples."""
+    budget, history = broker.run.budget, broker.history
     if budget.rounds:
-        return broker.history.version + rounds >= budget.rounds
-    return (broker.history.samples + samples) * broker.tokens_per_sample >= budget.tokens
+        return history.newest + rounds >= budget.rounds
+    samples += history.samples + sum(sum(each.quotas) for each in history.under_way)
+    return samples * broker.tokens_per_sample >= budget.tokens
 
 
 def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:

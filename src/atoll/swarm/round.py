@@ -71,6 +71,7 @@ def _round(broker: Broker, announced: OpenRound, shards: Shards, now_s: float, *
     return Round(
         announced=announced,
         began_s=now_s,
+        since_s=now_s,
         moved_s=now_s,
         attempt=broker.attempts,
         first_attempt=broker.attempts,
@@ -160,7 +161,7 @@ def advance(
                 return broker, []
             if lent is True:
                 return driven(broker, replace(round_, lent=round_.lent | {peer: serial}, moved_s=now_s)), []
-            took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.began_s)}
+            took_s = round_.took_s | {peer: round_.took_s.get(peer, now_s - round_.since_s)}
             heard_s = round_.heard_s | {peer: round_.heard_s.get(peer, now_s)}
             serials = round_.serials | {peer: serial}
             round_ = replace(round_, serials=serials, took_s=took_s, heard_s=heard_s, moved_s=now_s)
@@ -206,31 +207,33 @@ def _shun(
     return broker, [*notes, *again]
 
 
-def drive_all(broker: Broker, now_s: float) -> tuple[Broker, list[Action]]:
+def drive_all(broker: Broker, now_s: float, *, commits: bool = True) -> tuple[Broker, list[Action]]:
     """Move the open rounds on, in their order, until one has something for the log."""
     actions: list[Action] = []
-    for round_ in broker.rounds:
-        broker, more = drive(broker, round_, now_s)
+    pending = broker.pending
+    for key in [each.key for each in broker.rounds]:
+        round_ = next(each for each in broker.rounds if each.key == key)  # the one before it may have changed it
+        broker, more = drive(broker, round_, now_s, commits=commits and round_ is broker.round)
         actions += more
-        if broker.pending:
+        if broker.pending > pending:
             break
     return broker, actions
 
 
-def drive(broker: Broker, round_: Round, now_s: float) -> tuple[Broker, list[Action]]:
+def drive(broker: Broker, round_: Round, now_s: float, *, commits: bool) -> tuple[Broker, list[Action]]:
     """Move an open round on: commit it, settle it, or mend it; what is ready before its turn stands still."""
     missing = [p for p in round_.announced.members if p not in broker.present]
     waited = [p for p in missing if expected(broker, p, now_s)]
     if round_.settled is not None:
         roots = _roots(broker, round_)
         if roots is not None and _all_held(broker, round_, roots):
-            if round_ is not broker.round:
-                return broker, []
+            if not commits:  # how long it waits for its turn is no part of how long it took
+                return driven(broker, replace(round_, held_s=now_s)) if round_.held_s is None else broker, []
             return _commit(broker, round_, round_.settled, roots, now_s)
     # Who is leaving itself gives nothing up: the round goes on when everybody is back.
     leaving = broker.me not in broker.present
     if not leaving and not _enough_possible(broker, round_, now_s):
-        return replace(broker, pending=True), [Write(RoundVoided(round_.key))]
+        return replace(broker, pending=broker.pending + 1), [Write(RoundVoided(round_.key))]
     dead = [p for p in round_.owners if p not in broker.present and p not in waited]
     if round_.carried:
         came = [p for p in carriers_of(broker, round_, now_s) if p not in round_.owners and round_.settled is None]
@@ -270,7 +273,7 @@ def _commit(
     if 2 * lacking > len(settled):
         due_s = max(due_s, round_.settled_s + return_s(broker, round_))
     if lacking and now_s < due_s:
-        wake: list[Action] = [Wake(due_s)] if round_.held_s is None else []
+        wake: list[Action] = [Wake(due_s)] if round_.held_s is None or broker.setting.room > 1 else []
         return driven(broker, replace(round_, held_s=held_s)), wake
     broker = remember(broker, round_, held_s)
     contributors = [c.peer for c in settled if c.peer in round_.serials]
@@ -278,11 +281,11 @@ def _commit(
         whole = result_root(root.encode() for root in roots)
         masses, lent = _masses(broker, round_, settled), [c.peer for c in settled if c.peer not in round_.serials]
         commit = Write(commitment(round_.announced, contributors, whole, roots, masses=masses, lent=lent))
-        return replace(broker, pending=True), [commit]
+        return replace(broker, pending=broker.pending + 1), [commit]
     ring = round_.owners if round_.ring else ()
     broker = replace(broker, trees=(round_.announced.members, round_.trees))
     commit = Write(commitment(round_.announced, contributors, roots[0], ring=ring, trees=round_.trees))
-    return replace(broker, pending=True), [*_differing(round_, roots[0]), commit]
+    return replace(broker, pending=broker.pending + 1), [*_differing(round_, roots[0]), commit]
 
 
 def _masses(broker: Broker, round_: Round, settled: tuple[Contribution, ...]) -> tuple[float, ...]:
@@ -464,7 +467,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     have = round_.lent | {p: round_.serials[p] for p in in_}
     settled = tuple(Contribution(p, have[p]) for p in among if p in have and p not in round_.spoiled)
     round_ = replace(round_, settled=settled, settled_s=now_s, moved_s=now_s)
-    broker = driven(broker, round_)
+    broker = _next_in_turn(driven(broker, round_), round_, now_s)
     note = journal.RoundSettled(
         channel=round_.key.channel,
         version=round_.key.version,
@@ -473,6 +476,16 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
         why=why,
     )
     return broker, [Note(note), *tell_plan(broker, round_, concerned(round_))]
+
+
+def _next_in_turn(broker: Broker, settled: Round, now_s: float) -> Broker:
+    """Let the round after one that is settled be waited for from now on: until now its members worked on that."""
+    version = settled.key.version + 1
+    after = next((each for each in broker.rounds if each.key.version == version), None)
+    if after is None:
+        return broker
+    took_s = {peer: max(0.0, s - (now_s - after.since_s)) for peer, s in after.took_s.items()}
+    return driven(broker, replace(after, since_s=now_s, took_s=took_s))
 
 
 def _lends(broker: Broker, round_: Round) -> bool:
@@ -496,7 +509,7 @@ def _waits(broker: Broker, peer: bytes) -> bool:
 
 def _overdue(broker: Broker, round_: Round, missing: list[bytes], now_s: float) -> str:
     """Return why those who have not contributed need not be waited for any longer; empty: they are."""
-    waited_s = now_s - round_.began_s
+    waited_s = now_s - round_.since_s
     if round_.carried and round_.settled_s and all(p in round_.took_s for p in missing):
         said = f"who had contributed before says so again within {BUSY_S:.0f} s"
         return said if now_s - round_.moved_s > BUSY_S else ""

@@ -157,6 +157,8 @@ class Round(Struct, frozen=True, kw_only=True):
 
     announced: OpenRound
     began_s: float
+    since_s: float
+    """Since when it is waited for: its announcement, or the settling of the round before, which is worked on first."""
     moved_s: float
     attempt: int
     first_attempt: int
@@ -175,7 +177,7 @@ class Round(Struct, frozen=True, kw_only=True):
     serials: dict[bytes, int] = {}
     """Contributions that all owners of this attempt hold."""
     took_s: dict[bytes, float] = {}
-    """How long each contributor took, over all attempts."""
+    """How long each contributor took since it was waited for, over all attempts."""
     sent_s: dict[bytes, float] = {}
     """How long each took to bring in its contribution, where members say so."""
     heard_s: dict[bytes, float] = {}
@@ -250,8 +252,8 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Members that missed a round, and which: they are counted in again once they hold it."""
     rounds: tuple[Round, ...] = ()
     """The open rounds that are planned, in the order in which they are to be committed."""
-    pending: bool = False
-    """A record is on its way into the log: decide nothing until it is there."""
+    pending: int = 0
+    """Records that are on their way into the log: decide nothing until they are there."""
     announced: bool = False
     """A round was announced in our epoch."""
     attempts: int = 0

@@ -378,6 +378,47 @@ BUGS = (
         skies=("squall", "tide", "regent", "doubt"),
     ),
     _bug(
+        "later-round-first",
+        "One history",
+        "of several rounds under way whichever is held first is committed",
+        (
+            "swarm/round.py",
+            "commits=commits and round_ is broker.round)",
+            "commits=commits)",
+        ),
+        (
+            "swarm/log.py",
+            """    _must(open_ is history.open, "a round is committed before another that was announced before it")
+""",
+            "",
+        ),
+        skies=("ebb",),
+    ),
+    _bug(
+        "later-rounds-left-open",
+        "Counted once",
+        "the leases of the rounds after one that is given up stay out, though these end with it",
+        (
+            "swarm/log.py",
+            "    gone = (part for each in over for part in (each.ranges, each.ahead))\n",
+            "    gone = (part for each in over[:1] for part in (each.ranges, each.ahead))\n",
+        ),
+        skies=("ebb",),
+    ),
+    _bug(
+        "plan-of-one-for-all",
+        "All or nothing",
+        "a plan of one round takes the place of those of all that are under way",
+        (
+            "peer/member.py",
+            """        self.desks[plan.key.version].take_plan(plan""",
+            """        for desk in self.desks.values():
+            desk.plan = None
+        self.desks[plan.key.version].take_plan(plan""",
+        ),
+        skies=("ebb",),
+    ),
+    _bug(
         "takeover-loses-chunks",
         "All or nothing",
         "what a dead owner owned is given to nobody",
@@ -405,13 +446,13 @@ BUGS = (
             "peer/exchange.py",
             """        await draft.close(result.digests)
         done[:] = [*done[-8:], plan_id(plan)]
-        for earlier in member.closed.values():
+        for earlier in [*member.closed.values()][: 1 - member.lanes or None]:
             earlier.held = None  # it is on disk
         desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))
 """,
             """        done[:] = [*done[-8:], plan_id(plan)]
-        for earlier in member.closed.values():
+        for earlier in [*member.closed.values()][: 1 - member.lanes or None]:
             earlier.held = None  # it is on disk
         desk.held = result
         member.report(Holding(*plan_id(plan), result.root()))

@@ -44,6 +44,23 @@ def test_exchanges_are_hidden_with_the_least_delay_and_the_most_that_is_sent(
     assert choose(HIDE, view(wire_s, rest_s), 1) == Knobs(rung=rung, steps=1, delay=delay)
 
 
+@pytest.mark.parametrize(
+    ("wire_s", "rest_s", "rung", "delay"),
+    [
+        (0.5, 0.0, 0, 1),  # no later than need be
+        (0.0, 3.9, 0, 4),  # long links: nothing but waiting is hidden, so everything is sent
+        (0.0, 100.0, 0, 5),  # but not at any price: one later would cost more rounds than it saves time
+        (4.0, 0.0, 2, 1),  # bytes fill the lines: more rounds under way share them
+        (2.0, 3.0, 1, 4),  # as little as they carry in the time of the work, and as late as the rest takes
+    ],
+)
+def test_where_results_may_be_later_as_many_rounds_hide_what_is_not_bytes(
+    wire_s: float, rest_s: float, rung: int, delay: int
+) -> None:
+    later = replace(HIDE, late_max=8)
+    assert choose(later, view(wire_s, rest_s), 1) == Knobs(rung=rung, steps=1, delay=delay)
+
+
 @given(some.floats(0, 1e4), some.floats(0, 1e4), some.floats(0, 1), some.floats(1, 10))
 def test_what_is_chosen_may_be_chosen_and_nothing_is_cheaper(
     wire_s: float, rest_s: float, penalty: float, amplify: float
@@ -92,7 +109,7 @@ def test_a_setting_stays_while_nothing_is_clearly_cheaper() -> None:
         (Knobs(rung=7, steps=1), "no rung 7"),
         (Knobs(rung=1, steps=2), "no knobs"),
         (Knobs(rung=1, steps=1, lr=0.1), "no knobs"),
-        (Knobs(rung=1, steps=1, delay=2), "one round is exchanged at a time"),
+        (Knobs(rung=1, steps=1, delay=9), "9 rounds late, where they may be 8"),
     ],
 )
 def test_what_this_policy_could_not_have_said_is_refused(knobs: Knobs, problem: str) -> None:

@@ -86,17 +86,26 @@ def none_forgotten(lines: list[Line]) -> Iterator[str]:
                 stories.setdefault(line.peer, []).append((True, version, (*handed, *ahead)))
             case journal.RoundCommitted(version=version, counted=counted):
                 stories.setdefault(line.peer, []).append((False, version, tuple(counted)))
+            case journal.RoundVoided(version=version):
+                stories.setdefault(line.peer, []).append((False, version, ()))
             case _:
                 pass
     for story in dict.fromkeys(map(tuple, stories.values())):
         handed_out: set[int] = set()
         done: set[int] = set()
+        out: dict[int, set[int]] = {}
         for began, version, ranges in story:
             now = set(_positions(list(ranges)))
-            waiting = handed_out - done - now
-            if began and waiting and now - handed_out:
+            if not began:
+                done |= now
+                out.pop(version, None)
+                continue
+            out = {each: handed for each, handed in out.items() if each < version}  # told again after a crash
+            waiting = handed_out - done - now - set().union(*out.values())
+            if waiting and now - handed_out:
                 yield f"sample {min(waiting)} came back and is forgotten in version {version}"
-            (handed_out if began else done).update(now)
+            handed_out |= now
+            out[version] = now
 
 
 def inner_as_counted(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[str]:

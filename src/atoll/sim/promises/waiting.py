@@ -24,6 +24,7 @@ def patient(run: Run, outcome: Outcome) -> Iterator[str]:
         return
     true = {short(host.peer) for host in outcome.hosts if not host.skew_s}
     since_s: dict[tuple[int, str], float] = {}
+    settled_s: dict[int, float] = {}
     for line in outcome.lines:
         match line.event:
             case journal.ContributionSent(version=version) if line.peer in true:
@@ -31,7 +32,9 @@ def patient(run: Run, outcome: Outcome) -> Iterator[str]:
             case journal.RoundReplanned() | journal.EpochStarted() | journal.RoundVoided() | journal.PeerStarted():
                 since_s.clear()
             case journal.RoundSettled(version=version):
-                waited_s = line.at_s - since_s.get((version, line.peer), line.at_s)
+                settled_s[version] = line.at_s
+                before_s = settled_s.get(version - 1, 0.0)  # until then others may have worked for that one
+                waited_s = line.at_s - max(since_s.get((version, line.peer), line.at_s), before_s)
                 if waited_s > run.upkeep.patience_s_max + SLACK_S:
                     yield f"version {version} was settled {waited_s:.0f} s after its broker contributed"
             case _:
@@ -46,7 +49,7 @@ def ready(outcome: Outcome) -> Iterator[str]:
     holds = {short(host.peer): 0 for host in outcome.hosts}
     members_of: dict[int, list[str]] = {}
     works_on: dict[int, set[str]] = {}
-    announced = 0
+    announced = committed = 0
     for line in outcome.lines:
         match line.event:
             case (
@@ -59,9 +62,11 @@ def ready(outcome: Outcome) -> Iterator[str]:
                 announced = version
                 members_of[version] = members
                 for who in members:
-                    if who not in works_on.get(version - 1, ()) and holds.get(who, version) < version - 1 - LAG_MAX:
+                    if who not in works_on.get(version - 1, ()) and holds.get(who, version) < committed - LAG_MAX:
                         yield f"version {version} was announced with {who}, which was only at {holds[who]}"
-            case journal.RoundCommitted(version=version, contributors=contributors, carried=carried) if carried:
-                works_on[version] = set(members_of.get(version, ())).difference(contributors)
+            case journal.RoundCommitted(version=version, contributors=contributors, carried=carried):
+                committed = max(committed, version)
+                if carried:
+                    works_on[version] = set(members_of.get(version, ())).difference(contributors)
             case _:
                 pass

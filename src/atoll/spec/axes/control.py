@@ -59,6 +59,8 @@ class Hide(Axis, tag="hide"):
     """Lateness makes what is left out so much worse, with every round."""
     every: int = 10
     """Rounds that are measured before anything is decided."""
+    late_max: int = 1
+    """By so many rounds results may be late."""
 
 
 class Match(Axis, tag="match"):

@@ -14,7 +14,7 @@ from atoll.spec.axes.whom import Carried, Regions
 from atoll.spec.axes.work import Growing
 from atoll.spec.knobs import PEER_BYTES, beginning, delay_max, turned
 from atoll.spec.recipe import Channel, Recipe
-from atoll.spec.rules.channel import channel_rules
+from atoll.spec.rules.channel import LATE_MAX, channel_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
@@ -89,11 +89,12 @@ def _hide_rules(recipe: Recipe, at: KeyPath, hide: Hide) -> Iterator[Rule]:
     yield within((*path, "penalty"), hide.penalty, 0, 1)
     yield within((*path, "amplify"), hide.amplify, 1, 1e6)
     yield within((*path, "every"), hide.every, 1, MEASURED_MAX)
+    yield within((*path, "late_max"), hide.late_max, 0, LATE_MAX)
     for number, form in enumerate(hide.ladder):
         known = isinstance(form.codec, TopK | CacheLines) or not isinstance(form.codec, Sparse)
         said = "which part of the values it sends depends on them, and this policy must know"
         yield known, (*path, "ladder", number, "codec"), said, 'choose { kind = "top-k", ... }'
-        for delay in (0, 1):
+        for delay in sorted({0, hide.late_max}):
             yield from _runs(recipe, Knobs(rung=number, steps=channel.when.round_steps, delay=delay))
 
 

@@ -76,36 +76,43 @@ def _rounds(broker: Broker) -> int:
 
 def _measure(broker: Broker, round_: Round, now_s: float) -> Measure | None:
     """Return what a round took; None while nobody has measured how fast it works."""
-    period_s = now_s - round_.began_s
+    period_s = (now_s - round_.began_s) / broker.setting.room  # since then as many were committed
     quotas = dict(zip(round_.announced.members, round_.announced.quotas, strict=True))
     here = {peer: broker.present[peer].standing for peer in quotas if peer in broker.present and peer in round_.took_s}
     standings = [(peer, standing) for peer, standing in here.items() if standing is not None]
     worked_s = [
-        min(quotas[peer] / standing.samples_s, round_.took_s[peer] + broker.pace.lead_s)
+        min(quotas[peer] / standing.samples_s, _most_s(broker, round_, peer))
         for peer, standing in standings
         if 0.0 < standing.samples_s < math.inf
     ]
     if not worked_s:
         return None
     work_s = min(max(worked_s), period_s)
-    lost_s, hidden_s = period_s - work_s, _hidden(broker) * work_s
-    outlasted = hidden_s == work_s and lost_s > NOISE * period_s  # then nothing but the exchange made it so long
+    lost_s, late = period_s - work_s, _hidden(broker)
+    outlasted = late >= 1 and lost_s > NOISE * period_s  # then nothing but the exchange made it so long
     waited_s = min((s.exchange_s for _, s in standings if s.exchange_s > 0), default=math.inf)
     return Measure(
         members=len(quotas),
         work_s=work_s,
         lost_s=lost_s,
-        exchange_s=lost_s + hidden_s if outlasted else min(max(waited_s, lost_s), lost_s + hidden_s),
+        exchange_s=late * period_s if outlasted else min(max(waited_s, lost_s), lost_s + late * work_s),
         rest_s=now_s - broker.closed_s,
     )
 
 
+def _most_s(broker: Broker, round_: Round, peer: bytes) -> float:
+    """Return for how long a member may have worked until it contributed."""
+    if broker.setting.room > 1:
+        return round_.heard_s[peer] - round_.began_s
+    return round_.took_s[peer] + broker.pace.lead_s
+
+
 def _hidden(broker: Broker) -> float:
-    """Return behind which part of a round's work an exchange may hide."""
-    overlap = broker.setting.overlap
-    if isinstance(overlap, Delay):
-        return overlap.steps / broker.round_steps
-    return float(broker.setting.ahead)
+    """Return behind which part of a round's work an exchange may hide; behind how many of them."""
+    setting = broker.setting
+    if isinstance(setting.overlap, Delay):
+        return setting.overlap.steps / broker.round_steps
+    return float(max(setting.ahead, setting.room - 1))
 
 
 # deciding
@@ -116,7 +123,7 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     policy, last = broker.run.recipe.control, broker.history.last
     if isinstance(policy, Nobody) or len(broker.measured) < _rounds(broker) or last is None:
         return broker, None
-    if broker.history.announced > broker.history.version:
+    if broker.history.announced > broker.history.newest:
         return broker, None  # the next round was announced before, and given up: it stays what it was
     now = knobs_of(broker.history, broker.history.version)
     wanted, why = _decided(broker, policy, last.contributors, now)
@@ -174,6 +181,8 @@ def _view(broker: Broker, policy: Policy, members: Sequence[bytes]) -> View:
     exchange_s, rest_s = _middle(broker, "exchange_s"), _middle(broker, "rest_s")
     present = _forecast(broker, policy, knobs_of(broker.history, broker.history.version), lines)
     bytes_s = max(0.0, exchange_s - rest_s)
+    if broker.setting.room > 1:  # lines carry what a round has in the time that one takes, however many are open
+        bytes_s = min(bytes_s, _middle(broker, "work_s") + _middle(broker, "lost_s"))
     if broker.before is not None:
         earlier = _forecast(broker, policy, broker.before.knobs, lines)
         bytes_s = split(bytes_s, exchange_s, present, broker.before.exchange_s, earlier)

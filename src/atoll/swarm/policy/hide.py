@@ -1,10 +1,10 @@
 """Hiding exchanges behind work: how late results are and how much of each contribution is sent, chosen together.
 
-One round is exchanged at a time. Who waits for it loses all that it takes; who goes on with the next round meanwhile
-loses only what it takes longer than the work, and a second round of delay would hide no more:
+Who waits for an exchange loses all that it takes; who goes on with the next rounds meanwhile loses only what it takes
+longer than their work. As many are under way as results are late by, and share the lines:
 
     waiting             round = work + exchange
-    one round late      round = max(work, exchange)
+    some rounds late    round = max(work, bytes, exchange / rounds)
 
 Less is sent in less time, but a run then needs more rounds, and lateness makes that worse, the more so the less is
 sent. So a position of the knobs costs its round's length times as many rounds as the recipe's rule says, and the
@@ -33,7 +33,8 @@ def decide(hide: Hide, view: View, now: Knobs) -> tuple[Knobs, str]:
 
 def choose(hide: Hide, view: View, steps: int) -> Knobs:
     """Return the cheapest position; of equals the one that sends most, and waits."""
-    places = [Knobs(rung=rung, steps=steps, delay=delay) for rung in range(len(hide.ladder)) for delay in (0, 1)]
+    rungs, delays = range(len(hide.ladder)), range(hide.late_max + 1)
+    places = [Knobs(rung=rung, steps=steps, delay=delay) for rung in rungs for delay in delays]
     return min(places, key=lambda knobs: cost_s(hide, view, knobs))
 
 
@@ -46,7 +47,8 @@ def cost_s(hide: Hide, view: View, knobs: Knobs) -> float:
 def round_s(view: View, knobs: Knobs) -> float:
     """Return how long a round takes."""
     work_s, exchange_s = knobs.steps * view.step_s, view.exchange_s(knobs.rung)
-    return max(work_s, exchange_s) if knobs.delay else work_s + exchange_s
+    bytes_s = view.wire_s * view.ratios[knobs.rung]
+    return max(work_s, bytes_s, exchange_s / knobs.delay) if knobs.delay else work_s + exchange_s
 
 
 def _why(hide: Hide, view: View, now: Knobs, wanted: Knobs) -> str:
@@ -62,5 +64,5 @@ def _why(hide: Hide, view: View, now: Knobs, wanted: Knobs) -> str:
 
 
 def _said(form: Form, knobs: Knobs) -> str:
-    late = ", results a round late" if knobs.delay else ""
+    late = f", results {'a round' if knobs.delay == 1 else f'{knobs.delay} rounds'} late" if knobs.delay else ""
     return f"{kind(form.codec)} of {part_sent(form.codec):.3g} of all values{late}"

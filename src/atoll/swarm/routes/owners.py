@@ -207,8 +207,10 @@ def rate_of(broker: Broker, peer: bytes) -> float:
 
 
 def _memory_bytes(broker: Broker, peer: bytes) -> int:
+    """Return what of a member's memory is for one of the rounds that may be open; 0: no limit."""
     presence = broker.present.get(peer)
-    return presence.standing.memory_bytes if presence is not None and presence.standing is not None else 0
+    own = presence.standing.memory_bytes if presence is not None and presence.standing is not None else 0
+    return own // broker.setting.room
 
 
 def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
