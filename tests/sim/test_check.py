@@ -221,10 +221,10 @@ def test_a_round_that_waits_longer_than_its_patience_is_found(run: Run, outcome:
 def test_a_round_that_is_announced_with_somebody_far_behind_is_found(outcome: Outcome) -> None:
     assert list(ready(outcome)) == []
     channel, who = "outer", [short(outcome.hosts[0].peer)]
-    late = [
-        journal.RoundAnnounced(channel=channel, version=version, members=who, samples=1, first=0) for version in (7, 8)
-    ]
-    outcome.lines.extend(Line(9.0, who[0], event) for event in late)
+    commit = next(line.event for line in outcome.lines if isinstance(line.event, journal.RoundCommitted))
+    for version in (7, 8):
+        late = journal.RoundAnnounced(channel=channel, version=version, members=who, samples=1, first=0)
+        outcome.lines.extend(Line(9.0, who[0], event) for event in (replace(commit, version=version - 1), late))
     assert list(ready(outcome)) == [f"version 8 was announced with {who[0]}, which was only at 3"]
 
 

@@ -6,7 +6,8 @@ After a crash we begin with what goes with the newest checkpoint, and the parts 
 because nothing of the residual fades.
 
 What was sent is beside what was left. Who crashed contributes the same bytes again: others, made of another residual,
-would leave something else, and nobody could say which of the two counted.
+would leave something else, and nobody could say which of the two counted. Each try at a round has a file of its own:
+who crashed may have lost the end of its log too, and work for a try that was given up long ago.
 """
 
 from __future__ import annotations
@@ -42,9 +43,8 @@ async def keep_left(member: Member, announced: OpenRound, before: Vector, chunks
     """Save what a contribution has just left, given what there was before it, and the contribution itself."""
     residual = member.private.residual
     assert residual is not None, "who feeds back keeps what is left out"
-    name = _name(announced, member.me)
-    saved = await member.job(lambda: _saved(_Kept(residual.read() - before, chunks), name), vectors=3)
-    await member.store.keep_left(announced.key.version, saved)
+    saved = await member.job(lambda: _saved(_Kept(residual.read() - before, chunks)), vectors=3)
+    await member.store.keep_left(announced.key.version, _name(announced, member.me), saved)
 
 
 async def made_before(member: Member, announced: OpenRound) -> dict[int, memoryview] | None:
@@ -52,16 +52,16 @@ async def made_before(member: Member, announced: OpenRound) -> dict[int, memoryv
     residual, version = member.private.residual, announced.key.version
     if residual is None or member.channel_of(version).room == 1:
         return None
-    kept = await _kept(member, version, _name(announced, member.me))
+    kept = await _kept(member, announced)
     if kept is None:
         return None
     await member.job(lambda: _add_to(residual, kept.left, np.add))
     return dict(kept.chunks)
 
 
-async def take_out(member: Member, version: int) -> bool:
+async def take_out(member: Member, announced: OpenRound) -> bool:
     """Take what a contribution left out of our residual; return whether we know what that is."""
-    return await _add(member, version, np.subtract)
+    return await _add(member, announced, np.subtract)
 
 
 async def settle_apart(member: Member, committed: ClosedRound) -> None:
@@ -76,10 +76,10 @@ async def settle_apart(member: Member, committed: ClosedRound) -> None:
         size = lease.size(desk.announced.lease_of(member.me))
         member.box.journal.write(events.ContributionDropped(channel=key.channel, version=key.version, samples=size))
     known = True
-    if gave and not counts:
-        known = await take_out(member, key.version)
+    if desk is not None and gave and not counts:
+        known = await take_out(member, desk.announced)
     elif counts and not gave and key.version > member.inner:  # by an earlier life of ours
-        known = await _add(member, key.version, np.add)
+        known = desk is not None and await _add(member, desk.announced, np.add)
     if not known:
         member.box.journal.write(events.ResidualLost(version=key.version))
     member.inner = max(member.inner, key.version)
@@ -95,32 +95,32 @@ async def settle_until(member: Member, version: int) -> None:
 
 async def take_given_up(member: Member) -> None:
     """Take out what contributions left whose rounds were given up."""
-    for version in list(member.given_up):
-        await take_out(member, version)
-        member.given_up.remove(version)
+    for announced in list(member.given_up):
+        await take_out(member, announced)
+        member.given_up.remove(announced)
 
 
 async def counted_residual(member: Member) -> Vector | None:
     """Return the residual without what contributions left that may not count; None: all of it goes with our anchor."""
     desks = (*member.desks.values(), *member.closed.values())
-    gave = [desk.key.version for desk in desks if desk.own is not None and desk.key.version > member.anchor.version]
-    pending = [*(version for version in gave if member.channel_of(version).room > 1), *member.given_up]
+    gave = [desk.announced for desk in desks if desk.own is not None and desk.key.version > member.anchor.version]
+    pending = [*(each for each in gave if member.channel_of(each.key.version).room > 1), *member.given_up]
     residual = member.private.residual
     if residual is None or not pending:
         return None
     counted = await member.job(lambda: residual.read().copy())
-    for version in pending:
-        kept = await _kept(member, version)
+    for announced in pending:
+        kept = await _kept(member, announced)
         if kept is not None:
             await member.job(partial(np.subtract, counted, kept.left, out=counted))
     return counted
 
 
-async def _add(member: Member, version: int, add: np.ufunc) -> bool:
+async def _add(member: Member, announced: OpenRound, add: np.ufunc) -> bool:
     residual = member.private.residual
     if residual is None:
         return True
-    kept = await _kept(member, version)
+    kept = await _kept(member, announced)
     if kept is not None:
         await member.job(lambda: _add_to(residual, kept.left, add))
     return kept is not None
@@ -139,34 +139,34 @@ class _Kept(NamedTuple):
     chunks: Mapping[int, memoryview]
 
 
-async def _kept(member: Member, version: int, name: bytes | None = None) -> _Kept | None:
-    """Return what is kept of a contribution, perhaps only of one to a round in these words; None: it is not known."""
-    saved = await member.store.left(version)
-    kept = await member.job(lambda: _opened(saved, name)) if saved is not None else None
+async def _kept(member: Member, announced: OpenRound) -> _Kept | None:
+    """Return what is kept of our contribution to a round; None: it is not known."""
+    saved = await member.store.left(announced.key.version, _name(announced, member.me))
+    kept = await member.job(lambda: _opened(saved)) if saved is not None else None
     return kept if kept is not None and kept.left.size == member.engine.size else None
 
 
-def _name(announced: OpenRound, me: bytes) -> bytes:
-    """Return what a contribution is to, and made of: a round that is given up may be announced with other leases."""
-    return msgspec.json.encode([announced.key, announced.start, announced.base, announced.lease_of(me)])
+def _name(announced: OpenRound, me: bytes) -> str:
+    """Return the name of what a contribution is to, and made of."""
+    words = msgspec.json.encode([announced.key, announced.start, announced.base, announced.lease_of(me)])
+    return blake3(words).hexdigest(length=8)
 
 
-def _saved(kept: _Kept, name: bytes) -> bytes:
+def _saved(kept: _Kept) -> bytes:
     chunks = [kept.chunks[index] for index in range(len(kept.chunks))]
     tensors: dict[str, NDArray[Any]] = {
         "left": kept.left,
         "sent": np.frombuffer(b"".join(chunks), np.uint8),
         "sizes": np.array([len(chunk) for chunk in chunks], np.int64),
-        "name": np.frombuffer(name, np.uint8),
     }
     return save(tensors | {"digest": _digest(tensors)})
 
 
-def _opened(saved: bytes, name: bytes | None) -> _Kept | None:
+def _opened(saved: bytes) -> _Kept | None:
     try:
         tensors = load(saved)
         digest = tensors.pop("digest")
-        if _digest(tensors).tobytes() != digest.tobytes() or name not in (None, tensors["name"].tobytes()):
+        if _digest(tensors).tobytes() != digest.tobytes():
             return None
     except (SafetensorError, KeyError):
         return None

@@ -186,7 +186,7 @@ class Member:
     """Weights of earlier anchors that open rounds start from which still want our work."""
     digests: dict[int, str] = field(default_factory=dict)
     """Those of the last anchors that were ours."""
-    given_up: list[int] = field(default_factory=list)
+    given_up: list[OpenRound] = field(default_factory=list)
     """Rounds of several that were given up with contributions of ours, whose traces are still with us."""
     stepping: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while the anchor is stepped, and while it is lent."""
@@ -407,7 +407,7 @@ class Member:
                 for over in before.under_way[len(self.history.under_way) :]:
                     del self.past[over.key.version]
                     if self.desks[over.key.version].own is not None and self.channel_of(over.key.version).room > 1:
-                        self.given_up.append(over.key.version)
+                        self.given_up.append(over)
                     self.desks[over.key.version].own = None
                     self._close(over.key)
                     if self.begun is not None and self.begun.of is not None and self.begun.key == over.key:

@@ -7,7 +7,7 @@
     checkpoint/V.safetensors anchor and outer state of version V, with their digest
     snapshot/V.safetensors   the same, made because somebody asked for it between two checkpoints
     private/V.safetensors    inner optimizer state that goes with version V (never sent)
-    left/V.safetensors       a contribution to V, one of several open rounds, and what it left out
+    left/V.NAME.safetensors  a contribution to a try at V, one of several open rounds, and what it left out
     results/V                encoded chunks of round V, and their digests (V.draft while they come)
     partial/ROOT/            a snapshot on its way here: `listing`, and the pieces that came, by number
 
@@ -272,13 +272,13 @@ class Store:
         """Save the inner optimizer state that goes with a version."""
         await disks.save(self.disk, f"private/{version}.safetensors", private)
 
-    async def keep_left(self, version: int, left: bytes) -> None:
-        """Save what one of several contributions under way left with us."""
-        await disks.save(self.disk, f"left/{version}.safetensors", left)
+    async def keep_left(self, version: int, name: str, left: bytes) -> None:
+        """Save one of several contributions under way, to a try at a version, and what it left with us."""
+        await disks.save(self.disk, f"left/{version}.{name}.safetensors", left)
 
-    async def left(self, version: int) -> bytes | None:
-        """Return what a contribution left with us, if it is kept."""
-        return await self._read(f"left/{version}.safetensors")
+    async def left(self, version: int, name: str) -> bytes | None:
+        """Return a contribution and what it left with us, if that is kept."""
+        return await self._read(f"left/{version}.{name}.safetensors")
 
     async def drop_private(self, version: int) -> None:
         """Forget the inner optimizer state of a version: it does not go with it."""
@@ -328,15 +328,12 @@ class Store:
                 if version not in read and (folder == "snapshot" or version not in own):
                     self._listings.pop(version, None)
                     await self.disk.remove(f"{folder}/{version}.safetensors")
-        for folder, oldest in (("private", own[0]), ("left", own[0] + 1)):
-            for version in await self._versions(folder):
-                if version < oldest:
-                    await self.disk.remove(f"{folder}/{version}.safetensors")
+        for version in await self._versions("private"):
+            if version < own[0]:
+                await self.disk.remove(f"private/{version}.safetensors")
+        await self._drop_numbered("left", own[0])
         oldest = min([*own, *read, newest - RESULTS_KEPT])
-        for name in await self.disk.names("results"):
-            number = name.partition(".")[0]  # a draft that came to nothing goes too
-            if number.isdecimal() and int(number) <= oldest:
-                await self.disk.remove(f"results/{name}")
+        await self._drop_numbered("results", oldest)  # a draft that came to nothing goes too
 
     def _being_read(self, versions: list[int]) -> list[int]:
         """Return those of some versions that others read now or did lately: the newest few."""
@@ -347,6 +344,13 @@ class Store:
     async def checkpoints(self) -> list[int]:
         """Return the versions of the checkpoints on disk, oldest first."""
         return await self._versions("checkpoint")
+
+    async def _drop_numbered(self, folder: str, last: int) -> None:
+        """Remove files whose names begin with a version, up to one."""
+        for name in await self.disk.names(folder):
+            number = name.partition(".")[0]
+            if number.isdecimal() and int(number) <= last:
+                await self.disk.remove(f"{folder}/{name}")
 
     async def has_private(self, version: int) -> bool:
         """Return whether the private state after a round's work is kept."""

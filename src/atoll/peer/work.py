@@ -164,7 +164,7 @@ async def _was_given_up(member: Member, desk: Desk) -> bool:
     version = desk.key.version
     over = desk not in (member.desks.get(version), member.closed.get(version))
     if over:
-        await take_out(member, version)
+        await take_out(member, desk.announced)
     return over
 
 
