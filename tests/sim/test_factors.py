@@ -15,8 +15,8 @@ from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
 from atoll.sim.factored import anchors
 from atoll.sim.lives import lives_of
+from atoll.sim.lots import BATCH, STEPS
 from atoll.sim.promises.disks import log_of_record
-from atoll.sim.skies import BATCH, STEPS
 from atoll.spec.axes.what import Feedback, Forget, LowRank, Residual
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
-from atoll.sim.skies import BATCH, STEPS, WITHIN_S
+from atoll.sim.lots import BATCH, STEPS
+from atoll.sim.skies import WITHIN_S
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import Circles, Regions
 from atoll.spec.load import load_recipe

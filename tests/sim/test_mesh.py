@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.skies import BATCH, STEPS
+from atoll.sim.lots import BATCH, STEPS
 from atoll.spec.axes.codec import Fp16, Fp32, MaxN
 from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.what import Grad

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
-from atoll.sim.skies import BATCH, STEPS
+from atoll.sim.lots import BATCH, STEPS
 from atoll.spec.axes.merge import Merge, Rda
 from atoll.spec.axes.pace import Block, Discard, Full
 from atoll.spec.axes.when import Every, Fragments

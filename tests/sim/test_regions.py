@@ -8,8 +8,9 @@ from msgspec.structs import replace
 from atoll.peer.store import anchor_from_bytes, anchor_to_bytes
 from atoll.sim.check import violations
 from atoll.sim.compute import UNIT
+from atoll.sim.lots import BATCH, STEPS
 from atoll.sim.retell import commits
-from atoll.sim.skies import BATCH, STEPS, WITHIN_S
+from atoll.sim.skies import WITHIN_S
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.merge import Mean, Merge
 from atoll.spec.axes.when import Every

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.skies import BATCH, STEPS
+from atoll.sim.lots import BATCH, STEPS
 from atoll.spec.axes.codec import Bf16, Buckets, Codec, Fp32, Int8, Quantiser, Sign, TopK
 from atoll.spec.axes.what import Feedback
 from atoll.spec.axes.when import Every

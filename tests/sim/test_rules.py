@@ -9,7 +9,7 @@ import pytest
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from atoll.sim.skies import BATCH, STEPS
+from atoll.sim.lots import BATCH, STEPS
 from atoll.spec.axes.codec import Fp32, Significance
 from atoll.spec.axes.merge import CentredClip, Combine, MedianNormClip, Merge, Rda, Sum, Trimmed
 from atoll.spec.axes.optimizer import Assign

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from atoll.sim.skies import BATCH, STEPS
+from atoll.sim.lots import BATCH, STEPS
 from atoll.spec.axes.codec import Fp16, Int8
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Rings, Trees

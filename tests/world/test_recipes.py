@@ -1,6 +1,6 @@
 """Every shipped recipe: four real processes, and the same bits as in virtual time.
 
-A quarter of them here, all of them in `make long`.
+A third of them here, all of them in `make long`.
 """
 
 from __future__ import annotations
@@ -31,17 +31,21 @@ QUICK = (
     "decoupled",
     "dedloc",
     "demo-sgd",
+    "dlion",
     "eager",
+    "halos",
     "intellect-1",
     "netstorm",
     "noloco",
     "powersgd",
     "sgp",
+    "sparse-butterfly",
     "sparseloco",
     "sparta-diloco",
+    "streaming",
 )
-"""A quarter of them: of every barrier, overlap and route, in circles, with masses, in fragments, of two channels or two
-phases, with feedback and frequencies."""
+"""A third of them: of every barrier, overlap and route, in circles, regions and over links, with masses, in fragments,
+of two channels or two phases, with feedback and frequencies."""
 
 
 def run_of(shore: Shore, recipe: str) -> Run:

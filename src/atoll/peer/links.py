@@ -323,6 +323,7 @@ async def together(*sides: Coroutine[Any, Any, T]) -> list[T]:
 
 
 _done, _outcome = methodcaller("done"), methodcaller("result")
+"""Without a loop in `together`, whose variable would keep the task that raised after the list is cleared."""
 
 
 def _look_at(tasks: Iterable[asyncio.Future[T]]) -> None:

@@ -34,9 +34,10 @@ from atoll.sim.faults import (
     Vandal,
     stream,
 )
+from atoll.sim.lots import run_of
 from atoll.sim.points import When
 from atoll.sim.scenario import Entrance, key_of
-from atoll.sim.skies import MIDDLING, case_parts, run_of
+from atoll.sim.skies import MIDDLING, case_parts
 from atoll.spec.axes.whom import All, Ring
 from atoll.spec.fleet import Machine
 from atoll.spec.run import AllowList, Budget, Run
