@@ -92,8 +92,9 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         and nothing is left with owners.
         """
         adds_up = self.what.residual in (Forget(), Feedback(decay=1.0)) and self.what.owners == Forget()
-        late = isinstance(self.overlap, RoundsLate) and adds_up and self.phases == 1
-        return self.overlap.rounds + 1 if late and isinstance(self.overlap, RoundsLate) else 1
+        if not isinstance(self.overlap, RoundsLate) or not adds_up or self.phases > 1:
+            return 1
+        return self.overlap.rounds + 1
 
     @property
     def phases(self) -> int:
