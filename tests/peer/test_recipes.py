@@ -201,7 +201,7 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
 
 
 SOURCE = Path(atoll.__file__).parent
-PLAYERS = ("sim/skies.py", "sim/sweep.py")
+PLAYERS = ("sim/lots.py", "sim/skies.py", "sim/sweep.py")
 """They say what to play, so names are among the arguments of their calls."""
 WORDS = {
     word
