@@ -14,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from atoll.net.transport import ConnectFailed, ConnLost, PeerId, StreamClosed, StreamReset, Traffic
+from atoll.net.wire import bulk_bytes, encode
+from atoll.peer.messages import Chunk, Done, Returned
 from atoll.sim.conns import SimConn
 from atoll.sim.flows import NO_LINK, RESERVED, UNLIMITED_BYTES_S, share
 from atoll.sim.links import Link, Links
@@ -295,12 +297,21 @@ def test_a_slowed_link_is_slower_and_recovers() -> None:
 
 def test_one_byte_may_stand_for_many() -> None:
     world = World(rates(1e6), scale=1000.0)
+    message = encode(Chunk(7, memoryview(bytes(1000))))
 
     async def main() -> None:
         out, into = await talk(*await world.pair())
-        await pour(out, into, 5, 1000)
+        for _ in range(5):
+            await out.send(message)
+            assert await into.recv() == message
 
     assert world.run(main()) == pytest.approx(5.0, abs=0.02)
+
+
+def test_the_head_of_a_message_stands_for_itself() -> None:
+    assert bulk_bytes(encode(Chunk(7, memoryview(bytes(1000))))) == 1000
+    assert bulk_bytes(encode(Returned(7, b"of", b"digest", memoryview(bytes(70_000))))) == 70_000
+    assert bulk_bytes(encode(Done())) == 0
 
 
 def test_a_message_is_a_copy() -> None:

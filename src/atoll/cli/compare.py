@@ -369,6 +369,7 @@ def _key(scenario: Scenario, device: str) -> str:
         "faults": list(scenario.faults),
         "seed": scenario.seed,
         "scale": scenario.scale,
+        "weighs": "values to scale, heads as they are",
         "device": device,
         "made_by": [__version__, version("torch")],
     }

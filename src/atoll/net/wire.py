@@ -38,6 +38,16 @@ def encode(message: msgspec.Struct) -> bytes:
     return bytes((WIRE_VERSION,)) + _encoder.encode(message)
 
 
+_DATA = b"\xa4data"
+_HEAD_BYTES_MAX = 512
+
+
+def bulk_bytes(message: bytes) -> int:
+    """Return how many bytes of a message are its `data`, the last field of those that carry a vector's values."""
+    at = message.find(_DATA, 0, _HEAD_BYTES_MAX)
+    return len(msgspec.msgpack.decode(memoryview(message)[at + len(_DATA) :], type=memoryview)) if at >= 0 else 0
+
+
 class Wire(Generic[M]):
     """The messages of one protocol."""
 

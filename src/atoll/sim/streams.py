@@ -15,6 +15,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, StreamClosed, StreamReset, Traffic
+from atoll.net.wire import bulk_bytes
 from atoll.sim.flows import Flow
 from atoll.sim.loop import VirtualLoop
 
@@ -113,14 +114,24 @@ class SimStream:
             await points.reach("before", what)
             message = points.said(what, message)
         self._said = True
-        scale = 1.0 if self.traffic is Traffic.CONTROL else self.conn.network.scale
-        item = Item(Kind.DATA, bytes(message), len(message) * scale)
+        item = Item(Kind.DATA, bytes(message), self._weight_bytes(message))
         self.put(item)
         while not item.accepted:
             await self._wait_to_send()
         self.conn.count(self.traffic, len(message))
         if points is not None:
             await points.reach("after", what, self._outlive)
+
+    def _weight_bytes(self, message: bytes) -> float:
+        """Return what a message weighs on its way: values stand for as many as the larger model has, heads do not."""
+        scale = self.conn.network.scale
+        match self.traffic:
+            case Traffic.ROUND if scale != 1.0:
+                return len(message) + (scale - 1.0) * bulk_bytes(message)
+            case Traffic.STATE:
+                return len(message) * scale
+            case _:
+                return len(message)
 
     def _outlive(self) -> None:
         """Let what is on the wire arrive although this process is about to die."""
