@@ -152,6 +152,16 @@ class Before(Struct, frozen=True):
     exchange_s: float
 
 
+class Trial(Struct, frozen=True, kw_only=True):
+    """Shares that rates speak for, until a round shows whether they are better."""
+
+    since: int
+    """The first round that has them."""
+    before: dict[bytes, float]
+    before_s: float
+    """What the last round took that did not."""
+
+
 class Round(Struct, frozen=True, kw_only=True):
     """An open round as this broker sees it."""
 
@@ -262,6 +272,11 @@ class Broker(Struct, frozen=True, kw_only=True):
     """Who says that the organiser wants what changed: not looked at yet."""
     shares: dict[bytes, float] = {}
     """Which part of the grid each peer that can own something owns since the shares last changed."""
+    trial: Trial | None = None
+    deaf: tuple[int, int] = (0, 0)
+    """Until which round shares do not follow rates, since those were wrong; and for how many rounds that was."""
+    took: tuple[int, float] = (0, 0.0)
+    """The round that we announced and committed last, and what it took from the one to the other."""
     trees: tuple[tuple[bytes, ...], Trees] = ((), ())
     """The trees of the last round that was committed, and the members that they are over."""
     quotas: dict[bytes, int] = {}

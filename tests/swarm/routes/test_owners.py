@@ -87,6 +87,38 @@ def test_a_line_that_becomes_slow_loses_its_share_in_the_next_round() -> None:
     assert round_with(table, a=10, b=10, c=10) == {A: 20, B: 20, C: 20}
 
 
+EQUAL = {A: 20, B: 20, C: 20}
+UNEQUAL = {A: 30, B: 30, C: 0}
+
+
+def slow_round(table: Table, took_s: float) -> dict[bytes, int]:
+    """Let a round take so long in which C's line looks slow, and return who owns how many chunks of the next one."""
+    table.now_s += took_s
+    return round_with(table, a=10, b=10, c=1)
+
+
+def test_shares_that_make_a_round_longer_are_taken_back_and_rates_are_not_listened_to_for_a_while() -> None:
+    table = big(A, B, C)
+    assert slow_round(table, 40.0) == UNEQUAL
+    assert slow_round(table, 50.0) == EQUAL
+    assert "took 50.0 s with the others, 40.0 s" in table.notes(journal.SharesChanged)[-1].why
+    assert [slow_round(table, 40.0) for _ in range(4)] == [EQUAL, EQUAL, EQUAL, UNEQUAL]
+    assert [slow_round(table, 50.0)] + [slow_round(table, 40.0) for _ in range(8)] == [EQUAL] * 8 + [UNEQUAL]
+
+
+def test_shares_that_make_a_round_shorter_stay() -> None:
+    table = big(A, B, C)
+    assert [slow_round(table, took_s) for took_s in (40.0, 30.0, 50.0, 50.0)] == [UNEQUAL] * 4
+
+
+def test_who_comes_or_goes_ends_a_trial() -> None:
+    table = big(A, B, C)
+    assert slow_round(table, 40.0) == UNEQUAL
+    table.join(D)
+    table.now_s += 50.0
+    assert round_with(table, a=10, b=10, c=10, d=10) == {A: 15, B: 15, C: 15, D: 15}
+
+
 def test_a_gain_too_small_to_notice_changes_nothing() -> None:
     table = Table(small_run(start_with=3))
     table.join(A, B, C)

@@ -1,8 +1,9 @@
 """Who owns what in a round: from what members measured of their lines, and who can be reached by everybody.
 
-Shares follow rates, but not noise: they stay as they are until others would make a round clearly shorter. A member
-that somebody in the round cannot reach owns nothing, since every contributor must get its chunks to every owner;
-it takes part all the same, because it reaches the owners.
+Shares follow rates, but not noise: they stay as they are until others would make a round clearly shorter. Rates can be
+wrong, as a line that waits for others, or for one far path, looks slow: shares that made a round longer are taken back,
+and for a while rates are not listened to. A member that somebody in the round cannot reach owns nothing, since every
+contributor must get its chunks to every owner; it takes part all the same, because it reaches the owners.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ from atoll.swarm.routes.shares import (
     solve,
     take_over,
 )
-from atoll.swarm.state import Action, Broker, Note, Round
+from atoll.swarm.state import Action, Broker, Note, Round, Trial
 
 GAIN_MIN = 1.1
 """Shares change when the slowest member needs so many times longer with the present ones than it would with others,"""
 GAIN_S_MIN = 0.25
 """and at least so much longer."""
+WORSE = 1.05
+"""Shares that rates spoke for are taken back if a round takes so many times longer with them than with those before,"""
+DEAF_ROUNDS, DEAF_ROUNDS_MAX = 4, 64
+"""and then so many rounds pass before rates are listened to again, twice as many each time."""
 DOUBTS_MAX = 64
 """Members whose failure to reach one peer is remembered."""
 
@@ -49,15 +54,13 @@ def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, lis
     if circles := circles_in(broker.whom, announced):
         return broker, _by_circle(broker, circles, able), []
     sharings = _sharings(broker, announced, able)
-    why = _reason(broker, able, sharings)
+    before = broker.shares
+    broker, why = _decided(broker, announced.key.version, able, sharings)
     notes: list[Action] = []
-    if why:
-        best = {peer: share for one in sharings if one.home for peer, share in one.best.items()}
-        if broker.shares or any(len(set(one.best.values())) > 1 for one in sharings):
-            told = {short(p): round(share, 3) for p, share in best.items()}
-            key = announced.key
-            notes.append(Note(journal.SharesChanged(channel=key.channel, version=key.version, shares=told, why=why)))
-        broker = replace(broker, shares=best)
+    if why and (before or any(len(set(one.best.values())) > 1 for one in sharings)):
+        told = {short(p): round(share, 3) for p, share in broker.shares.items()}
+        key = announced.key
+        notes.append(Note(journal.SharesChanged(channel=key.channel, version=key.version, shares=told, why=why)))
     shards = [
         shard
         for group, one in enumerate(sharings)
@@ -133,8 +136,36 @@ def _groups(broker: Broker, announced: OpenRound) -> tuple[tuple[bytes, ...], ..
     return group_slices(members, groups_needed(len(members), broker.setting.group_max(len(members))))
 
 
-def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) -> str:
-    """Return why shares should change; empty: they should not."""
+def _decided(broker: Broker, version: int, able: Sequence[bytes], sharings: Sequence[Sharing]) -> tuple[Broker, str]:
+    """Return the broker with the shares of a round, and why they are others than before; empty: they are not."""
+    best = {peer: share for one in sharings if one.home for peer, share in one.best.items()}
+    if why := _must(broker, able, sharings):
+        return replace(broker, shares=best, trial=None, deaf=(0, 0)), why
+    broker, why = _judged(broker, version)
+    if why or version < broker.deaf[0]:
+        return broker, why
+    why = _by_rates(broker, sharings)
+    if why:
+        trial = Trial(since=version, before=broker.shares, before_s=broker.took[1])
+        broker = replace(broker, shares=best, trial=trial if trial.before_s else None)
+    return broker, why
+
+
+def _judged(broker: Broker, version: int) -> tuple[Broker, str]:
+    """Return the broker with the shares of before, and why, if those on trial have made a round longer."""
+    trial, (newest, took_s) = broker.trial, broker.took
+    if trial is None or newest < trial.since:
+        return broker, ""
+    broker = replace(broker, trial=None)
+    if took_s < WORSE * trial.before_s or took_s - trial.before_s < GAIN_S_MIN:
+        return broker, ""
+    rounds = min(max(DEAF_ROUNDS, 2 * broker.deaf[1]), DEAF_ROUNDS_MAX)
+    why = f"round {newest} took {took_s:.1f} s with the others, {trial.before_s:.1f} s was the last before them"
+    return replace(broker, shares=trial.before, deaf=(version + rounds, rounds)), why
+
+
+def _must(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) -> str:
+    """Return why shares cannot stay as they are; empty: they can."""
     came = [short(p) for p in able if p not in broker.shares]
     went = [short(p) for p in broker.shares if p not in able]  # or cannot be reached by everybody any more
     if came or went:
@@ -147,7 +178,13 @@ def _reason(broker: Broker, able: Sequence[bytes], sharings: Sequence[Sharing]) 
         full = [p for p, best in one.best.items() if broker.shares[p] > max(one.caps[p], best) + 1e-9]
         if full:
             return f"{', '.join(map(short, full))} has no memory for more"
-        if all(one.rates.values()):
+    return ""
+
+
+def _by_rates(broker: Broker, sharings: Sequence[Sharing]) -> str:
+    """Return why other shares would be better by the rates measured; empty: they would hardly be."""
+    for one in sharings:
+        if one.home and all(one.rates.values()):
             present_s = one.slowest_s(broker.shares, broker.bulk.size_bytes)
             best_s = one.slowest_s(one.best, broker.bulk.size_bytes)
             if present_s >= GAIN_MIN * best_s and present_s - best_s >= GAIN_S_MIN:
