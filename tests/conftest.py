@@ -5,6 +5,11 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("atoll", deadline=None)
+settings.load_profile("atoll")
+"""How long an example takes says something about the machine and its other work, not about the code."""
 
 
 @pytest.fixture(scope="session", autouse=True)

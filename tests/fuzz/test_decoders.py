@@ -70,7 +70,7 @@ def test_a_million_spoiled_inputs_are_refused_as_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_inputs_that_hypothesis_spoils_are_refused_as_documented(name: str, data: st.DataObject) -> None:
     door = doors()[name]

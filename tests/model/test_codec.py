@@ -123,7 +123,7 @@ def test_the_bytes_are_those_of_the_processor(codec: OnDevice, device: str) -> N
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(values=anything, codec=some.sampled_from(FORMS))
 def test_the_bytes_of_any_finite_values_are_the_processors(device: str, values: Vector, codec: OnDevice) -> None:
     assert same(codec, values, device)

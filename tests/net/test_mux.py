@@ -78,7 +78,7 @@ async def _begun(ends: Ends, words: bytes = b"hello") -> tuple[MuxSend, MuxRecv,
     return out, back, answer, into
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     messages=st.lists(st.lists(st.integers(1, 300_000), max_size=4), min_size=1, max_size=5),
     piece=st.sampled_from([1 << 30, 16_384, 1_000, 37]),
@@ -341,7 +341,7 @@ def test_what_breaks_the_rules_is_garbled(name: str) -> None:
     run(test)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(
         st.tuples(

@@ -86,7 +86,7 @@ def framed(*messages: bytes) -> bytes:
 TAGGED = framed(b"\x01part")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.binary(max_size=LIMIT), max_size=4),
     st.sampled_from([b"", END_MARK]),

@@ -136,7 +136,7 @@ def test_a_piece_that_nobody_has_is_hopeless() -> None:
     assert not haul.hopeless()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6))
 @example(169802)  # two silent donors owe the last piece
 def test_whoever_comes_goes_or_slows_down_everything_comes_and_little_comes_twice(seed: int) -> None:

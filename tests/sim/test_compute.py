@@ -103,7 +103,7 @@ def test_a_peer_killed_in_mid_job_never_sees_the_result() -> None:
     assert seen == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(some.lists(some.integers(0, 2**40), max_size=40), some.randoms(use_true_random=False))
 def test_a_delta_does_not_depend_on_order_and_every_other_element_not_on_grouping(
     positions: list[int], rng: Any

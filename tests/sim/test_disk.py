@@ -59,7 +59,7 @@ async def _sync_all(disk: SimDisk) -> None:
 MADE_ANEW: list[Operation] = [("write", "x/y/a", ""), ("remove", "x", ""), ("write", "x/y/a", ""), ("sync", "x/y/", "")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations, operations, some.integers(0, 2**16))
 @example(MADE_ANEW, [], 0)
 def test_all_that_was_synced_is_there_after_a_crash(before: list[Operation], after: list[Operation], seed: int) -> None:
@@ -83,7 +83,7 @@ def test_all_that_was_synced_is_there_after_a_crash(before: list[Operation], aft
     VirtualLoop().run(main())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(operations, some.integers(0, 2**16))
 def test_what_a_crash_leaves_is_durable_from_then_on(done: list[Operation], seed: int) -> None:
     async def main() -> None:

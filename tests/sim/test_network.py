@@ -63,7 +63,7 @@ def test_round_goes_before_state_but_leaves_it_a_little() -> None:
     assert rates.tolist() == pytest.approx([10 * (1 - RESERVED), 10 * RESERVED, 10.0])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     some.lists(some.tuples(some.integers(1, 5), some.integers(6, 10), some.floats(0.5, 50)), min_size=1, max_size=30),
     some.lists(some.floats(0.5, 100), min_size=10, max_size=10),

@@ -716,7 +716,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(place=st.sampled_from(_places(TREE)), value=VALUES)
 def test_any_value_anywhere_gives_a_run_or_a_spec_error_and_nothing_else(place: tuple[Any, ...], value: Any) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.swarm.lease import Lease, Range, give_back, part, positions, size, take, without
@@ -23,7 +23,6 @@ def all_of(*leases: Lease) -> list[int]:
     return [position for lease in leases for position in positions(lease)]
 
 
-@settings(deadline=None)
 @given(some.lists(some.tuples(quotas, some.randoms(use_true_random=False)), max_size=12))
 def test_no_position_is_lost_or_leased_twice_however_many_rounds_give_leases_back(
     rounds: list[tuple[list[int], Random]],
@@ -41,7 +40,6 @@ def test_no_position_is_lost_or_leased_twice_however_many_rounds_give_leases_bac
         assert sorted(used + all_of(returned)) == list(range(fresh))
 
 
-@settings(deadline=None)
 @given(quotas, some.integers(0, 10**12))
 def test_fresh_positions_go_in_roster_order_without_a_gap(wanted: list[int], fresh: int) -> None:
     leases, left, after = hand_out(wanted, (), fresh)
@@ -66,7 +64,6 @@ def test_ranges_that_touch_are_joined_and_sorted() -> None:
     assert back == (Range(0, 2), Range(4, 6), Range(20, 1))
 
 
-@settings(deadline=None)
 @given(some.sets(some.integers(0, 60)), some.randoms(use_true_random=False))
 def test_giving_back_piece_by_piece_in_any_order_is_giving_back_at_once(places: set[int], rng: Random) -> None:
     pieces: list[Lease] = [(Range(place, 1),) for place in places]

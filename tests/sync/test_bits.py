@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 
-@settings(deadline=None)
 @given(some.integers(1, 16), some.integers(0, 200), some.integers(0, 2**32))
 def test_numbers_come_back_from_no_more_bytes_than_their_bits_need(bits: int, count: int, seed: int) -> None:
     numbers = np.random.default_rng(seed).integers(0, 1 << bits, count)

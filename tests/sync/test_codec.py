@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
@@ -64,13 +64,11 @@ finite = arrays(
 )
 
 
-@settings(deadline=None)
 @given(finite)
 def test_fp32_comes_back_bit_for_bit(values: Vector) -> None:
     assert decode(Fp32(), encode(Fp32(), values), len(values)).tobytes() == values.tobytes()
 
 
-@settings(deadline=None)
 @given(finite)
 def test_fp16_comes_back_as_the_nearest_half(values: Vector) -> None:
     back = decode(Fp16(), encode(Fp16(), values), len(values))
@@ -79,7 +77,6 @@ def test_fp16_comes_back_as_the_nearest_half(values: Vector) -> None:
     assert (np.abs(back - inside) <= np.maximum(np.abs(inside) * 2.0**-11, 2.0**-25)).all()
 
 
-@settings(deadline=None)
 @given(finite)
 def test_encoding_what_was_decoded_changes_nothing(values: Vector) -> None:
     for codec in FLOATS:
@@ -87,7 +84,6 @@ def test_encoding_what_was_decoded_changes_nothing(values: Vector) -> None:
         assert encode(codec, decode(codec, once, len(values))) == once
 
 
-@settings(deadline=None)
 @given(finite, some.integers(0, 300))
 def test_a_chunk_means_the_same_whoever_cut_it(values: Vector, cut: int) -> None:
     for codec in FLOATS:
@@ -106,7 +102,6 @@ def test_in_int8_a_chunk_has_a_byte_an_element_and_four_a_block(count: int, bloc
     assert len(chunk) == wire_bytes(Int8(block=256), count) == count + 4 * blocks
 
 
-@settings(deadline=None)
 @given(finite, some.sampled_from([16, 100, 256]))
 def test_in_int8_nothing_is_off_by_more_than_half_a_step_of_its_block(values: Vector, block: int) -> None:
     values = np.clip(values, -1e35, 1e35)
@@ -213,7 +208,6 @@ def test_a_chunk_is_as_long_as_was_known_before_it_came(codec: Codec, count: int
     assert decode(codec, data, count).dtype == np.float32
 
 
-@settings(deadline=None)
 @given(finite, some.sampled_from(CODECS))
 def test_whatever_is_finite_arrives_finite(values: Vector, codec: Codec) -> None:
     values = np.clip(values, -1e30, 1e30)
@@ -234,7 +228,6 @@ def test_a_value_that_is_not_finite_is_seen_by_who_decodes(codec: Codec, bad: fl
         decode(codec, encode(codec, values), 5000)
 
 
-@settings(deadline=None)
 @given(some.sampled_from(CODECS), some.integers(0, 300), some.integers(0, 2**32))
 def test_whatever_bytes_come_they_are_refused_or_finite(codec: Codec, count: int, seed: int) -> None:
     data = np.random.default_rng(seed).bytes(wire_bytes(codec, count))
@@ -249,7 +242,6 @@ def test_whatever_bytes_come_they_are_refused_or_finite(codec: Codec, count: int
 # whatever is large enough
 
 
-@settings(deadline=None)
 @given(finite, some.floats(0, 100, width=32))
 def test_what_is_large_enough_arrives_and_nothing_else(values: Vector, least: float) -> None:
     codec = Threshold(least=least)
@@ -259,7 +251,6 @@ def test_what_is_large_enough_arrives_and_nothing_else(values: Vector, least: fl
     assert sent(codec, data, values.size).tolist() == there.tolist()
 
 
-@settings(deadline=None)
 @given(some.integers(1, 2**16), some.floats(0.0, 1.0), some.integers(0, 9))
 def test_a_chunk_is_a_number_values_and_the_shorter_form_of_their_places(count: int, part: float, seed: int) -> None:
     there = np.random.default_rng(seed).random(count) < part
@@ -373,7 +364,6 @@ def test_rounding_by_chance_is_right_in_the_mean_and_the_same_for_the_same_seed(
 # the largest of each block
 
 
-@settings(deadline=None)
 @given(some.integers(1, 700), some.integers(1, 64), some.integers(0, 2**32))
 def test_the_largest_of_each_block_arrive_and_nothing_else(count: int, keep: int, seed: int) -> None:
     codec, values = TopK(keep=keep, block=64), bell(count, seed)

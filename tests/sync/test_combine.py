@@ -96,7 +96,7 @@ def test_a_centre_with_a_large_radius_is_the_mean() -> None:
     assert np.allclose(combined(CentredClip(radius=100.0), parts, [1.0] * 5), np.mean(parts, axis=0), atol=1e-5)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(some.integers(1, 9), some.floats(0.01, 0.49))
 def test_a_trimmed_mean_is_that_of_the_middle(count: int, drop: float) -> None:
     parts = [draw(seed, 40) for seed in range(count)]

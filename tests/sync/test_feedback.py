@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.model.compute import Vector
@@ -23,7 +23,6 @@ def sent(codec: Codec, rounds: list[Vector], decay: float) -> tuple[list[Vector]
     return came, residual
 
 
-@settings(deadline=None)
 @given(some.sampled_from(CODECS), some.integers(1, 9000), some.integers(0, 2**32))
 def test_all_that_arrived_and_what_is_left_are_all_that_was_wanted(codec: Codec, count: int, seed: int) -> None:
     chance = np.random.default_rng(seed)

@@ -53,7 +53,7 @@ def test_there_and_back_is_where_it_was(tile: int) -> None:
     assert np.abs(frequencies(tile).back(there) - draw(0)).max() < 2e-6
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(some.integers(1, 130), some.integers(1, 130))
 def test_each_tile_is_transformed_by_the_definition(rows: int, columns: int) -> None:
     values = draw(1, rows * columns)

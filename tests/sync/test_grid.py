@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.spec.axes.codec import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
@@ -16,7 +16,6 @@ codecs: list[Codec] = [Fp32(), Fp16(), Int8(), Int8(block=16), E3m0(), odd, spar
 sizes = some.one_of(some.integers(1, 20_000), some.integers(1, 10**11))
 
 
-@settings(deadline=None)
 @given(sizes)
 def test_chunks_cover_a_vector_of_any_size_exactly_once(size: int) -> None:
     grid = grid_of(size)
@@ -28,7 +27,6 @@ def test_chunks_cover_a_vector_of_any_size_exactly_once(size: int) -> None:
         assert index == grid.chunks - 1 or (end - first, grid.bounds(index + 1)[0]) == (grid.chunk, end)
 
 
-@settings(deadline=None)
 @given(sizes, some.sampled_from(codecs))
 def test_a_chunk_is_never_larger_than_a_message_nor_smaller_than_is_worth_sending(size: int, codec: Codec) -> None:
     grid = grid_of(size, codec)
@@ -46,7 +44,6 @@ def test_where_elements_have_an_odd_number_of_bits_a_chunk_is_at_least_half_as_l
     assert CHUNK_BYTES / 2 <= wire_bytes(odd, grid_of(10**9, odd).chunk) <= CHUNK_BYTES
 
 
-@settings(deadline=None)
 @given(sizes)
 def test_chunks_have_whole_blocks_where_something_is_chosen_of_each(size: int) -> None:
     assert grid_of(size, sparse).chunk % 4096 == 0

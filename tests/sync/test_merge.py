@@ -19,7 +19,7 @@ def draw(seed: int, size: int = 50) -> Vector:
     return np.random.default_rng(seed).standard_normal(size).astype(np.float32)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(some.lists(some.integers(1, 1000), min_size=1, max_size=8))
 def test_contributions_are_added_one_after_the_other_each_sum_rounded(weights: list[int]) -> None:
     parts = [draw(i) for i in range(len(weights))]

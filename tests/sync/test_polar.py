@@ -47,7 +47,7 @@ def long(vector: Vector) -> float:
     return float(np.linalg.norm(vector.astype(np.float64)))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(some.lists(some.integers(1, 50), min_size=1, max_size=6))
 def test_each_tensor_becomes_its_mean_direction_at_its_mean_length_embeddings_their_mean(weights: list[int]) -> None:
     parts = [draw(seed) * np.float32(1 + seed) for seed in range(len(weights))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.spec.axes.work import Constant, Cosine, Schedule, Wsd
@@ -54,7 +54,6 @@ schedules = some.one_of(
 )
 
 
-@settings(deadline=None)
 @given(schedules, some.integers(0, 10**6), some.floats(0, 1), some.floats(0, 1))
 def test_after_warm_up_a_rate_never_rises_and_stays_between_nothing_and_the_peak(
     schedule: Schedule, step: int, one: float, other: float

@@ -129,6 +129,16 @@ class Traffic(Struct, frozen=True, kw_only=True):
         return self.worst.total_bytes / self.steps
 
 
+class Kind(Struct, frozen=True, kw_only=True):
+    """One kind of round that a recipe has, and how often it comes."""
+
+    channel: Channel
+    part: float
+    """Of all rounds."""
+    flows: dict[tuple[int, int], float]
+    """How much goes from one member to another, by their places."""
+
+
 def lines_of(machines: Sequence[Machine]) -> list[Line]:
     """Return the lines of a fleet's machines."""
     return [
@@ -150,28 +160,46 @@ def traffic(
 
     Of several channels it is the mean round: each moves what its own do, for the part of the rounds that it has.
     """
-    known = {number.to_bytes(4, "big"): line for number, line in enumerate(lines)}
-    sent, received, between = dict.fromkeys(known, 0), dict.fromkeys(known, 0), 0.0
-    named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
-    parts = shares(recipe) if knobs is None else {"": 1.0}
-    for name, channel in named.items():
-        for sender, receiver, size_bytes in _mean_round(channel, _grids(channel, parameters, shapes), known):
-            sent[sender] += round(parts[name] * size_bytes)
-            received[receiver] += round(parts[name] * size_bytes)
-            if known[sender].region != known[receiver].region:
-                between += parts[name] * size_bytes
-    often = min(named.values(), key=lambda channel: channel.when.round_steps)
-    part = contributors(often, len(lines)) / len(lines)
-    if often.regional is not None:
-        part *= 1 - _tells(often, often.regional, len(lines))
+    kinds = rounds(recipe, parameters, lines, knobs, shapes)
+    sent, received, between = [0] * len(lines), [0] * len(lines), 0.0
+    for kind in kinds:
+        for (sender, receiver), size_bytes in kind.flows.items():
+            sent[sender] += round(kind.part * size_bytes)
+            received[receiver] += round(kind.part * size_bytes)
+            if lines[sender].region != lines[receiver].region:
+                between += kind.part * size_bytes
     return Traffic(
-        steps=_steps(recipe, often, len(lines)) * part / often.phases,
-        exact=all(is_exact(channel.what.codec) for channel in named.values()),
+        steps=round_steps(recipe, len(lines), knobs),
+        exact=all(is_exact(kind.channel.what.codec) for kind in kinds),
         between_bytes=between,
         moved=tuple(
-            Moved(line=line, sent_bytes=sent[peer], received_bytes=received[peer]) for peer, line in known.items()
+            Moved(line=line, sent_bytes=sent[place], received_bytes=received[place]) for place, line in enumerate(lines)
         ),
     )
+
+
+def rounds(
+    recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None, shapes: Shapes | None = None
+) -> list[Kind]:
+    """Return the kinds of rounds that a run under a recipe has, each with what goes from whom to whom in it."""
+    known = {number.to_bytes(4, "big"): line for number, line in enumerate(lines)}
+    named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
+    parts = shares(recipe) if knobs is None else {"": 1.0}
+    return [
+        Kind(channel=channel, part=parts[name] * often, flows=_by_place(flows))
+        for name, channel in named.items()
+        for often, flows in _kinds(channel, _grids(channel, parameters, shapes), known)
+    ]
+
+
+def round_steps(recipe: Recipe, members: int, knobs: Knobs | None = None) -> float:
+    """Return how many local steps a round stands for, of each member on average."""
+    named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
+    often = min(named.values(), key=lambda channel: channel.when.round_steps)
+    part = contributors(often, members) / members
+    if often.regional is not None:
+        part *= 1 - _tells(often, often.regional, members)
+    return _steps(recipe, often, members) * part / often.phases
 
 
 def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
@@ -194,15 +222,23 @@ def _squares(parameters: int) -> Shapes:
     return {f"layers.{number}.": (side, side) for number in range(count)} | ({"rest": (rest,)} if rest else {})
 
 
-def _mean_round(
-    channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]
-) -> list[tuple[bytes, bytes, float]]:
-    """Return everything that goes over a line in a round of one channel: from whom, to whom, how much on average."""
+def _by_place(flows: Sequence[_Moves]) -> dict[tuple[int, int], float]:
+    """Return how much goes from each to each."""
+    found: dict[tuple[int, int], float] = {}
+    for sender, receiver, size_bytes in flows:
+        if size_bytes:
+            pair = int.from_bytes(sender, "big"), int.from_bytes(receiver, "big")
+            found[pair] = found.get(pair, 0.0) + size_bytes
+    return found
+
+
+def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]) -> list[tuple[float, list[_Moves]]]:
+    """Return how often each kind of round of one channel comes, and what goes over lines in it."""
     if channel.regional is not None:
-        return _regional_round(channel, channel.regional, grids[0], known)
+        return _regional_kinds(channel, channel.regional, grids[0], known)
     members, rounds = tuple(known), _rounds(channel)
     part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
-    found: list[tuple[bytes, bytes, float]] = []
+    found: list[tuple[float, list[_Moves]]] = []
     often = 1 / channel.mesh.teach_every if channel.mesh is not None and channel.mesh.teach_every else 0.0
     for key, grid in product(rounds, grids):
         rates = tuple(int(line.up_bytes_s) for line in known.values())
@@ -210,28 +246,32 @@ def _mean_round(
         given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
         layout = _layout(channel, given, known, circles)
         moved = _transfers(layout, _lengths(channel, given, members), members, part)
-        found += [(sender, receiver, (1 - often) * size_bytes / count) for sender, receiver, size_bytes in moved]
-    if often:
+        found.append(((1 - often) / count, moved))
+    if often:  # one teaches all others: each in its turn
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
-        found += [(one, other, often * weights_bytes / len(members)) for one, other in permutations(members, 2)]
+        found.append((often, [(one, other, weights_bytes / len(members)) for one, other in permutations(members, 2)]))
     return found
 
 
-def _regional_round(
+def _regional_kinds(
     channel: Channel, home: Regional, grid: Grid, known: Mapping[bytes, Line]
-) -> list[tuple[bytes, bytes, float]]:
-    """Return likewise the mean of rounds in which one region takes something in, and of those in which one tells."""
+) -> list[tuple[float, list[_Moves]]]:
+    """Return likewise the rounds in which one region takes something in, and those in which one tells."""
     members, regions = tuple(known), _regions(channel, known)
     lengths, tells, count = _lengths(channel, grid, members), _tells(channel, home, len(members)), 1 + max(regions)
     enough = contributors(channel, len(members))
-    found: list[tuple[bytes, bytes, float]] = []
+    found: list[tuple[float, list[_Moves]]] = []
     for scope, often in ((CIRCLES, 1 - tells), (ALL, tells)):
         circles = circles_of(channel.whom, Key("", 1, scope=scope), members, (), regions)
         part = (enough if circles else 1) / len(members)
         parts, sums, returns = _flows(_layout(channel, grid, known, circles), lengths, members)
         comes = min(1.0, enough / count) if circles else 1.0  # back to all regions, or to the one that is concerned
-        for flow, share in ((parts, part), (sums, 1 / count), (returns, comes)):
-            found += [(sender, receiver, often * share * size_bytes) for sender, receiver, size_bytes in flow]
+        moved = [
+            (sender, receiver, share * size_bytes)
+            for flow, share in ((parts, part), (sums, 1 / count), (returns, comes))
+            for sender, receiver, size_bytes in flow
+        ]
+        found.append((often, moved))
     return found
 
 
@@ -276,6 +316,7 @@ def every_step_fp32(parameters: int, members: int) -> float:
 
 
 _Flow = tuple[bytes, bytes, int]
+_Moves = tuple[bytes, bytes, float]
 """From whom, to whom, how many bytes."""
 
 
@@ -298,16 +339,14 @@ def _lengths(channel: Channel, grid: Grid, members: Sequence[bytes]) -> _Lengths
     return _Lengths(parts, known[summed], known[what.merged()])
 
 
-def _transfers(
-    layout: Layout, lengths: _Lengths, members: Sequence[bytes], part: float
-) -> list[tuple[bytes, bytes, int]]:
+def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes], part: float) -> list[_Moves]:
     """Return everything that goes over a line in a round: from whom, to whom, how much on average.
 
     Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
     """
     groups = min(1.0, part * len(members) / len(layout.groups))
     parts, sums, returns = _flows(layout, lengths, members)
-    found = [(sender, receiver, round(part * size_bytes)) for sender, receiver, size_bytes in parts]
+    found: list[_Moves] = [(sender, receiver, round(part * size_bytes)) for sender, receiver, size_bytes in parts]
     found += [(sender, receiver, round(groups * size_bytes)) for sender, receiver, size_bytes in sums]
     return found + returns
 

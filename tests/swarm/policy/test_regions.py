@@ -68,7 +68,7 @@ def test_a_newcomer_is_placed_by_whom_it_has_met() -> None:
     assert regions_of(trips_ms, NEAR_MS, (0, 0, 1, 1, 1)) == (0, 0, 1, 1, 1), "who was there stays: nothing is known"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(some.integers(1, 8), some.data())
 def test_whatever_was_measured_everybody_is_in_one_region_and_the_next_round_changes_little(
     count: int, data: some.DataObject

@@ -45,7 +45,7 @@ def circles(pattern: Pattern, version: int, members: tuple[bytes, ...]) -> tuple
     return circles_of(Circles(pattern=pattern), Key("outer", version, scope=CIRCLES), members)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(some.sampled_from(PATTERNS), some.integers(1, 20), some.integers(1, 40))
 def test_everybody_takes_one_result_and_gives_to_that_one(pattern: Pattern, version: int, count: int) -> None:
     members = names(count)

@@ -38,7 +38,7 @@ def drawn(members: int, group_max: int, data: some.DataObject) -> tuple[Layout, 
     return Layout(after, peers), peers
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(some.integers(1, 14), some.integers(1, 6), some.data())
 def test_every_chunk_goes_up_once_and_comes_down_once(members: int, group_max: int, data: some.DataObject) -> None:
     layout, peers = drawn(members, group_max, data)
@@ -109,7 +109,7 @@ def test_where_everybody_gathers_everything_nothing_is_returned() -> None:
     assert layout.returned(a, b) == set()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(some.integers(2, 9), some.sampled_from(PATTERNS), some.integers(1, 5), some.data())
 def test_what_a_circle_makes_is_of_its_givers_and_goes_to_its_takers_alone(
     members: int, pattern: Pattern, version: int, data: some.DataObject

@@ -54,7 +54,7 @@ def test_a_tour_of_two_regions_crosses_between_them_twice_and_no_hop_is_slower_t
         assert length(costs, order) <= length(costs, other) + 1e-9
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(some.lists(some.tuples(some.floats(0, 1), some.floats(0, 1)), min_size=1, max_size=7))
 def test_a_tour_visits_everybody_once_and_is_hardly_longer_than_the_shortest(places: list[tuple[float, float]]) -> None:
     costs = [[((a - c) ** 2 + (b - d) ** 2) ** 0.5 for c, d in places] for a, b in places]

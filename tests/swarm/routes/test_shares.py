@@ -39,7 +39,6 @@ def counts(shards: Shards) -> dict[bytes, int]:
 # cutting
 
 
-@settings(deadline=None)
 @given(some.integers(1, 20_000), shares)
 def test_a_cut_covers_the_grid_in_the_order_of_the_owners_and_nobody_is_off_by_a_whole_chunk(
     chunks: int, weights: list[float]
@@ -83,7 +82,6 @@ def test_every_group_covers_the_grid_by_itself() -> None:
 # taking over
 
 
-@settings(deadline=None)
 @given(some.integers(1, 500), some.integers(2, 12), some.data())
 def test_a_take_over_moves_the_dead_owners_chunks_and_no_others(chunks: int, peers: int, data: some.DataObject) -> None:
     owners = names(peers)
@@ -148,7 +146,7 @@ def test_no_other_shares_make_the_slowest_faster(rates: list[float], contributor
     assert slowest(rates, found, contributors) <= brute(rates, contributors, caps) * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(rates, some.integers(3, 64), some.data())
 def test_whoever_owns_something_and_has_room_for_more_finishes_last_and_nobody_finishes_later(
     rates: list[float], contributors: int, data: some.DataObject
@@ -200,7 +198,6 @@ def test_an_unknown_rate_counts_as_the_median_of_the_known() -> None:
 # memory
 
 
-@settings(deadline=None)
 @given(some.floats(1e3, 1e9), some.integers(2, 64), some.floats(2.0, 40.0))
 def test_the_largest_share_a_memory_has_room_for_fills_it(size_bytes: float, contributors: int, times: float) -> None:
     memory_bytes = times * size_bytes

@@ -29,7 +29,7 @@ def asked(pattern: Segments, rates: Sequence[int], turn: int = 0) -> Counter[int
     return Counter(source for _, _, sources in found for source in sources)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(some.integers(1, 12), some.integers(1, 6), some.integers(1, 5), some.sampled_from([0.0, 0.3, 1.0]), some.data())
 def test_every_part_is_taken_of_as_many_others_and_of_nobody_twice(
     members: int, count: int, sources: int, explore: float, data: some.DataObject
