@@ -17,7 +17,7 @@ from atoll.net.stream import TAG_BYTES_MAX
 from atoll.net.transport import STREAMS_MAX, ConnLost, PeerId, Traffic
 from atoll.sim.flows import NO_LINK, Flow
 from atoll.sim.silence import Silence
-from atoll.sim.streams import WINDOW_BYTES, Bell, Item, Kind, SimStream
+from atoll.sim.streams import Bell, Item, Kind, SimStream
 
 if TYPE_CHECKING:
     from atoll.sim.network import SimTransport
@@ -147,7 +147,7 @@ class SimConn:
 
     def flow(self, item: Item, traffic: Traffic, done: Callable[[], None]) -> Flow:
         """Start the transfer of a large message."""
-        limit = WINDOW_BYTES / (2 * self.delay_s) if self.delay_s > 0 else math.inf
+        limit = self.network.window_bytes / (2 * self.delay_s) if self.delay_s > 0 else math.inf
         mine, theirs = self.door.host, self._remote.host
         links, weights = [mine.up, theirs.down, self._lossy_link()], [1.0, 1.0, 1.0]
         for place, host in enumerate((mine, theirs)):

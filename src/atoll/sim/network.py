@@ -18,6 +18,7 @@ from random import Random
 from atoll.net.pulse import SILENCE_S_MAX
 from atoll.net.stream import Counts
 from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, ConnLost, PeerId
+from atoll.peer.stripes import STREAM_BYTES, STRIPES_MAX
 from atoll.sim.conns import SimConn
 from atoll.sim.cores import GBIT_BYTES, Cores, Toll, toll_of
 from atoll.sim.flows import NO_LINK, Fluid
@@ -83,6 +84,10 @@ class SimNetwork:
         self.connect_s_max = connect_s_max
         self.scale = scale
         """Modelled bytes per real byte of round and state traffic: a small vector may stand for a large model."""
+        self.window_bytes = STREAM_BYTES * (1 if scale == 1.0 else STRIPES_MAX)
+        """What one stream may have on its way. Peers take several where that is too little for the rates they measure;
+        of bytes that stand for more they measure too little, so there one has the window of all that they could take.
+        """
         bound = any(link.processor is not None for link in (links.default, *links.peers.values()))
         self.fluid = Fluid(loop, quantum_s, uses=7 if bound else 3)
         self._computers: dict[str, Cores] = {}

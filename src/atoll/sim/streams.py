@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 SMALL_BYTES = 4096
 """Messages below this bypass the fluid model."""
-WINDOW_BYTES = 1_250_000
-"""What one stream may have on the way; iroh's default, which cannot be set from Python."""
 
 
 class Bell:
@@ -244,8 +242,9 @@ class SimStream:
 
     def _credit(self) -> bool:
         """Say whether the receiver's window has room; a message on the way does not count against a long one."""
-        behind = self.twin._inbox_bytes >= WINDOW_BYTES
-        return not behind and (self._transit_bytes < WINDOW_BYTES or len(self._transit) <= 1)
+        window_bytes = self.conn.network.window_bytes
+        behind = self.twin._inbox_bytes >= window_bytes
+        return not behind and (self._transit_bytes < window_bytes or len(self._transit) <= 1)
 
     def _left(self, item: Item) -> None:
         self._flow = None

@@ -1,0 +1,275 @@
+"""How long a round of a recipe takes on a fleet, by formula: work, what the lines need, and the way there and back.
+
+    work        the slowest member's steps, or by speed, or up to a batch of all
+    lines       the fullest of: a member's line up, its line down, one connection between two of them
+    trips       round trips to the farthest member, from the announcement to the commit that everybody has heard of
+    round       their sum; where members go on meanwhile, whichever is longer of work and what it hides
+
+Rates, latency and loss are the fleet's, bytes and who sends them to whom those of `traffic`. A connection that loses
+packets carries what Mathis et al. (1997) found. Lines are taken to be full all the while, so this is what a good
+exchange comes near to. Nothing here is shared with the simulator, which plays rounds message by message and so is a
+check of this, as real peers are (`python -m bench.forecast`).
+
+Numbers of machines may be arrays of draws: everything works on the last axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from atoll.plan.traffic import Kind, Line, Shapes, contributors, lines_of, round_steps, rounds
+from atoll.spec.axes.control import Knobs
+from atoll.spec.axes.pace import Block, Delay, OneRound, Quorum, RoundsLate, Seconds
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.whom import Ring, Rings, Trees
+from atoll.spec.axes.work import BySpeed
+from atoll.spec.fleet import Fleet, Machine, link
+from atoll.spec.recipe import Channel, Recipe
+
+Floats = NDArray[np.float64]
+
+PACKET_BYTES = 1400
+MATHIS = 1.22
+"""A connection with round trips of T that loses the part p of its packets carries MATHIS * packet / (T * sqrt(p))."""
+COUNCIL_MAX = 7
+TRIPS_LOGGED = 2.0
+"""Round trips from the broker to a majority of the council: the announcement and the commit go into the log."""
+TRIPS_TOLD = 2.0
+"""From the broker to its farthest member: a round is announced, members say what they have brought in, the broker whose
+contributions count, and in the end that it is committed: half a trip each."""
+TRIPS_MOVED = 2.0
+"""Between the two that are farthest apart: who brings a part says so, is told what is wanted and sends it, and the
+result comes back: half a trip each."""
+
+
+class Ways(Struct, frozen=True, kw_only=True):
+    """What lies between the members of a round, all pairs of them, and their lines; draws on the first axis, if any."""
+
+    up_bytes_s: Floats
+    down_bytes_s: Floats
+    trip_s: Floats
+    """Round trips, from each to each."""
+    one_bytes_s: Floats
+    """What one connection carries at most, from each to each."""
+
+
+class Pace(Struct, frozen=True, kw_only=True):
+    """What a mean round of a recipe takes on a fleet."""
+
+    steps: float
+    """Local steps of a member in it, on average."""
+    samples: Floats
+    """What all together work on in it."""
+    work_s: Floats
+    lines_s: Floats
+    trips_s: Floats
+    round_s: Floats
+    binds: str
+    """What makes it as long as it is."""
+
+    @property
+    def step_s(self) -> Floats:
+        return self.round_s / self.steps
+
+    @property
+    def samples_s(self) -> Floats:
+        return self.samples / self.round_s
+
+    @property
+    def computing(self) -> Floats:
+        """Return the part of the time in which the slowest works."""
+        return self.work_s / self.round_s
+
+
+def ways_of(fleet: Fleet, machines: Sequence[Machine]) -> Ways:
+    """Return what lies between the machines of a fleet."""
+    regions = sorted({machine.region for machine in machines})
+    place = {region: number for number, region in enumerate(regions)}
+    known = [[link(fleet, one, other) for other in regions] for one in regions]
+    at = np.array([place[machine.region] for machine in machines])
+    trip_s = 2 * np.array([[each.latency_s for each in row] for row in known])
+    loss = np.array([[each.loss for each in row] for row in known])
+    return Ways(
+        up_bytes_s=np.array([machine.up_bytes_s for machine in machines]),
+        down_bytes_s=np.array([machine.down_bytes_s for machine in machines]),
+        trip_s=trip_s[np.ix_(at, at)] * (1 - np.eye(len(machines))),
+        one_bytes_s=connection_bytes_s(trip_s, loss)[np.ix_(at, at)],
+    )
+
+
+def connection_bytes_s(trip_s: Floats, loss: Floats) -> Floats:
+    """Return what one connection carries at most: as much as its line, where nothing gets lost."""
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.where(loss > 0, MATHIS * PACKET_BYTES / (trip_s * np.sqrt(loss)), math.inf))
+
+
+def pace(
+    recipe: Recipe,
+    parameters: int,
+    sample_s: Floats,
+    lines: Sequence[Line],
+    ways: Ways,
+    knobs: Knobs | None = None,
+    shapes: Shapes | None = None,
+) -> Pace:
+    """Return what a mean round takes where a sample takes each member so long; draws on the first axis, if any."""
+    reach = _reach(ways)
+    felt = [
+        replace(line, up_bytes_s=min(line.up_bytes_s, far), down_bytes_s=min(line.down_bytes_s, far))
+        for line, far in zip(lines, reach, strict=True)
+    ]
+    kinds = rounds(recipe, parameters, felt, knobs, shapes)
+    often = min((kind.channel for kind in kinds), key=lambda channel: channel.when.round_steps)
+    work_s, samples = _work(recipe, often, sample_s)
+    moved = [_moved(kind, lines, ways) for kind in kinds]
+    lines_s = _mean(kinds, [lines_s for lines_s, _, _ in moved])
+    trips_s = _mean(kinds, [trips_s for _, trips_s, _ in moved])
+    took = [_took(kind.channel, work_s, ours, trips) for kind, (ours, trips, _) in zip(kinds, moved, strict=True)]
+    longest = max(range(len(kinds)), key=lambda number: kinds[number].part * float(np.median(moved[number][0])))
+    round_s = _mean(kinds, took)
+    return Pace(
+        steps=round_steps(recipe, len(lines), knobs),
+        samples=samples,
+        work_s=work_s,
+        lines_s=lines_s,
+        trips_s=trips_s,
+        round_s=round_s,
+        binds=_binding(recipe, lines, sample_s, work_s, lines_s, trips_s, moved[longest][2]),
+    )
+
+
+def sample_s(machines: Sequence[Machine], sample_flop: float) -> Floats:
+    """Return how long a sample takes each machine."""
+    return np.array([sample_flop / (machine.device.flop_s * machine.device.efficiency) for machine in machines])
+
+
+def pace_on(fleet: Fleet, machines: Sequence[Machine], recipe: Recipe, parameters: int, sample_flop: float) -> Pace:
+    """Return what a mean round takes on machines of a fleet as it describes them."""
+    return pace(recipe, parameters, sample_s(machines, sample_flop), lines_of(machines), ways_of(fleet, machines))
+
+
+def _reach(ways: Ways) -> list[float]:
+    """Return what each member can send to all others at once, whatever its line: connections may carry less."""
+    one = np.median(ways.one_bytes_s, axis=0) if ways.one_bytes_s.ndim == 3 else ways.one_bytes_s
+    others = one.copy()
+    np.fill_diagonal(others, 0.0)
+    return [float(total) if len(others) > 1 else math.inf for total in others.sum(axis=-1)]
+
+
+# work
+
+
+def _work(recipe: Recipe, channel: Channel, sample_s: Floats) -> tuple[Floats, Floats]:
+    """Return how long members work in a round until enough of them are done, and on how many samples all together."""
+    members, batch = sample_s.shape[-1], recipe.work.batch
+    if isinstance(channel.when, TargetBatch):
+        samples = np.full(sample_s.shape[:-1], float(channel.when.samples))
+        return samples / (1 / sample_s).sum(axis=-1), samples
+    quota = channel.when.round_steps * batch / channel.phases
+    enough = contributors(channel, members)
+    if isinstance(recipe.work.quota, BySpeed):
+        work_s = quota * sample_s.min(axis=-1)
+        least = recipe.work.quota.least * batch
+        each = np.clip(np.floor(work_s[..., None] / sample_s / batch) * batch, least, quota)
+        return np.maximum(work_s, (each * sample_s).max(axis=-1)), each.sum(axis=-1)
+    if enough < members:  # each contributes at its own pace, and so many contributions are a round
+        return enough * quota / (1 / sample_s).sum(axis=-1), np.full(sample_s.shape[:-1], enough * quota)
+    return quota * sample_s.max(axis=-1), np.full(sample_s.shape[:-1], members * quota)
+
+
+# the exchange
+
+
+def _moved(kind: Kind, lines: Sequence[Line], ways: Ways) -> tuple[Floats, Floats, str]:
+    """Return how long the bytes of a kind of round need, how long their ways are, and which line is the fullest."""
+    count = len(lines)
+    flows = np.zeros((count, count))
+    for (sender, receiver), size_bytes in kind.flows.items():
+        flows[sender, receiver] = size_bytes
+    up_s = flows.sum(axis=1) / ways.up_bytes_s
+    down_s = flows.sum(axis=0) / ways.down_bytes_s
+    one_s = flows / ways.one_bytes_s
+    lines_s = np.maximum(np.maximum(up_s.max(axis=-1), down_s.max(axis=-1)), one_s.max(axis=(-2, -1)))
+    trips_s = _agreed_s(ways) + _hops(kind.channel, count) * TRIPS_MOVED * ways.trip_s.max(axis=(-2, -1))
+    return lines_s, trips_s, _fullest(lines, up_s, down_s, one_s)
+
+
+def _agreed_s(ways: Ways) -> Floats:
+    """Return how long a round is on its way into the log and to everybody; who began the run leads, most likely."""
+    trips_s = np.sort(ways.trip_s[..., 0, :], axis=-1)  # to itself there is none
+    members = trips_s.shape[-1]
+    council = min(members if members % 2 else members - 1, COUNCIL_MAX)
+    return np.asarray(TRIPS_LOGGED * trips_s[..., council // 2] + TRIPS_TOLD * trips_s[..., -1])
+
+
+def _hops(channel: Channel, members: int) -> float:
+    """Return over how many members, one after the other, a value goes and comes back."""
+    match channel.whom.route:
+        case Ring():
+            return members - 1
+        case Trees() | Rings():
+            return max(1.0, math.log2(members))
+        case _:
+            return 1.0
+
+
+def _took(channel: Channel, work_s: Floats, lines_s: Floats, trips_s: Floats) -> Floats:
+    """Return what a round takes from one announcement to the next."""
+    exchange_s = lines_s + trips_s
+    if isinstance(channel.barrier, Quorum) and channel.barrier.grace == Seconds() and channel.carries:
+        return np.maximum(work_s, exchange_s)  # others work on while it is exchanged
+    match channel.overlap:
+        case Block():
+            return work_s + exchange_s
+        case Delay(steps=steps):
+            return work_s + np.maximum(0.0, exchange_s - work_s * steps / channel.when.round_steps)
+        case OneRound():
+            return np.maximum(work_s, exchange_s)
+        case RoundsLate(rounds=late):
+            return np.maximum(np.maximum(work_s, lines_s), (work_s + exchange_s) / (late + 1))
+
+
+def _mean(kinds: Sequence[Kind], times: Sequence[Floats]) -> Floats:
+    return np.asarray(sum(kind.part * took for kind, took in zip(kinds, times, strict=True)))
+
+
+# what binds
+
+
+def _fullest(lines: Sequence[Line], up_s: Floats, down_s: Floats, one_s: Floats) -> str:
+    """Return in words which line, or connection, is the fullest."""
+    ups, downs, ones = (_middle(each, axes) for each, axes in ((up_s, 1), (down_s, 1), (one_s, 2)))
+    first, second = divmod(int(ones.argmax()), len(lines))
+    told = [
+        (ups.max(), f"{lines[int(ups.argmax())].name}'s line up"),
+        (downs.max(), f"{lines[int(downs.argmax())].name}'s line down"),
+        (ones.max(), f"the connection from {lines[first].name} to {lines[second].name}"),
+    ]
+    return max(told, key=lambda each: float(each[0]))[1]
+
+
+def _middle(times: Floats, axes: int) -> Floats:
+    """Return the median over draws, where there are any."""
+    return np.median(times, axis=0) if times.ndim > axes else times
+
+
+def _binding(
+    recipe: Recipe,
+    lines: Sequence[Line],
+    sample_s: Floats,
+    work_s: Floats,
+    lines_s: Floats,
+    trips_s: Floats,
+    fullest: str,
+) -> str:
+    """Return in words what takes the largest part of a round."""
+    slow = int(_middle(sample_s, 1).argmax())
+    work = "everybody's computing" if isinstance(recipe.work.quota, BySpeed) else f"{lines[slow].name}'s computing"
+    told = [(work_s, work), (lines_s, fullest), (trips_s, "latency")]
+    return max(told, key=lambda each: float(np.median(each[0])))[1]
