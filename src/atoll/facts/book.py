@@ -24,12 +24,14 @@ from atoll.facts.rows import (
     Gpu,
     Grid,
     Home,
+    HostPower,
     Line,
     Price,
     Region,
     Row,
     Site,
     Spot,
+    Wire,
 )
 
 R = TypeVar("R", bound=Row)
@@ -134,6 +136,14 @@ class Facts:
     def home(self, profile: str) -> Home:
         """Return a home's line: "cable", "fibre 500", "us", ..."""
         return self.find(Home, profile)
+
+    def host(self, gpu: Gpu) -> HostPower:
+        """Return what the computer around a GPU draws."""
+        return self.find(HostPower, gpu.kind)
+
+    def wire(self, kind: str = "wan") -> Wire:
+        """Return what networks draw for what is sent."""
+        return self.find(Wire, kind)
 
     def site(self, name: str) -> Site:
         """Return what a building adds: "home", "lab", "aws", ..."""

@@ -254,8 +254,33 @@ class Efficiency(Row, frozen=True, kw_only=True):
     mfu_high: float | None = None
 
 
+class HostPower(Row, frozen=True, kw_only=True):
+    """What the computer around a GPU draws, by the GPU's kind, for each GPU in it."""
+
+    table: ClassVar = "hosts"
+    keys: ClassVar = ("kind",)
+
+    kind: str
+    power_w: float
+    power_w_low: float | None = None
+    power_w_high: float | None = None
+
+
+class Wire(Row, frozen=True, kw_only=True):
+    """What networks draw for what is sent."""
+
+    table: ClassVar = "wires"
+    keys: ClassVar = ("kind",)
+
+    kind: str
+    energy_kwh_gb: float
+    energy_kwh_gb_low: float | None = None
+    energy_kwh_gb_high: float | None = None
+
+
 KINDS: tuple[type[Row], ...] = (
-    *(Gpu, Price, Egress, Grid, Day, Region, Line, Home, Site, Electricity, Spot, Failure, Embodied, Efficiency),
+    *(Gpu, Efficiency, HostPower, Price, Electricity, Egress, Line, Home, Wire),
+    *(Region, Grid, Day, Site, Embodied, Spot, Failure),
 )
 
 
