@@ -21,7 +21,6 @@ from atoll.facts.rows import (
     Gpu,
     Grid,
     Home,
-    HostPower,
     Line,
     Price,
     Region,
@@ -49,7 +48,7 @@ def test_every_shipped_row_has_a_name_of_its_own_a_source_a_date_and_a_basis(kin
 
 def test_the_names_that_rows_use_of_each_other_are_there() -> None:
     for gpu in FACTS.rows(Gpu):
-        assert FACTS.efficiency(gpu).mfu and FACTS.find(HostPower, gpu.kind).power_w
+        assert FACTS.efficiency(gpu).mfu and FACTS.host(gpu).power_w and FACTS.made(gpu).carbon_g > 5000
     for price in FACTS.rows(Price):
         assert FACTS.gpu(price.gpu).name == price.gpu and price.market in ("on_demand", "spot")
     for spot in FACTS.rows(Spot):
@@ -67,6 +66,11 @@ def test_every_gpu_is_there_with_the_speed_that_training_sees() -> None:
     assert FACTS.gpu("RTX 4090").flop_s == 165.2e12, "half of the fp16 rate: sums are kept in fp32"
     assert FACTS.gpu("H100").flop_s == 989e12, "dense, not the sparse figure"
     assert 50 * FACTS.gpu("RTX 3080").flop_s == pytest.approx(4 * FACTS.gpu("H100 PCIe").flop_s, rel=0.02)
+
+
+def test_a_gpu_without_a_row_of_its_own_was_made_like_any() -> None:
+    assert FACTS.made(FACTS.gpu("H100")).carbon_g == pytest.approx(14652)
+    assert FACTS.made(FACTS.gpu("RTX 2060")).component == "gpu"
 
 
 def test_datacenter_failures_are_what_llama_3_counted() -> None:

@@ -24,7 +24,7 @@ from atoll.facts.rows import (
     Gpu,
     Grid,
     Home,
-    HostPower,
+    Host,
     Line,
     Price,
     Region,
@@ -137,9 +137,9 @@ class Facts:
         """Return a home's line: "cable", "fibre 500", "us", ..."""
         return self.find(Home, profile)
 
-    def host(self, gpu: Gpu) -> HostPower:
-        """Return what the computer around a GPU draws."""
-        return self.find(HostPower, gpu.kind)
+    def host(self, gpu: Gpu) -> Host:
+        """Return the computer around a GPU: what it draws, and what making it has emitted."""
+        return self.find(Host, gpu.kind)
 
     def wire(self, kind: str = "wan") -> Wire:
         """Return what networks draw for what is sent."""
@@ -164,6 +164,11 @@ class Facts:
     def embodied(self, component: str) -> Embodied:
         """Return what making a part has emitted: "DRAM", "H100", ..."""
         return self.find(Embodied, component)
+
+    def made(self, gpu: Gpu) -> Embodied:
+        """Return what making a GPU has emitted: its own row, or that of any."""
+        known = self._key(Embodied, (gpu.name,)) in self._table(Embodied)
+        return self.embodied(gpu.name if known else "gpu")
 
     def _table(self, kind: type[R]) -> dict[str, R]:
         """Return a table by compared names; made when it is first needed."""

@@ -254,8 +254,8 @@ class Efficiency(Row, frozen=True, kw_only=True):
     mfu_high: float | None = None
 
 
-class HostPower(Row, frozen=True, kw_only=True):
-    """What the computer around a GPU draws, by the GPU's kind, for each GPU in it."""
+class Host(Row, frozen=True, kw_only=True):
+    """What the computer around a GPU draws, by the GPU's kind, for each GPU in it, and what making it has emitted."""
 
     table: ClassVar = "hosts"
     keys: ClassVar = ("kind",)
@@ -264,6 +264,7 @@ class HostPower(Row, frozen=True, kw_only=True):
     power_w: float
     power_w_low: float | None = None
     power_w_high: float | None = None
+    made_g: float = 0.0
 
 
 class Wire(Row, frozen=True, kw_only=True):
@@ -279,7 +280,7 @@ class Wire(Row, frozen=True, kw_only=True):
 
 
 KINDS: tuple[type[Row], ...] = (
-    *(Gpu, Efficiency, HostPower, Price, Electricity, Egress, Line, Home, Wire),
+    *(Gpu, Efficiency, Host, Price, Electricity, Egress, Line, Home, Wire),
     *(Region, Grid, Day, Site, Embodied, Spot, Failure),
 )
 
