@@ -59,7 +59,10 @@ class Gpu(Row, frozen=True, kw_only=True):
 
 
 class Price(Row, frozen=True, kw_only=True):
-    """What a rented GPU costs, its share of the host included; spread over regions."""
+    """What a rented GPU costs, its share of the host included; spread over regions.
+
+    Where a provider has it in two forms (two kinds of host, PCIe and SXM under one name), it is the middle of both.
+    """
 
     table: ClassVar = "prices"
     keys: ClassVar = ("provider", "gpu", "market")
