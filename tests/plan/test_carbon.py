@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from atoll.errors import SpecError
 from atoll.facts.book import load_facts
 from atoll.facts.rows import Grid
-from atoll.plan.carbon import hours as by_hour
 from atoll.plan.carbon import llmcarbon as llm
 from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn, network_drawn, useful_j_flop
 from atoll.plan.carbon.hours import Clock, best_begin_utc_h, carbon_g_kwh, mean_g_kwh, own
+from atoll.plan.carbon.inputs import clock_of
 
 GPT3 = {"layers": 96, "hidden": 12288, "vocabulary": 51200, "context": 2048}
 SOLAR = tuple(load_facts().day("solar"))
@@ -173,5 +173,5 @@ def test_a_day_that_is_none_is_refused(numbers: list[float]) -> None:
 def test_every_shipped_grid_has_a_clock() -> None:
     facts = load_facts()
     for grid in facts.rows(Grid):
-        clock = Clock(mean_g_kwh=grid.carbon_g_kwh, day=tuple(facts.day(grid.day)), utc_h=grid.utc_h)
-        assert by_hour.carbon_g_kwh(clock, np.arange(24)).mean() == pytest.approx(grid.carbon_g_kwh)
+        clock = clock_of(grid, facts)
+        assert carbon_g_kwh(clock, np.arange(24)).mean() == pytest.approx(grid.carbon_g_kwh)
