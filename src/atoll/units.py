@@ -50,6 +50,22 @@ def time_s(text: str) -> float:
     raise SpecError(f"{text!r} is not a time", hint=f"write a number and one of {', '.join(_TIMES_S)}")
 
 
+def power_w(text: str) -> float:
+    """Return watts from text such as "450 W" or "1.2 kW"."""
+    number, unit = _split(text, "450 W")
+    if unit.endswith("w") and unit.removesuffix("w") in _SCALES:
+        return number * _SCALES[unit.removesuffix("w")]
+    raise SpecError(f"{text!r} is not a power", hint='write for example "450 W"')
+
+
+def price_usd_kwh(text: str) -> float:
+    """Return US dollars per kilowatt-hour from text such as "0.30 usd/kWh"."""
+    number, unit = _split(text, "0.30 usd/kWh")
+    if unit == "usd/kwh":
+        return number
+    raise SpecError(f"{text!r} is not a price of electricity", hint='write for example "0.30 usd/kWh"')
+
+
 def say_bytes(count: float) -> str:
     """Return bytes as people read them: "12.3 MB"."""
     return _scaled(count, (" B", " kB", " MB", " GB", " TB"))

@@ -358,12 +358,13 @@ def _key(scenario: Scenario, device: str) -> str:
     from blake3 import blake3
 
     from atoll import __version__
+    from atoll.spec.fleet import played
     from atoll.spec.run import identity
 
     what = {
         "identity": identity(scenario.run),
         "run": scenario.run,
-        "machines": list(scenario.machines),
+        "machines": [played(machine) for machine in scenario.machines],
         "delays_s": sorted((*pair, delay_s) for pair, delay_s in scenario.delays_s.items()),
         "losses": sorted((*pair, loss) for pair, loss in scenario.losses.items()),
         "faults": list(scenario.faults),

@@ -4,6 +4,9 @@ A machine has a device and an access link (up and down, the same whoever it talk
 is latency and loss. That is all most people know about their machines, and enough to explain where the time goes.
 In the file quantities are text with a unit ("100 Mbit", "40 ms"); in the records they are plain numbers, with the
 unit as the last word of the name.
+
+A device may be named instead ("RTX 4090"): speed, memory and power then come from the tables of `atoll.facts`. Where a
+machine stands (`grid`, `site`) and on which `terms` is for planning alone.
 """
 
 from __future__ import annotations
@@ -19,9 +22,12 @@ import msgspec
 from msgspec import Struct
 
 from atoll.errors import SpecError
+from atoll.facts.book import Facts, load_facts
+from atoll.facts.rows import Gpu
 from atoll.spec.axes.axis import Axis
 from atoll.spec.strict import KeyPath, Layers, Tree, depth, merge, near, parse_toml, read_toml, record
-from atoll.units import rate_bytes_s, size_bytes, time_s
+from atoll.spec.terms import OwnedText, RentedText, Terms, TermsText, terms_of
+from atoll.units import power_w, rate_bytes_s, size_bytes, time_s
 
 MACHINES_MAX = 100_000
 """No fleet is larger: a count beyond it is a slip of the pen."""
@@ -76,8 +82,8 @@ class Processor(Struct, frozen=True, kw_only=True):
     """Machines that name the same one are peers on one computer; one that names none has its own."""
 
 
-class Machine(Struct, frozen=True, kw_only=True):
-    """One machine with its access link."""
+class Played(Struct, frozen=True, kw_only=True):
+    """What a simulator needs to know of a machine: its device and its access link."""
 
     name: str
     region: str
@@ -90,6 +96,20 @@ class Machine(Struct, frozen=True, kw_only=True):
     availability: Availability = Always()
     processor: Processor | None = None
     """None: cores never bind, and headers weigh nothing."""
+
+
+class Machine(Played, frozen=True, kw_only=True):
+    """One machine with its access link, and what planning wants to know besides."""
+
+    gpu: str = ""
+    """The row of the table of GPUs that speaks for the device; empty where the file did."""
+    power_w: float | None = None
+    """The most that the device draws."""
+    grid: str = ""
+    """Where its electricity comes from: a row of the table of grids, or a cloud region."""
+    site: str = ""
+    """What the building adds: a row of the table of sites."""
+    terms: Terms | None = None
 
 
 class Link(Struct, frozen=True, kw_only=True):
@@ -122,16 +142,17 @@ class Fleet(Struct, frozen=True, kw_only=True):
     """Within a region that no link names."""
 
 
-def load_fleet(path: Path | str) -> Fleet:
+def load_fleet(path: Path | str, facts: Facts | None = None) -> Fleet:
     """Return the fleet of a file, or of a shipped fleet by its name ("lan", "homes", ...)."""
+    facts = load_facts() if facts is None else facts
     if isinstance(path, str) and path in fleet_names():
         file = f"{path}.toml"
-        return _fleet(parse_toml((_FLEETS / file).read_text("utf-8"), file), file)
+        return _fleet(parse_toml((_FLEETS / file).read_text("utf-8"), file), file, facts)
     if isinstance(path, str) and not path.endswith(".toml"):
         known = fleet_names()
         hint = f"known fleets: {', '.join(known)}{near(path, known)}, or the path of a .toml file"
         raise SpecError(f"no fleet is called '{path}'", hint=hint)
-    return _fleet(read_toml(Path(path)), str(path))
+    return _fleet(read_toml(Path(path)), str(path), facts)
 
 
 def fleet_names() -> list[str]:
@@ -146,6 +167,11 @@ def expand(fleet: Fleet) -> list[Machine]:
         for group in fleet.groups
         for i in range(group.count)
     ]
+
+
+def played(machine: Machine) -> Played:
+    """Return what of a machine a simulator plays: equal for machines that differ only in what planning wants."""
+    return Played(**{field: getattr(machine, field) for field in Played.__struct_fields__})
 
 
 def link(fleet: Fleet, region_a: str, region_b: str) -> Link:
@@ -179,9 +205,11 @@ class _ChurnText(Axis, frozen=True, tag="churn"):
 
 
 class _DeviceText(_Text, frozen=True):
-    flops: str
-    efficiency: float = 0.4
-    memory: str = "8 GB"
+    flops: str = ""
+    gpu: str = ""
+    efficiency: float | None = None
+    memory: str = ""
+    power: str = ""
 
 
 class _ProcessorText(_Text, frozen=True):
@@ -205,6 +233,9 @@ class _MachineText(_Text, frozen=True):
     nat: bool = False
     availability: _AlwaysText | _ChurnText = _AlwaysText()
     processor: _ProcessorText | None = None
+    grid: str = ""
+    site: str = ""
+    terms: TermsText | None = None
 
 
 class _LinkText(_Text, frozen=True):
@@ -234,7 +265,8 @@ def schema() -> dict[str, Any]:
     """Return the JSON schema of a fleet file."""
     _, parts = msgspec.json.schema_components([_FleetText], ref_template="#/$defs/{name}")
     text = msgspec.json.encode(parts).decode()
-    for kind in (_FleetText, _MachineText, _DeviceText, _LinkText, _FarText, _AlwaysText, _ChurnText):
+    kinds = (_FleetText, _MachineText, _DeviceText, _LinkText, _FarText, _AlwaysText, _ChurnText, OwnedText, RentedText)
+    for kind in kinds:
         text = text.replace(kind.__name__, kind.__name__.strip("_").removesuffix("Text"))
     clean: dict[str, Any] = msgspec.json.decode(text)
     fleet = clean.pop("Fleet")
@@ -250,7 +282,7 @@ def schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **fleet, "$defs": clean}
 
 
-def _fleet(tree: Tree, file: str) -> Fleet:
+def _fleet(tree: Tree, file: str, facts: Facts) -> Fleet:
     """Return the fleet of a decoded file."""
     layers = _Said(file, tree)
     text = record(_with_defaults(tree, layers), _FleetText, layers)
@@ -258,7 +290,7 @@ def _fleet(tree: Tree, file: str) -> Fleet:
     fleet = Fleet(
         name=text.name,
         about=text.about,
-        groups=tuple(_group(machine, ("machine", i), layers) for i, machine in enumerate(text.machine)),
+        groups=tuple(_group(machine, ("machine", i), layers, facts) for i, machine in enumerate(text.machine)),
         links=tuple(_link(each, ("link", i), layers) for i, each in enumerate(text.link)),
         elsewhere=_link(_LinkText(between=("", ""), latency=far.latency, loss=far.loss), ("links",), layers),
         within=_link(
@@ -301,19 +333,24 @@ def _with_defaults(tree: Tree, layers: Layers) -> Tree:
             layers.refuse(("defaults",), f"unknown key '{key}'", hint=hint)
     rest = {key: value for key, value in tree.items() if key != "defaults"}
     if isinstance(machines, list):
-        rest["machine"] = [merge(defaults, each) if isinstance(each, dict) else each for each in machines]
+        rest["machine"] = [
+            merge(_unless_named(defaults, each), each) if isinstance(each, dict) else each for each in machines
+        ]
     return rest
 
 
-def _group(text: _MachineText, path: KeyPath, layers: Layers) -> Group:
+def _unless_named(defaults: Tree, machine: Tree) -> Tree:
+    """Return the defaults without their device where a machine names its own GPU: it is another device then."""
+    device = machine.get("device")
+    named = isinstance(device, dict) and "gpu" in device
+    return {key: value for key, value in defaults.items() if not (named and key == "device")}
+
+
+def _group(text: _MachineText, path: KeyPath, layers: Layers, facts: Facts) -> Group:
     def read(parse: Callable[[str], T], said: str, *key: str) -> T:
         return _quantity(parse, said, (*path, *key), layers)
 
-    device = Device(
-        flop_s=read(_flop_s, text.device.flops, "device", "flops"),
-        efficiency=text.device.efficiency,
-        memory_bytes=read(size_bytes, text.device.memory, "device", "memory"),
-    )
+    device, gpu, most_w = _device(text.device, facts, read)
     availability: Availability = Always()
     if isinstance(text.availability, _ChurnText):
         availability = Churn(
@@ -330,8 +367,32 @@ def _group(text: _MachineText, path: KeyPath, layers: Layers) -> Group:
         nat=text.nat,
         availability=availability,
         processor=_processor(text.processor, read) if text.processor is not None else None,
+        gpu=gpu,
+        power_w=most_w,
+        grid=read(facts.grid, text.grid, "grid").code if text.grid else "",
+        site=read(facts.site, text.site, "site").site if text.site else "",
+        terms=terms_of(text.terms, gpu, facts, read) if text.terms is not None else None,
     )
     return Group(machine=machine, count=text.count)
+
+
+def _device(text: _DeviceText, facts: Facts, read: Callable[..., Any]) -> tuple[Device, str, float | None]:
+    """Return the device, the GPU's name and what it draws at most: what the file leaves out, the table says."""
+    most_w = read(power_w, text.power, "device", "power") if text.power else None
+    if not text.gpu:
+        device = Device(
+            flop_s=read(_flop_s, text.flops, "device", "flops"),
+            efficiency=0.4 if text.efficiency is None else text.efficiency,
+            memory_bytes=read(size_bytes, text.memory or "8 GB", "device", "memory"),
+        )
+        return device, "", most_w
+    found: Gpu = read(facts.gpu, text.gpu, "device", "gpu")
+    device = Device(
+        flop_s=read(_flop_s, text.flops, "device", "flops") if text.flops else found.flop_s,
+        efficiency=facts.efficiency(found).mfu if text.efficiency is None else text.efficiency,
+        memory_bytes=read(size_bytes, text.memory, "device", "memory") if text.memory else int(found.memory_bytes),
+    )
+    return device, found.name, found.power_w if most_w is None else most_w
 
 
 def _processor(text: _ProcessorText, read: Callable[..., Any]) -> Processor:
@@ -362,6 +423,8 @@ def _quantity(parse: Callable[[str], T], said: str, path: KeyPath, layers: Layer
 
 
 def _flop_s(text: str) -> float:
+    if not text:
+        raise SpecError("nothing is said", hint='add for example: flops = "10 TFLOP", or gpu = "RTX 4090"')
     found = _FLOP.match(text)
     if not found:
         raise SpecError(f"{text!r} is not a speed", hint='write for example "10 TFLOP" (per second)')
@@ -390,6 +453,8 @@ def _rules(fleet: Fleet) -> Iterator[tuple[bool, KeyPath, str, str]]:
         fits = 0 < machine.device.efficiency <= 1
         hint = "the part of the speed that training reaches, more than 0 and at most 1"
         yield fits, (*path, "device", "efficiency"), f"{machine.device.efficiency} is out of range", hint
+        drawn = machine.power_w is None or 0 < machine.power_w < inf
+        yield drawn, (*path, "device", "power"), f"{machine.power_w} is out of range", 'write for example "450 W"'
         for key, number in (("up", machine.up_bytes_s), ("down", machine.down_bytes_s)):
             yield number > 0, (*path, key), "is not positive", "a machine without a link cannot take part"
         yield machine.device.flop_s > 0, (*path, "device", "flops"), "is not positive", 'write for example "10 TFLOP"'

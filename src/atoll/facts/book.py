@@ -1,0 +1,230 @@
+"""The tables as one book: look a row up by its name, and the book remembers that it was asked.
+
+What was asked is what a plan rests on, so it can be printed with source and age (`say.py`), and a user who knows better
+lays a file over it. Names are forgiving about letters, spaces and dashes, never about meaning: a name that is not
+there is refused with the nearest ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from atoll.errors import SpecError
+from atoll.facts.read import Cells, near, over, override_files, override_lines, plain, row, shipped
+from atoll.facts.rows import (
+    Day,
+    Efficiency,
+    Egress,
+    Electricity,
+    Embodied,
+    Failure,
+    Gpu,
+    Grid,
+    Home,
+    Host,
+    Line,
+    Price,
+    Region,
+    Row,
+    Site,
+    Spot,
+    Wire,
+)
+
+R = TypeVar("R", bound=Row)
+NAMES_MAX = 12
+"""More names than this are not all listed in a hint."""
+
+
+def load_facts(*overrides: Path) -> Facts:
+    """Return the shipped tables with a user's files (or folders of them) laid over, the last one strongest."""
+    said = [(kind, override_lines(kind, path)) for kind, path in override_files(overrides)]
+    facts = Facts(said)
+    for kind, _ in said:
+        facts.rows(kind)  # a mistake in a user's file is said at once, not when the row is needed
+    return facts
+
+
+class Facts:
+    """Every table, and which rows of it were asked for."""
+
+    def __init__(self, said: Iterable[tuple[type[Row], list[tuple[str, Cells]]]] = ()) -> None:
+        self._said = list(said)
+        self._tables: dict[type[Row], dict[str, Any]] = {}
+        self.used: dict[tuple[str, str], Row] = {}
+        """Rows that were asked for, by table and name, in the order of asking."""
+
+    def rows(self, kind: type[R]) -> list[R]:
+        """Return a whole table; nothing of it counts as used."""
+        return list(self._table(kind).values())
+
+    def use(self, found: R) -> R:
+        """Return a row, remembered as one that the plan rests on."""
+        self.used.setdefault((found.table, found.key), found)
+        return found
+
+    def find(self, kind: type[R], *names: str | int) -> R:
+        """Return the row of these names (as many as the table has keys), and remember it."""
+        table = self._table(kind)
+        found = table.get(self._key(kind, names))
+        if found is None:
+            known = [each.key for each in table.values()]
+            asked = " / ".join(map(str, names))
+            listed = f"known: {', '.join(known[:NAMES_MAX])}{', ...' if len(known) > NAMES_MAX else ''}"
+            hint = f"{near(asked, known) or listed + '; '}or add it in a {kind.table}.csv of your own"
+            raise SpecError(f"'{asked}' is not in the table of {kind.table}", hint=hint)
+        return self.use(found)
+
+    def gpu(self, name: str) -> Gpu:
+        """Return a GPU by any of its names."""
+        return self.find(Gpu, name)
+
+    def efficiency(self, gpu: Gpu) -> Efficiency:
+        """Return what training reaches on a GPU where nobody has measured it."""
+        return self.find(Efficiency, gpu.family)
+
+    def prices(self, gpu: str, *, market: str = "") -> list[Price]:
+        """Return everybody's prices for a GPU, the cheapest first; `use` the one that is chosen."""
+        name = self._gpu_name(gpu)
+        offers = [each for each in self.rows(Price) if self._gpu_name(each.gpu) == name and market in ("", each.market)]
+        return sorted(offers, key=lambda each: (each.usd_hour, each.provider))
+
+    def price(self, provider: str, gpu: str, market: str) -> Price:
+        """Return what a provider takes for a GPU in a market."""
+        found = self._table(Price).get(self._key(Price, (provider, gpu, market)))
+        if found is None:
+            offers = ", ".join(
+                f"{each.provider} {each.market} {each.usd_hour:g}" for each in self.prices(gpu)[:NAMES_MAX]
+            )
+            hint = f"known: {offers}" if offers else "no provider is known to rent it; give usd_hour, or a prices.csv"
+            raise SpecError(f"no price of '{provider}' for '{gpu}' ({market}) is known", hint=hint)
+        return self.use(found)
+
+    def grid(self, place: str) -> Grid:
+        """Return the grid of a code ("FR", "US-CAL-CISO") or of a cloud region ("aws:eu-west-3")."""
+        region = self._table(Region).get(self._key(Region, (place,)))
+        is_grid = self._key(Grid, (place,)) in self._table(Grid)
+        return self.find(Grid, place if region is None or is_grid else self.use(region).grid)
+
+    def day(self, shape: str) -> list[float]:
+        """Return the 24 parts of a shape of the day, by the local clock."""
+        self.find(Day, shape, 0)  # one hour stands for the shape among what was used
+        return [self._table(Day)[self._key(Day, (shape, hour))].part for hour in range(24)]
+
+    def egress(self, origin: str, destination: str) -> Egress:
+        """Return what bytes cost that leave `origin` for `destination`.
+
+        Either is a cloud region ("aws:us-east-1") or a provider alone ("lambda", "home"); to another provider it is
+        the price to the internet. The nearest row counts: of the region, of its continent, of anywhere.
+        """
+        provider, continent = self._where(origin)
+        scope = self._scope(origin, destination)
+        table = self._table(Egress)
+        for reach in (scope, "world") if scope == "continent" else (scope,):
+            for where in (origin, continent, "any"):
+                if (found := table.get(self._key(Egress, (provider, reach, where)))) is not None:
+                    return self.use(found)
+        return self.find(Egress, provider, scope, "any")
+
+    def line(self, origin: str, destination: str) -> Line:
+        """Return what lies between two cloud regions, in that direction."""
+        return self.find(Line, origin, destination)
+
+    def home(self, profile: str) -> Home:
+        """Return a home's line: "cable", "fibre 500", "us", ..."""
+        return self.find(Home, profile)
+
+    def host(self, gpu: Gpu) -> Host:
+        """Return the computer around a GPU: what it draws, and what making it has emitted."""
+        return self.find(Host, gpu.kind)
+
+    def wire(self, kind: str = "wan") -> Wire:
+        """Return what networks draw for what is sent."""
+        return self.find(Wire, kind)
+
+    def site(self, name: str) -> Site:
+        """Return what a building adds: "home", "lab", "aws", ..."""
+        return self.find(Site, name)
+
+    def electricity(self, market: str) -> Electricity:
+        """Return what electricity costs: "Germany residential", "Datacenter contract", ..."""
+        return self.find(Electricity, market)
+
+    def spot(self, gpu: str, *, zone: str = "any", gpus: int = 1, nodes: int = 1) -> Spot:
+        """Return how long interruptible machines of a kind were there."""
+        return self.find(Spot, zone, gpu, gpus, nodes)
+
+    def failure(self, kind: str) -> Failure:
+        """Return how often machines of a kind fail: "datacenter", "volunteer", "spot"."""
+        return self.find(Failure, kind)
+
+    def embodied(self, component: str) -> Embodied:
+        """Return what making a part has emitted: "DRAM", "H100", ..."""
+        return self.find(Embodied, component)
+
+    def made(self, gpu: Gpu) -> Embodied:
+        """Return what making a GPU has emitted: its own row, or that of any."""
+        known = self._key(Embodied, (gpu.name,)) in self._table(Embodied)
+        return self.embodied(gpu.name if known else "gpu")
+
+    def _table(self, kind: type[R]) -> dict[str, R]:
+        """Return a table by compared names; made when it is first needed."""
+        if not any(said in (kind, Gpu) for said, _ in self._said):
+            return _shipped_table(kind)
+        if kind not in self._tables:
+            self._tables[kind] = self._made(kind)
+        return self._tables[kind]
+
+    def _made(self, kind: type[R]) -> dict[str, R]:
+        """Return a table with what the user says laid over."""
+        cells = {self._cell_key(kind, each): (f"{kind.table}.csv", each) for each in shipped(kind)}
+        for place, each in (line for said, lines in self._said if said is kind for line in lines):
+            key = self._cell_key(kind, each)
+            cells[key] = (place, over(cells[key][1], each, kind.keys) if key in cells else each)
+        return {key: row(kind, each, place) for key, (place, each) in cells.items()}
+
+    def _cell_key(self, kind: type[Row], cells: Cells) -> str:
+        return self._key(kind, [cells.get(column, "") for column in kind.keys])
+
+    def _key(self, kind: type[Row], names: Iterable[str | int]) -> str:
+        """Return a row's name as it is compared; a GPU has one, whichever of its names was said."""
+        parts = zip(kind.keys, map(str, names), strict=True)
+        return "/".join(self._gpu_name(name) if self._is_gpu(kind, column) else plain(name) for column, name in parts)
+
+    def _is_gpu(self, kind: type[Row], column: str) -> bool:
+        return column in ("gpu", "component") or (kind is Gpu and column == "name")
+
+    def _gpu_name(self, name: str) -> str:
+        """Return a GPU's first name as it is compared; a name that no GPU has stays as it is."""
+        return self._aliases.get(plain(name), plain(name))
+
+    @cached_property
+    def _aliases(self) -> dict[str, str]:
+        """Return the first name of each other name of a GPU."""
+        lines = [*shipped(Gpu), *(cells for kind, lines in self._said if kind is Gpu for _, cells in lines)]
+        return {
+            plain(other): plain(each["name"]) for each in lines for other in each.get("also", "").split("|") if other
+        }
+
+    def _where(self, place: str) -> tuple[str, str]:
+        """Return the provider and the continent of a place; a provider alone has none."""
+        if ":" not in place:
+            return plain(place), "any"
+        return plain(place.split(":")[0]), self.find(Region, place).continent
+
+    def _scope(self, origin: str, destination: str) -> str:
+        (provider, here), (other, there) = self._where(origin), self._where(destination)
+        if provider != other or ":" not in origin or ":" not in destination:
+            return "internet"
+        if plain(origin) == plain(destination):
+            return "region"
+        return "continent" if here == there else "world"
+
+
+@cache
+def _shipped_table(kind: type[Any]) -> dict[str, Any]:
+    """Return a table as it ships: typed once, however many books are opened."""
+    return Facts()._made(kind)
