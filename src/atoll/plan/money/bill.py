@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, assert_never, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.errors import SpecError
 
@@ -32,9 +33,10 @@ class Step(Struct, frozen=True):
 
 
 class Rented(Struct, frozen=True, kw_only=True):
-    """Equal machines that are paid by the hour."""
+    """Equal machines at one site that are paid by the hour."""
 
     name: str
+    """Of the site."""
     count: float
     hours: float
     usd_hour: float | tuple[Step, ...]
@@ -88,6 +90,8 @@ class Part(Struct, frozen=True, kw_only=True):
     kind: Kind
     name: str
     usd: float
+    site: str = ""
+    """Who is paid: where the machines are, or where the traffic comes from."""
 
 
 class Bill(Struct, frozen=True):
@@ -106,6 +110,14 @@ class Bill(Struct, frozen=True):
     def share(self, kind: Kind) -> float:
         """Return which part of the whole a kind is."""
         return self.usd(kind) / self.total_usd
+
+    def at(self, site: str) -> Bill:
+        """Return what is paid to one site."""
+        return Bill(tuple(part for part in self.parts if part.site == site))
+
+    def times(self, often: float) -> Bill:
+        """Return the bill of so many of the same."""
+        return Bill(tuple(replace(part, usd=part.usd * often) for part in self.parts))
 
     @property
     def by_kind(self) -> dict[Kind, float]:
@@ -138,7 +150,7 @@ def bill(
     """Return the bill of a run of so many hours; lines that cannot cost anything are left out."""
     parts = [part for term in terms for part in _term_parts(term)]
     parts += [
-        Part(kind="egress", name=f"{source} -> {target}", usd=egress_usd(source, target, size_gb, tariffs))
+        Part(kind="egress", name=f"{source} -> {target}", usd=egress_usd(source, target, size_gb, tariffs), site=source)
         for (source, target), size_gb in (traffic_gb or {}).items()
     ]
     parts += [Part(kind="storage", name="stored", usd=one.size_gb * one.usd_gb_month * one.months) for one in stored]
@@ -196,10 +208,10 @@ def paid_usd(price: float | tuple[Step, ...], hours: float) -> float:
 def _term_parts(term: Term) -> list[Part]:
     match term:
         case Rented(name=name, count=count, hours=hours, usd_hour=price):
-            return [Part(kind="compute", name=name, usd=count * paid_usd(price, hours))]
+            return [Part(kind="compute", name=name, usd=count * paid_usd(price, hours), site=name)]
         case Owned(name=name, count=count, hours=hours, wear_usd_hour=wear):
-            fed = Part(kind="energy", name=name, usd=term.energy_kwh * term.usd_kwh)
-            worn = Part(kind="wear", name=name, usd=count * hours * wear)
+            fed = Part(kind="energy", name=name, usd=term.energy_kwh * term.usd_kwh, site=name)
+            worn = Part(kind="wear", name=name, usd=count * hours * wear, site=name)
             return [fed] if _nothing(wear) else [fed, worn]
         case _:
             assert_never(term)
