@@ -101,3 +101,11 @@ def test_units_are_the_bill_over_what_was_done() -> None:
     found = units(paid, tokens=4e6, samples=2e6, flop=8.64e19 * 2, energy_kwh=5)
     assert (found.usd_token, found.usd_1m_samples, found.usd_pflop_day) == pytest.approx((1e-6, 2.0, 2.0))
     assert (found.kwh_pflop_day, found.egress_share) == pytest.approx((2.5, 0.25))
+
+
+def test_what_costs_nothing_has_no_shares_and_draws_of_work_are_units_of_each() -> None:
+    free = bill([Owned(name="given", count=3, hours=10, power_kw=0.5, usd_kwh=0.0)])
+    assert (free.total_usd, free.share("egress"), units(free).usd_token) == (0, 0, 0)
+    paid = bill([Rented(name="hired", count=1, hours=1, usd_hour=6.0)])
+    found = units(paid, tokens=np.array([1.0, 2.0, 3.0]))  # type: ignore[arg-type]
+    assert np.allclose(found.usd_token, [6, 3, 2])

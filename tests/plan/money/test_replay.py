@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from bench.plan import markets as bench_markets
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -158,6 +160,27 @@ def test_who_looks_once_a_day_moves_once_a_day() -> None:
     often, daily = (replay(market, Job(work_h=90), each) for each in (Migrate(), Daily(every_h=24)))
     assert often.moves > 3 * daily.moves
     assert often.usd < daily.usd
+
+
+def test_who_minds_that_zones_do_not_last_does_not_run_after_every_cheap_one() -> None:
+    market = trace([[2.0, 1.5]] * 60, [[1, hour % 4 == 0] for hour in range(60)])
+    job = Job(work_h=40, move_h=1, save_every_h=1)
+    runs_after, minds = replay(market, job, Migrate()), replay(market, job, Migrate(lasts_h=1.0))
+    assert runs_after.sent_away > 5 and minds.sent_away <= 1
+    assert minds.usd < runs_after.usd
+
+
+def test_policies_on_a_market_of_ones_own_are_printed_beside_hindsight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "market.csv"
+    rows = ["0,us-east-1a,10,8", "0,us-west-2a,12,8", "20,us-east-1a,10,0", "26,us-east-1a,10,8", "90,us-west-2a,12,8"]
+    file.write_text("\n".join(["time_h,zone,usd_hour,available", *rows]), "utf-8")
+    bench_markets.main([str(file)])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 1 + len(bench_markets.POLICIES) + 2
+    assert all(float(line[30:].split()[0]) >= 1 for line in said[1:]), "nobody pays less than hindsight"
+    assert "2.50" in said[-1], "on demand costs two and a half times as much here"
 
 
 def test_a_job_without_work_is_refused() -> None:

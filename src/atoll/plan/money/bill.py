@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from atoll.errors import SpecError
 
-HOURS_MONTH = 730.0
 PFLOP_DAY_FLOP = 1e15 * 86400
 Kind = Literal["compute", "energy", "wear", "egress", "storage", "control", "verification"]
 Traffic = Mapping[tuple[str, str], float]
@@ -108,8 +107,9 @@ class Bill(Struct, frozen=True):
         return sum(part.usd for part in self.parts if part.kind == kind)
 
     def share(self, kind: Kind) -> float:
-        """Return which part of the whole a kind is."""
-        return self.usd(kind) / self.total_usd
+        """Return which part of the whole a kind is; 0 where nothing is paid."""
+        total_usd = self.total_usd
+        return 0.0 if _nothing(total_usd) else self.usd(kind) / total_usd
 
     def at(self, site: str) -> Bill:
         """Return what is paid to one site."""
@@ -186,10 +186,10 @@ def units(
     """Return dollars and energy per what was done; 0 where it was not said how much."""
     days = flop / PFLOP_DAY_FLOP
     return Units(
-        usd_token=paid.total_usd / tokens if tokens else 0.0,
-        usd_1m_samples=1e6 * paid.total_usd / samples if samples else 0.0,
-        usd_pflop_day=paid.total_usd / days if days else 0.0,
-        kwh_pflop_day=energy_kwh / days if days else 0.0,
+        usd_token=_over(paid.total_usd, tokens),
+        usd_1m_samples=_over(1e6 * paid.total_usd, samples),
+        usd_pflop_day=_over(paid.total_usd, days),
+        kwh_pflop_day=_over(energy_kwh, days),
         egress_share=paid.share("egress"),
     )
 
@@ -215,6 +215,10 @@ def _term_parts(term: Term) -> list[Part]:
             return [fed] if _nothing(wear) else [fed, worn]
         case _:
             assert_never(term)
+
+
+def _over(amount: float, count: float) -> float:
+    return 0.0 if _nothing(count) else amount / count
 
 
 def _nothing(number: float) -> bool:

@@ -8,7 +8,9 @@
     UniformProgress    spot while it can be had; on demand while behind the line to the deadline (Can't Be Late)
 
 Leaving pays where what is saved on the rest of the work is more than carrying the checkpoint over and paying for the
-new place until it works:  (p0 - p1) G R  >  S e + p1 G m + h.  That rule is our reading of DeepSpotCloud's.
+new place until it works:  (p0 - p1) G R  >  S e + p1 G m + h.  That rule is our reading of DeepSpotCloud's. It takes
+for granted that the new place lasts: where zones come and go within hours, R is at most as long as one does
+(`lasts_h`), or the rule runs after every cheap zone that opens.
 """
 
 from __future__ import annotations
@@ -46,6 +48,8 @@ class Migrate(Struct, frozen=True, kw_only=True):
 
     hysteresis_usd: float = 0.0
     """What has to be saved beyond the cost of moving."""
+    lasts_h: float = float("inf")
+    """How long a new place is taken to last: nothing is saved there afterwards."""
 
 
 class Daily(Struct, frozen=True, kw_only=True):
@@ -53,6 +57,7 @@ class Daily(Struct, frozen=True, kw_only=True):
 
     every_h: float = 24.0
     hysteresis_usd: float = 0.0
+    lasts_h: float = float("inf")
 
 
 class UniformProgress(Struct, frozen=True):
@@ -128,13 +133,13 @@ def choose(policy: Policy, sight: Sight) -> int | None:
             return _cheapest(sight) if sight.place is None else sight.place
         case EagerNext():
             return _eager(sight) if sight.place is None else sight.place
-        case Migrate(hysteresis_usd=more_usd):
-            return _cheapest(sight) if sight.place is None else _moved(sight, sight.place, more_usd)
-        case Daily(every_h=every_h, hysteresis_usd=more_usd):
+        case Migrate(hysteresis_usd=more_usd, lasts_h=lasts_h):
+            return _cheapest(sight) if sight.place is None else _moved(sight, sight.place, more_usd, lasts_h)
+        case Daily(every_h=every_h, hysteresis_usd=more_usd, lasts_h=lasts_h):
             if sight.place is None:
                 return _eager(sight)
             is_due = int(sight.time_h / every_h + 1e-9) != int((sight.time_h - sight.step_h) / every_h + 1e-9)
-            return _moved(sight, sight.place, more_usd) if is_due else sight.place
+            return _moved(sight, sight.place, more_usd, lasts_h) if is_due else sight.place
         case UniformProgress():
             return _on_line(sight)
         case _:
@@ -155,7 +160,7 @@ def _eager(sight: Sight) -> int | None:
     return _cheapest(sight) if far is None else far
 
 
-def _moved(sight: Sight, place: int, hysteresis_usd: float) -> int:
+def _moved(sight: Sight, place: int, hysteresis_usd: float, lasts_h: float) -> int:
     best = _cheapest(sight)
     if best is None or best == place:
         return place
@@ -163,7 +168,7 @@ def _moved(sight: Sight, place: int, hysteresis_usd: float) -> int:
         sight.usd_hour[place],
         sight.usd_hour[best],
         machines=sight.machines,
-        left_h=sight.left_h,
+        left_h=min(sight.left_h, lasts_h),
         leave_usd=sight.leave_usd,
         dead_h=sight.dead_h,
         hysteresis_usd=hysteresis_usd,
