@@ -120,6 +120,14 @@ def test_one_hires_as_little_as_the_deadline_allows_and_nothing_where_ones_own_a
     assert not impossible.in_time and impossible.best.hours > 0.1
 
 
+def test_spot_machines_work_and_are_paid_only_while_they_are_there() -> None:
+    half = replace(SPOT, up_fraction=0.5)
+    nobody = Own(count=0, samples_s=1)
+    always, sometimes = (mix(WORK, nobody, offer, 4, FIBRE) for offer in (replace(SPOT, up_fraction=1.0), half))
+    assert sometimes.hours == pytest.approx(2 * always.hours)
+    assert sometimes.paid.total_usd == pytest.approx(always.paid.total_usd)
+
+
 def test_what_leaves_a_cloud_can_cost_more_than_ones_own_machines_save() -> None:
     deadline_h = mix(WORK, OWN, None, 0, FIBRE).hours / 3
     priced_gb = decide(WORK, OWN, [SPOT], FIBRE, deadline_h)

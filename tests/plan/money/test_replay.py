@@ -142,6 +142,19 @@ def test_who_is_sent_away_loses_what_was_not_saved_and_pays_for_starting_again()
     assert not waits.is_done and waits.waited_h == 7 and waits.egress_usd == 0
 
 
+def test_who_comes_back_to_where_its_state_lies_carries_nothing() -> None:
+    market = trace([[1.0]] * 8, [[1], [1], [0], [0], [1], [1], [1], [1]])
+    found = replay(market, Job(work_h=4, state_gb=10, egress_usd_gb={"zone-0a": 1.0}), Interrupted())
+    assert (found.moves, found.egress_usd, found.sent_away, found.finish_h) == (0, 0.0, 1, 6)
+
+
+def test_who_leaves_of_its_own_accord_saves_first() -> None:
+    market = trace([[2.0, 3.0]] * 3 + [[2.0, 0.5]] * 3 + [[2.0, 9.0]] * 9, [[1, 1]] * 5 + [[1, 0]] * 10)
+    found = replay(market, Job(work_h=10, save_every_h=9), Migrate())
+    assert (found.moves, found.sent_away) == (2, 1)
+    assert found.lost_h == 2, "the three hours before it moved are safe, the two after it are not"
+
+
 def test_eager_goes_to_another_region_where_interrupted_stays_near() -> None:
     market = Trace(
         zones=("us-east-1a", "us-east-1b", "us-west-2a"),

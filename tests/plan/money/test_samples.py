@@ -55,6 +55,11 @@ def test_of_two_on_each_of_four_continents_eight_of_twenty_calls_stay_within() -
     assert sum(share for (a, b), share in shares.items() if a != b and "oceania" in (a, b)) == pytest.approx(6 / 20)
 
 
+def test_three_of_one_place_call_each_other_six_times_before_their_place_calls_once() -> None:
+    shares = group_shares(["us", "us", "us", "eu"])
+    assert shares == pytest.approx({("us", "us"): 6 / 8, ("us", "eu"): 1 / 8, ("eu", "us"): 1 / 8})
+
+
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(CONTINENTS), min_size=2, max_size=9))
 def test_shares_add_up_to_one_and_alone_at_every_place_both_ways_are_the_same(places: list[str]) -> None:
