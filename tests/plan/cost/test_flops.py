@@ -68,5 +68,5 @@ def test_six_n_d_and_the_exact_count_agree_where_attention_is_small() -> None:
 
 def test_draws_pass_through() -> None:
     speeds = np.array([1e12, 2e12])
-    assert compute_s(np.full(2, 4e12), speeds, np.array([0.5, 0.25])).tolist() == [8.0, 8.0]
+    assert compute_s(4e12, speeds, np.array([0.5, 0.25])).tolist() == [8.0, 8.0]
     assert train_flop(of_gpt(2, 64, 100, 16), np.array([1.0, 2.0])).shape == (2,)

@@ -13,17 +13,15 @@ Norms, biases and positions are parameters that hardly compute; a lookup of an e
 
 from __future__ import annotations
 
-from typing import Literal, TypeVar
+from typing import Any, Literal
 
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from atoll.model.shape import check
 from atoll.spec.run import Size
 
-Number = TypeVar("Number", float, NDArray[np.float64])
-"""A plain number, or an array of draws of it."""
+Number = Any
+"""A plain number, or an array of draws of it; both may meet in one formula."""
 Recompute = Literal["none", "selective", "full"]
 """What is computed again on the way back: nothing, attention's inner products, or every layer from its input."""
 
