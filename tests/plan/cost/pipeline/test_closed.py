@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,12 +21,14 @@ def test_all_forms_are_one_where_stages_are_equal_and_lines_free() -> None:
 
 
 @given(STAGES, st.integers(1, 16))
-def test_the_chain_is_no_more_than_a_third_off_for_unequal_stages(stage_s: list[float], micro: int) -> None:
+def test_the_chain_is_never_less_than_what_is_played_and_little_more(stage_s: list[float], micro: int) -> None:
     played = play(
         straight([each / 3 for each in stage_s], [2 * each / 3 for each in stage_s]),
         one_forward_one_backward(len(stage_s), micro),
     ).finish_s
-    assert closed.chain_s(stage_s, [0.0] * len(stage_s), micro) == pytest.approx(played, rel=0.34)
+    said = closed.chain_s(stage_s, [0.0] * len(stage_s), micro)
+    assert played <= said * (1 + 1e-9)
+    assert said <= 1.34 * played
 
 
 def test_hidden_sends_cost_less_than_open_ones() -> None:
