@@ -2,8 +2,9 @@
 
 Zero-bubble's table of formulas (Qi et al. 2023) and Varuna's slots are met exactly by playing them; bytes of GPT-3 1.3B
 in eight stages are Together's. Measured bubbles (p = 8, m = 24) are of real stages whose times we do not know: they are
-played with F = D = 2 W, which is our assumption, and only their order is demanded. INTELLECT-1's utilisation follows
-from 38 minutes of local steps and the median length of its exchanges.
+played with F = D = 2 W, which is our assumption, and only their order is demanded; ZB-2p's solver shortens each
+device's own span and ours the whole step, so that its row stays far off. INTELLECT-1's utilisation follows from 38
+minutes of local steps and the median length of its exchanges.
 """
 
 from __future__ import annotations

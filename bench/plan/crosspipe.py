@@ -29,16 +29,19 @@ Cell = dict[str, str]
 
 def rows() -> list[Row]:
     """Return every cell that is not one of the two that the stages were taken from."""
+    return [row for name in PREDICTS for row in _rows(name)]
+
+
+def _rows(name: str) -> list[Row]:
     return [
         Row(
             source=SOURCE,
             setting=f"{name}, delay {cell['latency']} T_F, line {cell['busy']} T_F, {_said(cell)}",
             quantity="s/micro-batch",
             published=float(cell[name]),
-            predicted=predict(cell),
+            predicted=PREDICTS[name](cell),
         )
         for cell in table("crosspipe")
-        for name, predict in PREDICTS.items()
         if cell[name] and not (name in GATED and _calibrates(cell))
     ]
 
@@ -57,7 +60,7 @@ def gates() -> list[Gate]:
 
 
 def _off(name: str) -> float:
-    return median(abs(row.error) for row in rows() if row.setting.startswith(f"{name},"))
+    return median(abs(row.error) for row in _rows(name))
 
 
 def _said(cell: Cell) -> str:

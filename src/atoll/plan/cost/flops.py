@@ -134,6 +134,11 @@ def layer_forward_flop(decoder: Decoder, tokens: Number) -> Number:
     return tokens * (2.0 * weights + _seen(decoder))
 
 
+def layer_weights_flop(decoder: Decoder, tokens: Number) -> Number:
+    """Return the operations of one layer's weights' gradients, which nothing else on the way back waits for."""
+    return tokens * 2.0 * (attention_weights(decoder) + decoder.met * expert_weights(decoder))
+
+
 def head_forward_flop(decoder: Decoder, tokens: Number) -> Number:
     """Return the operations of the head, which is as wide as the vocabulary."""
     return tokens * 2.0 * decoder.hidden * decoder.vocab

@@ -41,8 +41,8 @@ MUON_ELEMENTS, MUON_COPIES = 2**25, 5
 """Elements that Muon steps at once, and about how many copies it makes of them."""
 SPARE = 0.1
 """Part of a device's memory that is left for its allocator and its libraries' kernels."""
-PROCESS_BYTES = 400_000_000
-"""A peer without a model: Python, torch and its buffers."""
+PROCESS_BYTES = 260_000_000
+"""A peer without a model: Python, torch and Atoll itself, as the kernel counts them."""
 
 
 class Need(Struct, frozen=True, kw_only=True):

@@ -92,7 +92,7 @@ def test_interleaved_parts_keep_what_memory_counts() -> None:
 
 
 @given(uneven(), st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_order_is_whole_and_never_faster_than_its_bounds(pipeline: Pipeline, micro: int) -> None:
     stages = pipeline.devices
     work = [micro * (part.forward_s + part.backward_s + part.weights_s) for part in pipeline.parts]
@@ -107,7 +107,7 @@ def test_every_order_is_whole_and_never_faster_than_its_bounds(pipeline: Pipelin
 
 
 @given(uneven(), st.integers(1, 10), st.integers(1, 8))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_the_greedy_order_keeps_within_memory_and_plays_as_it_was_found(
     pipeline: Pipeline, micro: int, room: int
 ) -> None:
@@ -118,7 +118,7 @@ def test_the_greedy_order_keeps_within_memory_and_plays_as_it_was_found(
 
 
 @given(st.integers(1, 5), st.integers(1, 8), st.integers(2, 10))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_folded_model_never_waits_for_room_for_ever(stages: int, micro: int, room: int) -> None:
     pipeline = cut(even(stages), folded(stages))
     found = delay_aware(pipeline, micro, [room / 2] * stages)
