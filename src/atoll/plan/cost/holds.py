@@ -1,0 +1,214 @@
+"""What one of Atoll's peers holds: on its device to train the whole model, and in the host's memory to exchange it.
+
+On the device: weights in fp32, their gradients, what the optimizer remembers, and everything that a forward pass keeps
+for the way back, counted tensor by tensor as the model makes them. Elements per token and layer, with width d, keys and
+values k, feed-forward f and a heads:
+
+    on a processor, fp32     10 d + 4 f + a + 2          (a group's keys and values are spread out: 2 d, not 2 k)
+    on CUDA, in bytes        30 d + 4 k + 8 f + 4 a + 8  (bf16 products; residual stream, norms and unit rows in fp32)
+
+and the logits three times in fp32 (log-probabilities, and two gradients of their size on the way back), of at most
+2^30 of them at once. CUDA also has a bf16 copy of every matrix. The first line is exact and is held against torch
+(`tests/plan/cost/test_holds.py`); the second is counted by the same rules, of code that is not compiled: compiled code
+keeps less. Allocators round up and keep a rest: `SPARE` is for them.
+
+In the host's memory: the anchor, the outer optimizer's state, what codecs left out, and what an exchange holds at its
+peak (`swarm.routes.shares.peak_bytes`); on a processor everything of the device as well.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from atoll.model.shape import elements, shapes
+from atoll.plan.cost.flops import of_size
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.what import Forget
+from atoll.spec.axes.when import Fragments
+from atoll.spec.recipe import Channel, Recipe
+from atoll.spec.run import Size
+from atoll.swarm.routes.shares import peak_bytes
+from atoll.sync.codec import wire_bytes
+from atoll.sync.merge import outer_names
+from atoll.units import say_bytes
+
+Kind = Literal["cpu", "cuda"]
+LOGITS_MAX = 2**30
+"""Logits beyond which the head works in slices (as `model.llama`)."""
+MUON_ELEMENTS, MUON_COPIES = 2**25, 5
+"""Elements that Muon steps at once, and about how many copies it makes of them."""
+SPARE = 0.1
+"""Part of a device's memory that is left for its allocator and its libraries' kernels."""
+PROCESS_BYTES = 260_000_000
+"""A peer without a model: Python, torch and Atoll itself, as the kernel counts them."""
+
+
+class Need(Struct, frozen=True, kw_only=True):
+    """What training the whole model takes on one device."""
+
+    weights_bytes: float
+    gradients_bytes: float
+    optimizer_bytes: float
+    kept_bytes: float
+    """For the way back."""
+    working_bytes: float
+    """While logits are turned into gradients, or the optimizer steps."""
+    overlap: bool = True
+    """Gradients are there during a forward pass: in a step of several micro-batches, or a recorded one."""
+
+    @property
+    def total_bytes(self) -> float:
+        """Return the most that is held at any moment."""
+        stays = self.weights_bytes + self.optimizer_bytes
+        passing = self.kept_bytes + self.working_bytes
+        return stays + (passing + self.gradients_bytes if self.overlap else max(passing, self.gradients_bytes))
+
+
+class Fit(Struct, frozen=True, kw_only=True):
+    """Whether a peer can take part, and why not."""
+
+    fits: bool
+    reason: str
+    device_bytes: float
+    host_bytes: float
+    recompute: bool = False
+    """Layers are computed again on the way back, a third more work, since otherwise it would not fit."""
+
+
+def device_need(
+    size: Size,
+    vocab: int,
+    context: int,
+    samples_at_once: int,
+    optimizer: Inner,
+    *,
+    kind: Kind = "cuda",
+    recompute: bool = False,
+    whole_batch: bool = False,
+) -> Need:
+    """Return what a device needs for steps of so many samples at once; `whole_batch`: a step is one forward pass."""
+    layout = shapes(size, vocab)
+    parameters = elements(layout)
+    inside = sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
+    tokens = samples_at_once * context
+    copies = 2.0 * (parameters if kind == "cuda" else 0)
+    return Need(
+        weights_bytes=4.0 * parameters,
+        gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * parameters,
+        optimizer_bytes=4.0 * _remembered(optimizer, parameters, inside),
+        kept_bytes=_kept_bytes(size, vocab, context, tokens, kind, recompute) + copies,
+        working_bytes=max(
+            _logits_bytes(vocab, tokens, kind), _layer_bytes(size, tokens), _stepping_bytes(optimizer, inside)
+        ),
+        overlap=kind == "cuda" or not whole_batch,
+    )
+
+
+def device_bytes(
+    size: Size,
+    vocab: int,
+    context: int,
+    samples_at_once: int,
+    optimizer: Inner,
+    *,
+    kind: Kind = "cuda",
+    recompute: bool = False,
+) -> float:
+    """Return the bytes that one peer's device needs to train the whole model, an allocator's rest not counted."""
+    return device_need(size, vocab, context, samples_at_once, optimizer, kind=kind, recompute=recompute).total_bytes
+
+
+def host_bytes(recipe: Recipe, parameters: int, members: int, share: float | None = None) -> float:
+    """Return what a peer keeps in the host's memory, its model aside, while a round of its largest channel is on."""
+    own = 1 / members if share is None else share
+    stays = max(_stays(channel) for channel in recipe.channel.values())
+    rounds = max(_round_bytes(channel, parameters, members, own) for channel in recipe.channel.values())
+    return PROCESS_BYTES + 4.0 * parameters * (1 + stays) + rounds
+
+
+def fits(
+    size: Size,
+    vocab: int,
+    context: int,
+    recipe: Recipe,
+    members: int,
+    memory_bytes: float,
+    *,
+    host_memory_bytes: float = 0.0,
+    kind: Kind = "cuda",
+) -> Fit:
+    """Return whether a peer with so much device memory can train the model by a recipe; 0 host bytes: not known."""
+    work = recipe.work
+    at_once = work.micro_batch or work.batch
+    need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind)
+    again = need > (1 - SPARE) * memory_bytes
+    if again:
+        need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=True)
+    host = host_bytes(recipe, elements(shapes(size, vocab)), members)
+    wants = need + host if kind == "cpu" else host
+    reason = ""
+    if need > (1 - SPARE) * memory_bytes:
+        reason = _too_large(need, memory_bytes, at_once)
+    elif host_memory_bytes and wants > host_memory_bytes:
+        reason = f"the exchange needs {say_bytes(wants)} of the host's memory, there are {say_bytes(host_memory_bytes)}"
+    return Fit(fits=not reason, reason=reason, device_bytes=need, host_bytes=wants, recompute=again and not reason)
+
+
+def _too_large(need: float, memory_bytes: float, at_once: int) -> str:
+    fewer = ", with fewer samples at once it may fit" if at_once > 1 else ""
+    usable = (1 - SPARE) * memory_bytes
+    return f"training needs {say_bytes(need)} of the device's memory, {say_bytes(usable)} can be used{fewer}"
+
+
+def _kept_bytes(size: Size, vocab: int, context: int, tokens: int, kind: Kind, recompute: bool) -> float:
+    """Return what a forward pass keeps until the way back has passed it."""
+    d, f, a, k = size.dim, size.ffn, size.heads, of_size(size, vocab, context).kv_hidden
+    layer = 4 * (10 * d + 4 * f + a + 2) if kind == "cpu" else 30 * d + 4 * k + 8 * f + 4 * a + 8
+    layers = 4 * d * size.layers + layer if recompute else layer * size.layers
+    ends = 3 * 4 * d + 4 + 8
+    angles = 2 * 4 * context * (d // a)
+    slices = tokens * vocab > LOGITS_MAX
+    return float(tokens) * (layers + ends + (0 if slices else 4 * vocab)) + angles
+
+
+def _logits_bytes(vocab: int, tokens: int, kind: Kind) -> float:
+    """Return what the head's way back makes beside what was kept: two gradients, on CUDA one in bf16 too."""
+    logits = float(tokens) * vocab
+    fresh = 8 if logits <= LOGITS_MAX else 12
+    return (fresh + (2 if kind == "cuda" else 0)) * min(logits, LOGITS_MAX)
+
+
+def _layer_bytes(size: Size, tokens: int) -> float:
+    """Return what the way back through the last feed-forward makes, if the head made less."""
+    return 4.0 * tokens * (size.dim + size.ffn)
+
+
+def _stepping_bytes(optimizer: Inner, inside: int) -> float:
+    return 4.0 * MUON_COPIES * min(inside, MUON_ELEMENTS) if isinstance(optimizer, Muon) else 0.0
+
+
+def _remembered(optimizer: Inner, parameters: int, inside: int) -> float:
+    """Return how many numbers an inner optimizer keeps."""
+    match optimizer:
+        case AdamW():
+            return 2 * parameters
+        case Muon():
+            return inside + 2 * (parameters - inside)
+        case Sgd(momentum=momentum):
+            return parameters if momentum else 0
+        case Accumulate():
+            return 0
+
+
+def _stays(channel: Channel) -> int:
+    """Return how many vectors of the model's size a channel keeps beside the anchor."""
+    left_out = not isinstance(channel.what.residual, Forget)
+    return len(outer_names(channel.merge.outer)) + left_out + channel.ahead
+
+
+def _round_bytes(channel: Channel, parameters: int, members: int, share: float) -> float:
+    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
+    contribution = wire_bytes(channel.what.codec, -(-parameters // parts))
+    return channel.room * peak_bytes(contribution, share, members)

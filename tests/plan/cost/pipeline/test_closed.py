@@ -1,0 +1,48 @@
+"""Closed forms agree with what is played, where they claim to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atoll.plan.cost.pipeline import closed
+from atoll.plan.cost.pipeline.events import play
+from atoll.plan.cost.pipeline.orders import one_forward_one_backward
+from atoll.plan.cost.pipeline.parts import straight
+
+STAGES = st.lists(st.floats(0.2, 2), min_size=1, max_size=6)
+
+
+def test_all_forms_are_one_where_stages_are_equal_and_lines_free() -> None:
+    nothing = [0.0] * 4
+    assert closed.chain_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
+    assert closed.overlapped_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
+    assert closed.chain_s([3.0] * 4, nothing, 8, 0.5) == closed.even_s(4, 8, 1, 2) + 0.5
+
+
+@given(STAGES, st.integers(1, 16))
+def test_the_chain_is_never_less_than_what_is_played_and_little_more(stage_s: list[float], micro: int) -> None:
+    played = play(
+        straight([each / 3 for each in stage_s], [2 * each / 3 for each in stage_s]),
+        one_forward_one_backward(len(stage_s), micro),
+    ).finish_s
+    said = closed.chain_s(stage_s, [0.0] * len(stage_s), micro)
+    assert played <= said * (1 + 1e-9)
+    assert said <= 1.34 * played
+
+
+def test_hidden_sends_cost_less_than_open_ones() -> None:
+    assert closed.overlapped_s([1.0, 2.0], [0.5, 0.5], 10) == 3 + 1 + 9 * 2
+    assert closed.chain_s([1.0, 2.0], [0.5, 0.5], 10) == 4 + 9 * 2.5
+    assert closed.overlapped_s([1.0, 2.0], [5.0, 0.0], 10) == 3 + 5 + 9 * 5
+
+
+def test_oobleck_counts_the_slowest_stage_for_what_is_not_hidden() -> None:
+    stage_s = [1.0, 2.0, 1.0]
+    assert closed.oobleck_s(stage_s, 12) == 4 + (12 - 3 + 1 - 1) * 2 + 3
+
+
+def test_zero_bubbles_are_a_third_and_none() -> None:
+    whole = 7 * 3
+    assert closed.zero_bubble_idle_s(8, 1.0, 1.0, 1.0) == whole / 3
+    assert closed.zero_bubble_idle_s(8, 1.0, 1.0, 1.0, doubled=True) == 0
