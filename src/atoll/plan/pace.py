@@ -119,15 +119,38 @@ def pace(
     shapes: Shapes | None = None,
 ) -> Pace:
     """Return what a mean round takes where a sample takes each member so long; draws on the first axis, if any."""
-    reach = _reach(ways)
+    return paced(recipe, kinds_on(recipe, parameters, lines, ways, knobs, shapes), sample_s, lines, ways, knobs)
+
+
+def kinds_on(
+    recipe: Recipe,
+    parameters: int,
+    lines: Sequence[Line],
+    ways: Ways,
+    knobs: Knobs | None = None,
+    shapes: Shapes | None = None,
+) -> list[Kind]:
+    """Return what goes from whom to whom once members know what their lines carry; the same for all draws of that."""
     felt = [
         replace(line, up_bytes_s=min(line.up_bytes_s, far), down_bytes_s=min(line.down_bytes_s, far))
-        for line, far in zip(lines, reach, strict=True)
+        for line, far in zip(lines, _reach(ways), strict=True)
     ]
-    kinds = rounds(recipe, parameters, felt, knobs, shapes)
+    return rounds(recipe, parameters, felt, knobs, shapes)
+
+
+def paced(
+    recipe: Recipe,
+    kinds: Sequence[Kind],
+    sample_s: Floats,
+    lines: Sequence[Line],
+    ways: Ways,
+    knobs: Knobs | None = None,
+    slower: Floats | float = 1.0,
+) -> Pace:
+    """Return what a mean round takes; `slower`: so many times longer than by formula its exchanges are."""
     often = min((kind.channel for kind in kinds), key=lambda channel: channel.when.round_steps)
     work_s, samples = _work(recipe, often, sample_s)
-    moved = [_moved(kind, lines, ways) for kind in kinds]
+    moved = [_moved(kind, lines, ways, slower) for kind in kinds]
     lines_s = _mean(kinds, [lines_s for lines_s, _, _ in moved])
     trips_s = _mean(kinds, [trips_s for _, trips_s, _ in moved])
     took = [_took(kind.channel, work_s, ours, trips) for kind, (ours, trips, _) in zip(kinds, moved, strict=True)]
@@ -186,7 +209,7 @@ def _work(recipe: Recipe, channel: Channel, sample_s: Floats) -> tuple[Floats, F
 # the exchange
 
 
-def _moved(kind: Kind, lines: Sequence[Line], ways: Ways) -> tuple[Floats, Floats, str]:
+def _moved(kind: Kind, lines: Sequence[Line], ways: Ways, slower: Floats | float) -> tuple[Floats, Floats, str]:
     """Return how long the bytes of a kind of round need, how long their ways are, and which line is the fullest."""
     count = len(lines)
     flows = np.zeros((count, count))
@@ -197,7 +220,7 @@ def _moved(kind: Kind, lines: Sequence[Line], ways: Ways) -> tuple[Floats, Float
     one_s = flows / ways.one_bytes_s
     lines_s = np.maximum(np.maximum(up_s.max(axis=-1), down_s.max(axis=-1)), one_s.max(axis=(-2, -1)))
     trips_s = _agreed_s(ways) + _hops(kind.channel, count) * TRIPS_MOVED * ways.trip_s.max(axis=(-2, -1))
-    return lines_s, trips_s, _fullest(lines, up_s, down_s, one_s)
+    return slower * lines_s, slower * trips_s, _fullest(lines, up_s, down_s, one_s)
 
 
 def _agreed_s(ways: Ways) -> Floats:

@@ -1,0 +1,201 @@
+"""Ways to train a model on a fleet that are worth a forecast: a recipe, how often it exchanges, on which machines.
+
+Recipes are the shipped ones that `pace` can tell the time of. Of machines there are all that the model fits into; those
+without the slowest lines, or the slowest devices; those of each region; and the fastest one alone. How often peers
+exchange is what the recipe says, a quarter of it and four times as much, where that is one number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from atoll.errors import SpecError
+from atoll.plan.cost.holds import Fit, fits
+from atoll.plan.goal import Goal
+from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.when import Every
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
+from atoll.spec.axes.work import BySpeed
+from atoll.spec.fleet import Machine
+from atoll.spec.load import build_run
+from atoll.spec.recipe import Recipe
+from atoll.spec.run import SIZES, Run
+from atoll.spec.strict import Tree, merge
+
+SLOWER = 4.0
+"""Lines or devices so many times slower than the median may be left out."""
+STEPS = (0.25, 1.0, 4.0)
+"""Of the steps between exchanges that a recipe has."""
+ROUND = 8
+"""A batch of more samples is a multiple of so many, so that it can be done in parts."""
+
+
+class Crew(Struct, frozen=True, kw_only=True):
+    """Machines that train together, and why the others do not."""
+
+    machines: tuple[Machine, ...]
+    which: str
+    left_out: dict[str, str] = {}
+
+
+class Offer(Struct, frozen=True, kw_only=True):
+    """One way to train."""
+
+    recipe: str
+    run: Run
+    tree: Tree
+    """The run as a file says it."""
+    crew: Crew
+    recompute: bool = False
+    """Layers are computed again on the way back, since the model fits no other way."""
+    plan_only: str = ""
+    """Why Atoll cannot run it, if it cannot."""
+
+    @property
+    def steps(self) -> int:
+        return min(channel.when.round_steps for channel in self.run.recipe.channel.values())
+
+    @property
+    def name(self) -> str:
+        by_speed = ", work by speed" if isinstance(self.run.recipe.work.quota, BySpeed) else ""
+        return f"{self.recipe}, every {self.steps} steps{by_speed}, {self.crew.which}"
+
+
+def untold(recipe: Recipe) -> str:
+    """Return why nobody can tell by formula how long rounds of a recipe take; empty: somebody can."""
+    if not isinstance(recipe.control, Nobody):
+        return "a policy turns its knobs while it runs"
+    for channel in recipe.channel.values():
+        if not isinstance(channel.whom, All):
+            return "peers exchange in circles, which change"
+        if not isinstance(channel.whom.route, AllGather | Butterfly | Regions):
+            return "values go from peer to peer in turn"
+        if channel.regional is not None:
+            return "regions hold states of their own"
+    return ""
+
+
+def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, str]]:
+    """Return who may train together by a recipe, and why each of the others cannot take part at all."""
+    able, small = [], {}
+    for machine in machines:
+        fit = _fit(goal, recipe, machine, len(machines))
+        if fit.fits:
+            able.append(machine)
+        else:
+            small[machine.name] = fit.reason
+    found: dict[frozenset[str], Crew] = {}
+    for which, some in _groups(able):
+        out = {each.name: f"not among {which}" for each in able if each not in some}
+        crew = Crew(machines=tuple(some), which=which, left_out=small | out)
+        found.setdefault(frozenset(each.name for each in some), crew)
+    return list(found.values()), small
+
+
+def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
+    """Yield groups of machines by what they have in common, the largest first."""
+    if not able:
+        return
+    yield f"all {len(able)} machines" if len(able) > 1 else "one machine", list(able)
+    rate, speed = median(map(_line, able)), median(map(_speed, able))
+    fast = [each for each in able if SLOWER * _line(each) >= rate]
+    yield f"{len(fast)} machines without the slowest lines", fast
+    quick = [each for each in able if SLOWER * _speed(each) >= speed]
+    yield f"{len(quick)} machines without the slowest devices", quick
+    both = [each for each in fast if each in quick]
+    yield f"{len(both)} machines without the slowest lines and devices", both
+    for region in sorted({each.region for each in able}):
+        near = [each for each in able if each.region == region]
+        yield f"the {len(near)} machines in {region}", near
+    yield "the fastest machine alone", [max(able, key=_speed)]
+
+
+def _line(machine: Machine) -> float:
+    return min(machine.up_bytes_s, machine.down_bytes_s)
+
+
+def _speed(machine: Machine) -> float:
+    return machine.device.flop_s * machine.device.efficiency
+
+
+def _fit(goal: Goal, recipe: Recipe, machine: Machine, members: int) -> Fit:
+    """Return whether a machine can hold the model with one sample at once."""
+    small = replace(recipe, work=replace(recipe.work, batch=1, micro_batch=1))
+    return fits(goal.size, goal.vocab, goal.context, small, members, machine.device.memory_bytes)
+
+
+def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew) -> Iterator[Offer]:
+    """Yield the ways in which a crew may train by a recipe."""
+    plain = build_run(_tree(goal, recipe, base, crew), folder / "plan.toml")
+    at_once, recompute = _within_memory(goal, plain.recipe, crew)
+    micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
+    why = "each peer has data of its own: Atoll hands out samples of one corpus" if goal.data_stays else ""
+    for variant in _variants(plain.recipe, crew):
+        tree = merge(_tree(goal, recipe, base, crew), merge(micro, variant))
+        try:
+            run = build_run(tree, folder / "plan.toml")
+        except SpecError:  # the recipe does not go with these steps: a delay that is longer than a round, ...
+            continue
+        yield Offer(recipe=recipe, run=run, tree=tree, crew=crew, recompute=recompute, plan_only=why)
+
+
+def _variants(recipe: Recipe, crew: Crew) -> Iterator[Tree]:
+    """Yield what may be said of a recipe beside what it says itself: other steps between exchanges, work by speed."""
+    own = {name: channel.when.steps for name, channel in recipe.channel.items() if isinstance(channel.when, Every)}
+    if not len(own) == len(recipe.channel) == 1 or min(own.values()) == 1:
+        yield {}
+        return
+    ((name, count),) = own.items()
+    work: list[Tree] = [{}]
+    if not isinstance(recipe.work.quota, BySpeed) and _unequal(crew):
+        work.append({"work": {"quota": {"kind": "by-speed"}}})
+    for factor, more in product(STEPS, work):
+        steps = {"channel": {name: {"when": {"steps": max(2, round(factor * count))}}}} if factor != 1.0 else {}
+        yield {"recipe": merge(steps, more)}
+
+
+def _unequal(crew: Crew) -> bool:
+    speeds = [_speed(machine) for machine in crew.machines]
+    return max(speeds) > 1.25 * min(speeds)
+
+
+def _tree(goal: Goal, recipe: str, base: Tree, crew: Crew) -> Tree:
+    """Return the run file of a crew under a recipe."""
+    share = goal.batch_tokens / goal.context / len(crew.machines)
+    batch = max(1, round(share)) if share < ROUND else ROUND * round(share / ROUND)
+    named = next((name for name, size in SIZES.items() if size == goal.size), None)
+    model: Any = {"kind": "fresh", "size": named or _shape(goal)}
+    own: Tree = {
+        "name": base.get("name", "plan"),
+        "model": base.get("model", model),
+        "data": base.get("data", {"context": goal.context}),
+        "recipe": {"base": recipe, "work": {"batch": batch}},
+        "budget": {"tokens": goal.tokens},
+        "membership": {"start_with": len(crew.machines)},
+    }
+    kept: Tree = {key: base[key] for key in ("seeds", "upkeep") if key in base}
+    return merge(own, kept)
+
+
+def _shape(goal: Goal) -> Tree:
+    size = goal.size
+    return {key: getattr(size, key) for key in size.__struct_fields__}
+
+
+def _within_memory(goal: Goal, recipe: Recipe, crew: Crew) -> tuple[int, bool]:
+    """Return how many samples at once the smallest device holds, and whether layers must be computed twice."""
+    memory_bytes = min(machine.device.memory_bytes for machine in crew.machines)
+    batch = recipe.work.batch
+    for at_once in sorted((count for count in range(1, batch + 1) if batch % count == 0), reverse=True):
+        tried = replace(recipe, work=replace(recipe.work, micro_batch=at_once))
+        fit = fits(goal.size, goal.vocab, goal.context, tried, len(crew.machines), memory_bytes)
+        if fit.fits and not fit.recompute:
+            break
+    return at_once, fit.recompute
