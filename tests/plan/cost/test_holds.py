@@ -115,14 +115,22 @@ def test_between_rounds_a_peer_on_a_processor_holds_what_was_measured() -> None:
 
 def test_who_has_no_room_is_told_what_is_missing() -> None:
     recipe, size = load_recipe("diloco"), SIZES["1b"]
-    roomy = fits(size, 128256, 2048, recipe, 8, 300e9, host_memory_bytes=64e9)
+    roomy = fits(size, 128256, 2048, recipe, 8, 400e9, host_memory_bytes=64e9)
     assert roomy.fits and not roomy.recompute and roomy.reason == ""
     tight = fits(size, 128256, 2048, recipe, 8, 80e9)
     assert tight.fits and tight.recompute and tight.device_bytes < 0.9 * 80e9
     small = fits(size, 128256, 2048, recipe, 8, 16e9)
     assert not small.fits and "of the device's memory" in small.reason
-    poor = fits(size, 128256, 2048, recipe, 8, 300e9, host_memory_bytes=8e9)
+    poor = fits(size, 128256, 2048, recipe, 8, 400e9, host_memory_bytes=8e9)
     assert not poor.fits and "host's memory" in poor.reason
+
+
+def test_a_larger_device_computes_nothing_again_that_a_smaller_one_does_not() -> None:
+    recipe, size = load_recipe("diloco"), SIZES["360m"]
+    found = [fits(size, 32000, 1024, recipe, 8, memory_gb * 1e9) for memory_gb in (8, 16, 24, 48, 80, 160, 320)]
+    assert [each.recompute for each in found] == sorted((each.recompute for each in found), reverse=True)
+    assert [each.fits for each in found] == sorted(each.fits for each in found)
+    assert found[0].recompute and found[-1].fits and not found[-1].recompute
 
 
 def test_more_samples_at_once_never_need_less() -> None:

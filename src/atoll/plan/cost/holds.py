@@ -22,7 +22,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.shape import elements, shapes
+from atoll.model.shape import Shape, elements, is_big, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
@@ -74,7 +74,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     device_bytes: float
     host_bytes: float
     recompute: bool = False
-    """Layers are computed again on the way back, a third more work, since otherwise it would not fit."""
+    """The engine will compute layers again on the way back, about a third more work, to keep less (`shape.is_big`)."""
 
 
 def device_need(
@@ -142,10 +142,8 @@ def fits(
     """Return whether a peer with so much device memory can train the model by a recipe; 0 host bytes: not known."""
     work = recipe.work
     at_once = work.micro_batch or work.batch
-    need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind)
-    again = need > (1 - SPARE) * memory_bytes
-    if again:
-        need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=True)
+    again = kind == "cuda" and is_big(Shape(size=size, vocab=vocab, context=context), at_once, memory_bytes)
+    need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=again)
     host = host_bytes(recipe, elements(shapes(size, vocab)), members)
     wants = need + host if kind == "cpu" else host
     reason = ""
@@ -153,7 +151,7 @@ def fits(
         reason = _too_large(need, memory_bytes, at_once)
     elif host_memory_bytes and wants > host_memory_bytes:
         reason = f"the exchange needs {say_bytes(wants)} of the host's memory, there are {say_bytes(host_memory_bytes)}"
-    return Fit(fits=not reason, reason=reason, device_bytes=need, host_bytes=wants, recompute=again and not reason)
+    return Fit(fits=not reason, reason=reason, device_bytes=need, host_bytes=wants, recompute=again)
 
 
 def _too_large(need: float, memory_bytes: float, at_once: int) -> str:
