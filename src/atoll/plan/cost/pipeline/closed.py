@@ -61,3 +61,13 @@ def oobleck_s(stage_s: Sequence[float], micro_batches: int) -> float:
     slowest = max(range(len(stage_s)), key=lambda stage: stage_s[stage])
     rest = max(0, micro_batches - len(stage_s) + slowest - 1)
     return sum(stage_s) + rest * stage_s[slowest] + sum(stage_s[slowest:])
+
+
+def boundary_rate_bytes_s(
+    flop_s: Number, stages: Number, parameters: Number, hidden: Number, element_bytes: Number = 2.0
+) -> Number:
+    """Return the rate that each direction of a boundary needs for lines never to hold equal stages up.
+
+    A pipeline of `stages` devices of `flop_s` trains flop_s P / 6 N tokens a second, and each crosses once each way.
+    """
+    return flop_s * stages / (6.0 * parameters) * hidden * element_bytes
