@@ -8,9 +8,9 @@ values k, feed-forward f and a heads:
     on CUDA, in bytes        30 d + 4 k + 8 f + 4 a + 8  (bf16 products; residual stream, norms and unit rows in fp32)
 
 and the logits three times in fp32 (log-probabilities, and two gradients of their size on the way back), of at most
-2^30 of them at once. CUDA also has a bf16 copy of every matrix. The first line is exact and is held against torch
-(`tests/plan/cost/test_holds.py`); the second is counted by the same rules, of code that is not compiled: compiled code
-keeps less. Allocators round up and keep a rest: `SPARE` is for them.
+2^30 of them at once. CUDA also has a bf16 copy of every matrix. Both lines are held against torch to the byte, the
+second under autocast on a processor (`tests/plan/cost/test_holds.py`): of code that is not compiled, since compiled
+code keeps less. Allocators round up and keep a rest: `SPARE` is for them.
 
 In the host's memory: the anchor, the outer optimizer's state, what codecs left out, and what an exchange holds at its
 peak (`swarm.routes.shares.peak_bytes`); on a processor everything of the device as well.
@@ -93,7 +93,7 @@ def device_need(
     parameters = elements(layout)
     inside = sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
     tokens = samples_at_once * context
-    copies = 2.0 * (parameters if kind == "cuda" else 0)
+    copies = 2.0 * (inside + vocab * size.dim if kind == "cuda" else 0)
     return Need(
         weights_bytes=4.0 * parameters,
         gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * parameters,
@@ -165,7 +165,7 @@ def _kept_bytes(size: Size, vocab: int, context: int, tokens: int, kind: Kind, r
     d, f, a, k = size.dim, size.ffn, size.heads, of_size(size, vocab, context).kv_hidden
     layer = 4 * (10 * d + 4 * f + a + 2) if kind == "cpu" else 30 * d + 4 * k + 8 * f + 4 * a + 8
     layers = 4 * d * size.layers + layer if recompute else layer * size.layers
-    ends = 3 * 4 * d + 4 + 8
+    ends = (12 if kind == "cpu" else 10) * d + 4 + 8
     angles = 2 * 4 * context * (d // a)
     slices = tokens * vocab > LOGITS_MAX
     return float(tokens) * (layers + ends + (0 if slices else 4 * vocab)) + angles

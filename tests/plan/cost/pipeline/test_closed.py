@@ -19,6 +19,7 @@ def test_all_forms_are_one_where_stages_are_equal_and_lines_free() -> None:
     nothing = [0.0] * 4
     assert closed.chain_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.overlapped_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
+    assert closed.oobleck_s([3.0] * 4, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.chain_s([3.0] * 4, nothing, 8, 0.5) == closed.even_s(4, 8, 1, 2) + 0.5
 
 

@@ -53,10 +53,10 @@ def overlapped_s(compute_s: Sequence[float], send_s: Sequence[float], micro_batc
 
 
 def oobleck_s(stage_s: Sequence[float], micro_batches: int) -> float:
-    """Return a step as Oobleck counts it: of 1F1B, with the slowest stage k* alternating until the last batch.
+    """Return once through all stages, N - S + k* - 1 times the slowest, k*, and from there to the end.
 
-    N - S + k* - 1 of the slowest, which the pipeline does not hide; its code has a constant there instead, for four
-    micro-batches a stage.
+    This is the paper's form as we remember it, and exact for equal stages; its code has 2 S + k* + 1 of the slowest in
+    place of that, for four micro-batches a stage.
     """
     slowest = max(range(len(stage_s)), key=lambda stage: stage_s[stage])
     rest = max(0, micro_batches - len(stage_s) + slowest - 1)
