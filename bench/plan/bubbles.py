@@ -1,9 +1,9 @@
 """What is known of schedules and bytes to the digit, and two sets of measurements that show a trend.
 
 Zero-bubble's formulas (the table of its repository) are met exactly by playing them, and so are the slots of Varuna's
-rule, which were counted by a second program written from the rule alone. Bytes of GPT-3 1.3B in eight stages are Together's.
-Measured bubbles (p = 8, m = 24, as others report them) are of real stages whose times we do not know: they are
-played with F = D = 2 W, which is our assumption, and only their order is demanded; ZB-2p's solver shortens each
+rule, which were counted by a second program written from the rule alone. Bytes of GPT-3 1.3B in eight stages are
+Together's. Measured bubbles (p = 8, m = 24, as others report them) are of real stages whose times we do not know: they
+are played with F = D = 2 W, which is our assumption, and only their order is demanded; ZB-2p's solver shortens each
 device's own span and ours the whole step, so that its row stays far off. INTELLECT-1's utilisation follows from 38
 minutes of local steps and the median length of its exchanges.
 """
