@@ -1,8 +1,9 @@
 """What is known of schedules and bytes to the digit, and two sets of measurements that show a trend.
 
-Zero-bubble's table of formulas (Qi et al. 2023) and Varuna's slots are met exactly by playing them; bytes of GPT-3 1.3B
-in eight stages are Together's. Measured bubbles (p = 8, m = 24) are of real stages whose times we do not know: they are
-played with F = D = 2 W, which is our assumption, and only their order is demanded; ZB-2p's solver shortens each
+Zero-bubble's formulas (the table of its repository) are met exactly by playing them, and so are the slots of Varuna's
+rule, which were counted by a second program written from the rule alone. Bytes of GPT-3 1.3B in eight stages are
+Together's. Measured bubbles (p = 8, m = 24, as others report them) are of real stages whose times we do not know: they
+are played with F = D = 2 W, which is our assumption, and only their order is demanded; ZB-2p's solver shortens each
 device's own span and ours the whole step, so that its row stays far off. INTELLECT-1's utilisation follows from 38
 minutes of local steps and the median length of its exchanges.
 """
@@ -40,7 +41,7 @@ def gates() -> list[Gate]:
     points = max(abs(row.predicted - row.published) for row in _intellect())
     return [
         _exact("zero-bubble", [row for row in _formulas() if row.published], EXACT),
-        _exact("Varuna", _slots(), EXACT),
+        _exact("Varuna's rule", _slots(), EXACT),
         _exact("Together", _bytes(), ROUNDED),
         Gate(source="zero-bubble", demand="measured bubbles come in this order", value=float(falls), holds=falls),
         Gate(
@@ -86,8 +87,8 @@ def _slots() -> list[Row]:
         timeline = varuna(straight([1.0] * stages, [1.0] * stages, [1.0] * stages), count).timeline
         setting = f"P {stages}, M {count}"
         idle = timeline.finish_s - timeline.busy_s[0]
-        found.append(_row("Varuna", setting, "slots", float(each["slots"]), timeline.finish_s))
-        found.append(_row("Varuna", setting, "idle slots of stage 0", float(each["idle"]), idle))
+        found.append(_row("Varuna's rule", setting, "slots", float(each["slots"]), timeline.finish_s))
+        found.append(_row("Varuna's rule", setting, "idle slots of stage 0", float(each["idle"]), idle))
     return found
 
 

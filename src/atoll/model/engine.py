@@ -35,7 +35,7 @@ from atoll.model.held import Held
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
-from atoll.model.shape import Shape, Shapes, elements, initial, parts, shapes, train_cost
+from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, train_cost
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -436,15 +436,7 @@ def _gradient_of(parameter: torch.nn.Parameter) -> Tensor:
 
 def _is_big(shape: Shape, micro: int, device: torch.device) -> bool:
     """Return whether the activations of a forward pass would fill more than half of the device's free memory."""
-    if device.type != "cuda":
-        return False
-    size = shape.size
-    # Kept for the way back, per token and layer, in bf16 beside an fp32 residual: 2 norms, q k v, output, SwiGLU.
-    per_layer = 2 * (10 * size.dim + 4 * size.ffn)
-    kept_bytes = micro * shape.context * (size.layers * per_layer + 4 * shape.vocab)
-    optimizer_bytes = 16 * elements(shapes(size, shape.vocab))
-    free_bytes, _ = torch.cuda.mem_get_info(device)
-    return kept_bytes > 0.5 * max(0, free_bytes - optimizer_bytes)
+    return device.type == "cuda" and is_big(shape, micro, torch.cuda.mem_get_info(device)[0])
 
 
 def _wants_compile(device: torch.device, asked: bool | None) -> bool:

@@ -154,6 +154,16 @@ def train_cost(shape: Shape, samples: int, adapter: Lora | None = None) -> Cost:
     return Cost(flop=tokens * (per_token + attention))
 
 
+def is_big(shape: Shape, samples: int, free_bytes: float) -> bool:
+    """Return whether a forward pass keeps more than half of what weights and optimizer leave of a device's memory."""
+    size = shape.size
+    # Kept for the way back, per token and layer, in bf16 beside an fp32 residual: 2 norms, q k v, output, SwiGLU.
+    per_layer = 2 * (10 * size.dim + 4 * size.ffn)
+    kept_bytes = samples * shape.context * (size.layers * per_layer + 4 * shape.vocab)
+    optimizer_bytes = 16 * elements(shapes(size, shape.vocab))
+    return kept_bytes > 0.5 * max(0, free_bytes - optimizer_bytes)
+
+
 def _words(seed: int, name: str, count: int) -> NDArray[np.uint64]:
     key = int.from_bytes(blake3(f"{seed}/{name}".encode()).digest(length=16), "little")
     return np.random.Philox(key=key).random_raw(count)

@@ -36,17 +36,17 @@ def copies_needed(machine: float, stages: int, wanted: float) -> int:
     return max(1, math.ceil(math.log(each) / math.log1p(-machine) - 1e-9))
 
 
-def quorum_met(machine: float, members: int, least: int) -> float:
+def quorum_met(machine: Number, members: Number, least: Number) -> Number:
     """Return how likely it is that at least so many of all are there."""
     from scipy.special import bdtrc
 
-    return 1.0 if least <= 0 else float(bdtrc(least - 1, members, machine))
+    return np.where(np.asarray(least) > 0, bdtrc(np.maximum(least, 1) - 1.0, members, machine), 1.0)
 
 
-def tries_until_quorum(machine: float, members: int, least: int) -> float:
-    """Return how many rounds are begun on average until one has its quorum."""
+def tries_until_quorum(machine: Number, members: Number, least: Number) -> Number:
+    """Return how many rounds are begun on average until one has its quorum; never: infinity."""
     met = quorum_met(machine, members, least)
-    return math.inf if met == 0 else 1 / met
+    return np.divide(1.0, met, out=np.full_like(met, math.inf), where=met > 0)
 
 
 def round_with_restarts_s(round_s: Number, up_s: Number, members: Number, restart_s: Number = 0.0) -> Number:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from atoll.plan.cost.flops import Number
 
 # bytes
@@ -112,21 +114,22 @@ def all_gather_s(size_bytes: Number, members: Number, latency_s: Number, rate_by
 
 
 def tree_s(
-    size_bytes: float, members: int, fan_in: int, latency_s: float, up_bytes_s: float, down_bytes_s: float
-) -> float:
+    size_bytes: Number,
+    members: Number,
+    fan_in: Number,
+    latency_s: Number,
+    up_bytes_s: Number,
+    down_bytes_s: Number,
+) -> Number:
     """Return the time up a tree in which everybody merges `fan_in` below it, and down again, level by level."""
-    levels = tree_levels(members, fan_in)
-    up_s = max(size_bytes / up_bytes_s, fan_in * size_bytes / down_bytes_s)
-    down_s = max(fan_in * size_bytes / up_bytes_s, size_bytes / down_bytes_s)
-    return levels * (up_s + down_s + 2 * latency_s)
+    up_s = np.maximum(size_bytes / up_bytes_s, fan_in * size_bytes / down_bytes_s)
+    down_s = np.maximum(fan_in * size_bytes / up_bytes_s, size_bytes / down_bytes_s)
+    return tree_levels(members, fan_in) * (up_s + down_s + 2 * latency_s)
 
 
-def tree_levels(members: int, fan_in: int) -> int:
+def tree_levels(members: Number, fan_in: Number) -> Number:
     """Return how many levels of merging there are above so many leaves."""
-    levels, held = 0, 1
-    while held < members:
-        levels, held = levels + 1, held * fan_in
-    return levels
+    return np.ceil(np.log(members) / np.log(fan_in) - 1e-9)
 
 
 def islands_s(

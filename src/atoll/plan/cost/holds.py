@@ -8,9 +8,9 @@ values k, feed-forward f and a heads:
     on CUDA, in bytes        30 d + 4 k + 8 f + 4 a + 8  (bf16 products; residual stream, norms and unit rows in fp32)
 
 and the logits three times in fp32 (log-probabilities, and two gradients of their size on the way back), of at most
-2^30 of them at once. CUDA also has a bf16 copy of every matrix. The first line is exact and is held against torch
-(`tests/plan/cost/test_holds.py`); the second is counted by the same rules, of code that is not compiled: compiled code
-keeps less. Allocators round up and keep a rest: `SPARE` is for them.
+2^30 of them at once. CUDA also has a bf16 copy of every matrix. Both lines are held against torch to the byte, the
+second under autocast on a processor (`tests/plan/cost/test_holds.py`): of code that is not compiled, since compiled
+code keeps less. Allocators round up and keep a rest: `SPARE` is for them.
 
 In the host's memory: the anchor, the outer optimizer's state, what codecs left out, and what an exchange holds at its
 peak (`swarm.routes.shares.peak_bytes`); on a processor everything of the device as well.
@@ -22,7 +22,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.shape import elements, shapes
+from atoll.model.shape import Shape, elements, is_big, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
@@ -74,7 +74,7 @@ class Fit(Struct, frozen=True, kw_only=True):
     device_bytes: float
     host_bytes: float
     recompute: bool = False
-    """Layers are computed again on the way back, a third more work, since otherwise it would not fit."""
+    """The engine will compute layers again on the way back, about a third more work, to keep less (`shape.is_big`)."""
 
 
 def device_need(
@@ -93,7 +93,7 @@ def device_need(
     parameters = elements(layout)
     inside = sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
     tokens = samples_at_once * context
-    copies = 2.0 * (parameters if kind == "cuda" else 0)
+    copies = 2.0 * (inside + vocab * size.dim if kind == "cuda" else 0)
     return Need(
         weights_bytes=4.0 * parameters,
         gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * parameters,
@@ -142,10 +142,8 @@ def fits(
     """Return whether a peer with so much device memory can train the model by a recipe; 0 host bytes: not known."""
     work = recipe.work
     at_once = work.micro_batch or work.batch
-    need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind)
-    again = need > (1 - SPARE) * memory_bytes
-    if again:
-        need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=True)
+    again = kind == "cuda" and is_big(Shape(size=size, vocab=vocab, context=context), at_once, memory_bytes)
+    need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=again)
     host = host_bytes(recipe, elements(shapes(size, vocab)), members)
     wants = need + host if kind == "cpu" else host
     reason = ""
@@ -153,7 +151,7 @@ def fits(
         reason = _too_large(need, memory_bytes, at_once)
     elif host_memory_bytes and wants > host_memory_bytes:
         reason = f"the exchange needs {say_bytes(wants)} of the host's memory, there are {say_bytes(host_memory_bytes)}"
-    return Fit(fits=not reason, reason=reason, device_bytes=need, host_bytes=wants, recompute=again and not reason)
+    return Fit(fits=not reason, reason=reason, device_bytes=need, host_bytes=wants, recompute=again)
 
 
 def _too_large(need: float, memory_bytes: float, at_once: int) -> str:
@@ -167,7 +165,7 @@ def _kept_bytes(size: Size, vocab: int, context: int, tokens: int, kind: Kind, r
     d, f, a, k = size.dim, size.ffn, size.heads, of_size(size, vocab, context).kv_hidden
     layer = 4 * (10 * d + 4 * f + a + 2) if kind == "cpu" else 30 * d + 4 * k + 8 * f + 4 * a + 8
     layers = 4 * d * size.layers + layer if recompute else layer * size.layers
-    ends = 3 * 4 * d + 4 + 8
+    ends = (12 if kind == "cpu" else 10) * d + 4 + 8
     angles = 2 * 4 * context * (d // a)
     slices = tokens * vocab > LOGITS_MAX
     return float(tokens) * (layers + ends + (0 if slices else 4 * vocab)) + angles

@@ -14,9 +14,9 @@ for every micro-batch that went forward and not yet back: how many those are is 
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 
 from atoll.plan.cost.flops import Decoder, Number, Recompute
@@ -63,8 +63,8 @@ def state_bytes(
 
 
 def layer_kept_bytes(
-    decoder: Decoder, sequences: float, recompute: Recompute = "none", *, tensor: int = 1, sequence: bool = False
-) -> float:
+    decoder: Decoder, sequences: Number, recompute: Recompute = "none", *, tensor: int = 1, sequence: bool = False
+) -> Number:
     """Return what one layer keeps of a micro-batch; `sequence` cuts what tensor parallelism leaves whole, too."""
     tokens = decoder.context * sequences * decoder.hidden
     if recompute == "full":
@@ -76,13 +76,13 @@ def layer_kept_bytes(
 
 def stage_kept_bytes(
     decoder: Decoder,
-    layers: int,
-    sequences: float,
-    live: float,
+    layers: Number,
+    sequences: Number,
+    live: Number,
     recompute: Recompute = "none",
     *,
     tensor: int = 1,
-) -> float:
+) -> Number:
     """Return what a stage keeps of `live` micro-batches, with the one layer that is being computed again."""
     kept = live * layers * layer_kept_bytes(decoder, sequences, recompute, tensor=tensor)
     return kept + (layer_kept_bytes(decoder, sequences, "none", tensor=tensor) if recompute == "full" else 0.0)
@@ -117,6 +117,6 @@ def largest_model(memory_bytes: Number, bytes_per_parameter: Number, *, usable: 
     return (usable * memory_bytes - 1e9) / bytes_per_parameter
 
 
-def stages_needed(parameters: float, memory_bytes: float, bytes_per_parameter: float = 16.0) -> int:
+def stages_needed(parameters: Number, memory_bytes: Number, bytes_per_parameter: Number = 16.0) -> Number:
     """Return how many devices one replica takes, with a fifth of each for activations."""
-    return max(1, math.ceil(bytes_per_parameter * parameters / (0.8 * memory_bytes)))
+    return np.maximum(1, np.ceil(bytes_per_parameter * parameters / (0.8 * memory_bytes)))

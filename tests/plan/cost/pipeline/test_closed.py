@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +19,7 @@ def test_all_forms_are_one_where_stages_are_equal_and_lines_free() -> None:
     nothing = [0.0] * 4
     assert closed.chain_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.overlapped_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
+    assert closed.oobleck_s([3.0] * 4, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.chain_s([3.0] * 4, nothing, 8, 0.5) == closed.even_s(4, 8, 1, 2) + 0.5
 
 
@@ -46,3 +49,11 @@ def test_zero_bubbles_are_a_third_and_none() -> None:
     whole = 7 * 3
     assert closed.zero_bubble_idle_s(8, 1.0, 1.0, 1.0) == whole / 3
     assert closed.zero_bubble_idle_s(8, 1.0, 1.0, 1.0, doubled=True) == 0
+
+
+def test_home_lines_are_too_slow_for_a_boundary() -> None:
+    """Cards of 165.2 TFLOP/s at 0.35, 7, 70 and 405 billion parameters: 0.54, 1.07 and 2.1 gigabits each way."""
+    stages, size, hidden = np.array([6, 59, 338]), np.array([7e9, 70e9, 405e9]), np.array([4096, 8192, 16384])
+    wanted = closed.boundary_rate_bytes_s(165.2e12 * 0.35, stages, size, hidden) * 8
+    assert wanted == pytest.approx([541e6, 1.07e9, 2.1e9], rel=0.01)
+    assert 20e6 / wanted == pytest.approx([0.037, 0.019, 0.009], abs=0.001)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import product
+from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +14,7 @@ from hypothesis import strategies as st
 
 from atoll.plan.cost.memory import Schedule, live_micro_batches
 from atoll.plan.cost.pipeline import closed
-from atoll.plan.cost.pipeline.events import play
+from atoll.plan.cost.pipeline.events import kept_max, play
 from atoll.plan.cost.pipeline.greedy import delay_aware, varuna
 from atoll.plan.cost.pipeline.meeting import play_meeting
 from atoll.plan.cost.pipeline.orders import (
@@ -20,7 +24,7 @@ from atoll.plan.cost.pipeline.orders import (
     zero_bubble_h1,
     zero_bubble_h2,
 )
-from atoll.plan.cost.pipeline.parts import Hop, Orders, Pipeline, Task, cut, folded, hop, looped, straight
+from atoll.plan.cost.pipeline.parts import Hop, Kind, Orders, Pipeline, Task, cut, folded, hop, looped, straight
 
 STATIC = (gpipe, one_forward_one_backward, zero_bubble_h1, zero_bubble_h2)
 EVEN = st.tuples(st.integers(1, 7), st.integers(1, 20), st.floats(0.5, 2), st.floats(0.5, 2), st.floats(0.1, 2))
@@ -135,6 +139,47 @@ def test_greedy_is_as_good_as_the_schedule_made_for_equal_stages() -> None:
     for stages, micro in ((4, 8), (8, 24)):
         made = play(even(stages), zero_bubble_h1(stages, micro)).finish_s
         assert delay_aware(even(stages), micro, [float(stages)] * stages).timeline.finish_s <= made + 1e-9
+
+
+def test_greedy_is_near_the_best_of_all_orders_of_small_pipelines() -> None:
+    """40 draws of times, lines and memory, every order tried; of 800 others 739 were the best, the worst 7.1 % off."""
+    draw = Random(3)
+    gaps = [_gap(draw, stages, micro) for stages, micro in [(2, 2), (2, 3), (3, 2), (4, 2)] * 10]
+    assert min(gaps) >= -1e-9
+    assert max(gaps) <= 0.08
+    assert sum(gaps) / len(gaps) <= 0.01
+
+
+def _gap(draw: Random, stages: int, micro: int) -> float:
+    """Return how much longer the greedy order of a drawn pipeline takes than the best one."""
+    times = [[draw.uniform(0.5, 1.5) for _ in range(stages)] for _ in range(3)]
+    hops = [Hop(latency_s=draw.choice([0, 1, 3]), busy_s=draw.uniform(0, 2)) for _ in range(stages - 1)]
+    pipeline, room = straight(*times, there=hops), draw.randint(1, micro)
+    allowed = [[o for o in _all_orders(i, micro) if kept_max(pipeline, o) <= room] for i in range(stages)]
+    best = min(_finish_s(pipeline, orders) for orders in product(*allowed))
+    return delay_aware(pipeline, micro, [float(room)] * stages).timeline.finish_s / best - 1
+
+
+def _all_orders(stage: int, micro: int) -> list[list[Task]]:
+    """Return every order of a stage's work in which each kind goes from the first micro-batch to the last."""
+    found: list[list[Task]] = [[]]
+    for _ in range(3 * micro):
+        found = [[*order, task] for order in found for task in _next_tasks(order, stage, micro)]
+    return found
+
+
+def _next_tasks(order: list[Task], stage: int, micro: int) -> list[Task]:
+    done = {kind: sum(task.kind == kind for task in order) for kind in ("F", "D", "W")}
+    limits = {"F": micro, "D": done["F"], "W": done["D"]}
+    kinds: tuple[Kind, ...] = ("F", "D", "W")
+    return [Task(kind, stage, done[kind]) for kind in kinds if done[kind] < limits[kind]]
+
+
+def _finish_s(pipeline: Pipeline, orders: Sequence[list[Task]]) -> float:
+    try:
+        return play(pipeline, orders).finish_s
+    except ValueError:
+        return inf
 
 
 def test_a_far_boundary_costs_a_fixed_order_more_than_one_that_knows_of_it() -> None:

@@ -53,11 +53,21 @@ def overlapped_s(compute_s: Sequence[float], send_s: Sequence[float], micro_batc
 
 
 def oobleck_s(stage_s: Sequence[float], micro_batches: int) -> float:
-    """Return a step as Oobleck counts it: of 1F1B, with the slowest stage k* alternating until the last batch.
+    """Return once through all stages, N - S + k* - 1 times the slowest, k*, and from there to the end.
 
-    N - S + k* - 1 of the slowest, which the pipeline does not hide; its code has a constant there instead, for four
-    micro-batches a stage.
+    This is the paper's form as we remember it, and exact for equal stages; its code has 2 S + k* + 1 of the slowest in
+    place of that, for four micro-batches a stage.
     """
     slowest = max(range(len(stage_s)), key=lambda stage: stage_s[stage])
     rest = max(0, micro_batches - len(stage_s) + slowest - 1)
     return sum(stage_s) + rest * stage_s[slowest] + sum(stage_s[slowest:])
+
+
+def boundary_rate_bytes_s(
+    flop_s: Number, stages: Number, parameters: Number, hidden: Number, element_bytes: Number = 2.0
+) -> Number:
+    """Return the rate that each direction of a boundary needs for lines never to hold equal stages up.
+
+    A pipeline of `stages` devices of `flop_s` trains flop_s P / 6 N tokens a second, and each crosses once each way.
+    """
+    return flop_s * stages / (6.0 * parameters) * hidden * element_bytes
