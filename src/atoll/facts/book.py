@@ -26,6 +26,7 @@ from atoll.facts.rows import (
     Home,
     Host,
     Line,
+    Loss,
     Price,
     Region,
     Row,
@@ -156,6 +157,18 @@ class Facts:
     def spot(self, gpu: str, *, zone: str = "any", gpus: int = 1, nodes: int = 1) -> Spot:
         """Return how long interruptible machines of a kind were there."""
         return self.find(Spot, zone, gpu, gpus, nodes)
+
+    def loss(self, recipe: str, peers: int, steps: int) -> Loss | None:
+        """Return what a recipe was measured to lose with so many peers and at least so many steps, or as near as known.
+
+        With more peers than were tried it is what the most of them lost; with more steps it is not known.
+        """
+        rows = [each for each in self.rows(Loss) if plain(each.recipe) == plain(recipe) and each.steps >= steps]
+        enough = [each for each in rows if each.peers >= peers]
+        found = (
+            min(enough, key=lambda each: each.peers) if enough else max(rows, key=lambda each: each.peers, default=None)
+        )
+        return None if found is None else self.use(found)
 
     def failure(self, kind: str) -> Failure:
         """Return how often machines of a kind fail: "datacenter", "volunteer", "spot"."""

@@ -282,9 +282,24 @@ class Wire(Row, frozen=True, kw_only=True):
     energy_kwh_gb_high: float | None = None
 
 
+class Loss(Row, frozen=True, kw_only=True):
+    """How much higher the loss is than with gradients at every step, after as many tokens; as a part of that loss."""
+
+    table: ClassVar = "losses"
+    keys: ClassVar = ("recipe", "peers", "steps")
+
+    recipe: str
+    peers: int
+    steps: int
+    """Between exchanges."""
+    gap: float
+    gap_low: float | None = None
+    gap_high: float | None = None
+
+
 KINDS: tuple[type[Row], ...] = (
     *(Gpu, Efficiency, Host, Price, Electricity, Egress, Line, Home, Wire),
-    *(Region, Grid, Day, Site, Embodied, Spot, Failure),
+    *(Region, Grid, Day, Site, Embodied, Spot, Failure, Loss),
 )
 
 

@@ -54,6 +54,8 @@ class Scene(Struct, frozen=True, kw_only=True):
 class Estimate(Struct, frozen=True, kw_only=True):
     """What an offer takes; numbers, or one for each draw."""
 
+    tokens: Floats
+    """As many as teach what the goal's would: more, where a step takes more at once, or where the recipe loses some."""
     time_s: Floats
     bill: money.Bill
     drawn: Drawn
@@ -92,10 +94,14 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     pace = _pace(goal, offer, scene, drawn)
     useful, there = _useful(goal, scene, drawn, pace)
     samples_s = pace.samples_s * len(scene.crew) / len(scene.members) * useful.mean(axis=-1)
-    time_s = np.asarray(goal.tokens / goal.context / samples_s)
+    tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
+    gap = offer.loss.gap if offer.loss is not None else 0.0
+    tokens = tokens * (1 + gap) ** (1 / drawn.every("loss slope")[..., 0])
+    time_s = np.asarray(tokens / goal.context / samples_s)
     sent = _sent_bytes(scene)
-    rounds = goal.tokens / goal.context / np.maximum(1e-9, pace.samples * len(scene.crew) / len(scene.members))
+    rounds = tokens / goal.context / np.maximum(1e-9, pace.samples * len(scene.crew) / len(scene.members))
     return Estimate(
+        tokens=tokens,
         time_s=time_s,
         bill=_bill(scene, drawn, pace, time_s / HOUR_S, there, rounds, facts),
         drawn=_energy(scene, drawn, pace, time_s / HOUR_S, there, rounds * sum(sent.values())),

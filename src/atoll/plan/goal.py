@@ -6,10 +6,13 @@ Llama 3 family, by their published shapes.
 
 from __future__ import annotations
 
+import numpy as np
 from msgspec import Struct
 
 from atoll.errors import SpecError
 from atoll.model.shape import Shape, elements, shapes
+from atoll.plan.cost.batch import samples_factor
+from atoll.plan.spread import Floats
 from atoll.spec.run import SIZES, Size
 from atoll.spec.strict import near
 
@@ -35,6 +38,14 @@ class Goal(Struct, frozen=True, kw_only=True):
     carbon_g: float | None = None
     data_stays: bool = False
     """Each peer has data that may not leave it."""
+
+    def needs_tokens(self, batch_tokens: float, critical: Floats) -> Floats:
+        """Return how many tokens teach as much in steps of so many at once as were asked for in the goal's own.
+
+        So many times more samples are needed as 1 + batch / critical batch (McCandlish et al. 2018).
+        """
+        own = samples_factor(self.batch_tokens, critical)
+        return np.asarray(self.tokens * np.maximum(1.0, samples_factor(batch_tokens, critical) / own))
 
     @property
     def shape(self) -> Shape:

@@ -2,7 +2,8 @@
 
 Recipes are the shipped ones that `pace` can tell the time of. Of machines there are all that the model fits into; those
 without the slowest lines, or the slowest devices; those of each region; and the fastest one alone. How often peers
-exchange is what the recipe says, a quarter of it and four times as much, where that is one number.
+exchange is what the recipe says, a quarter of it and four times as much, where that is one number, and what its loss was
+measured with.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.errors import SpecError
+from atoll.facts.book import Facts
+from atoll.facts.rows import Loss
 from atoll.plan.cost.holds import Fit, fits
 from atoll.plan.goal import Goal
 from atoll.spec.axes.control import Nobody
-from atoll.spec.axes.when import Every
+from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.fleet import Machine
@@ -57,15 +60,37 @@ class Offer(Struct, frozen=True, kw_only=True):
     """Layers are computed again on the way back, since the model fits no other way."""
     plan_only: str = ""
     """Why Atoll cannot run it, if it cannot."""
+    loss: Loss | None = None
+    """How much higher its loss was measured to be; None: nobody has."""
 
     @property
     def steps(self) -> int:
         return min(channel.when.round_steps for channel in self.run.recipe.channel.values())
 
     @property
+    def alone(self) -> bool:
+        return len(self.crew.machines) == 1
+
+    @property
     def name(self) -> str:
+        if self.alone:
+            return f"{self.crew.machines[0].name} alone"
         by_speed = ", work by speed" if isinstance(self.run.recipe.work.quota, BySpeed) else ""
-        return f"{self.recipe}, every {self.steps} steps{by_speed}, {self.crew.which}"
+        return f"{self.recipe}, {self.often}{by_speed}, {self.crew.which}"
+
+    @property
+    def often(self) -> str:
+        """Return in words how often it exchanges."""
+        targets = [each.when.samples for each in self.run.recipe.channel.values() if isinstance(each.when, TargetBatch)]
+        if targets:
+            return f"every {targets[0]:,} samples"
+        return f"every {self.steps} steps" if self.steps > 1 else "every step"
+
+    def batch_tokens(self, context: int) -> int:
+        """Return what all together work on in one step of the optimizer that steps on gradients."""
+        targets = [each.when.samples for each in self.run.recipe.channel.values() if isinstance(each.when, TargetBatch)]
+        samples = targets[0] if targets else len(self.crew.machines) * self.run.recipe.work.batch
+        return samples * context
 
 
 def untold(recipe: Recipe) -> str:
@@ -131,22 +156,24 @@ def _fit(goal: Goal, recipe: Recipe, machine: Machine, members: int) -> Fit:
     return fits(goal.size, goal.vocab, goal.context, small, members, machine.device.memory_bytes)
 
 
-def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew) -> Iterator[Offer]:
+def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts: Facts) -> Iterator[Offer]:
     """Yield the ways in which a crew may train by a recipe."""
     plain = build_run(_tree(goal, recipe, base, crew), folder / "plan.toml")
     at_once, recompute = _within_memory(goal, plain.recipe, crew)
     micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
     why = "each peer has data of its own: Atoll hands out samples of one corpus" if goal.data_stays else ""
-    for variant in _variants(plain.recipe, crew):
+    proven = [row.steps for row in facts.rows(Loss) if row.recipe == recipe]
+    for variant in _variants(plain.recipe, crew, proven):
         tree = merge(_tree(goal, recipe, base, crew), merge(micro, variant))
         try:
             run = build_run(tree, folder / "plan.toml")
         except SpecError:  # the recipe does not go with these steps: a delay that is longer than a round, ...
             continue
-        yield Offer(recipe=recipe, run=run, tree=tree, crew=crew, recompute=recompute, plan_only=why)
+        loss = facts.loss(recipe, len(crew.machines), _period(run.recipe)) if len(crew.machines) > 1 else None
+        yield Offer(recipe=recipe, run=run, tree=tree, crew=crew, recompute=recompute, plan_only=why, loss=loss)
 
 
-def _variants(recipe: Recipe, crew: Crew) -> Iterator[Tree]:
+def _variants(recipe: Recipe, crew: Crew, proven: Sequence[int]) -> Iterator[Tree]:
     """Yield what may be said of a recipe beside what it says itself: other steps between exchanges, work by speed."""
     own = {name: channel.when.steps for name, channel in recipe.channel.items() if isinstance(channel.when, Every)}
     if not len(own) == len(recipe.channel) == 1 or min(own.values()) == 1:
@@ -156,9 +183,15 @@ def _variants(recipe: Recipe, crew: Crew) -> Iterator[Tree]:
     work: list[Tree] = [{}]
     if not isinstance(recipe.work.quota, BySpeed) and _unequal(crew):
         work.append({"work": {"quota": {"kind": "by-speed"}}})
-    for factor, more in product(STEPS, work):
-        steps = {"channel": {name: {"when": {"steps": max(2, round(factor * count))}}}} if factor != 1.0 else {}
-        yield {"recipe": merge(steps, more)}
+    counts = dict.fromkeys([*(max(2, round(factor * count)) for factor in STEPS), *proven])
+    for steps, more in product(counts, work):
+        turned = {"channel": {name: {"when": {"steps": steps}}}} if steps != count else {}
+        yield {"recipe": merge(turned, more)}
+
+
+def _period(recipe: Recipe) -> int:
+    """Return after how many steps all of the model has been exchanged."""
+    return max(getattr(channel.when, "steps", 1) for channel in recipe.channel.values())
 
 
 def _unequal(crew: Crew) -> bool:

@@ -47,6 +47,11 @@ class Judged(Struct, frozen=True, kw_only=True):
     takes: tuple[float, float, float]
     """Seconds, dollars, grams."""
 
+    @property
+    def proven(self) -> bool:
+        """Return whether it is known what its loss will be beside that of gradients at every step."""
+        return self.offer.alone or self.offer.loss is not None
+
 
 class Sway(Struct, frozen=True, kw_only=True):
     """What one input does to a plan at either end of its range."""
@@ -117,12 +122,15 @@ def plan(
         able, small = crews(goal, recipe, machines)
         rejected |= {machine: f"{name}: {reason}" for machine, reason in small.items()}
         for crew in able:
+            if len(crew.machines) == 1 and any(each.offer.alone for each in judged):
+                continue  # whoever is alone exchanges nothing, whatever the recipe
             judged += _judged(goal, name, crew, fleet, facts, known, base or {}, folder)
     if not judged:
         return Verdict(
             goal=goal, plans=(), nearest=None, why_not=_no_memory(goal, rejected), judged=(), rejected=rejected
         )
     good = [each for each in judged if not each.misses]
+    good = [each for each in good if each.proven] or good
     if not good:
         near = min(judged, key=lambda each: _excess(goal, each))
         why = f"nothing keeps to the goal; nearest is {near.offer.name}: {'; '.join(near.misses)}"
@@ -147,7 +155,7 @@ def _judged(
     if key not in known:
         known[key] = knowledge_of(crew.machines, facts)
     found: list[Judged] = []
-    for offer in offers(goal, recipe, base, folder, crew):
+    for offer in offers(goal, recipe, base, folder, crew, facts):
         scene = found[0].scene if found else scene_of(goal, offer, fleet, known[key])
         middle = estimate(goal, offer, scene, facts)
         takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)

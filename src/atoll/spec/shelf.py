@@ -7,6 +7,7 @@ first table is read: checking all of them by their types and rules takes many ti
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,12 @@ class Head(NamedTuple):
 
 def recipe_names() -> list[str]:
     """Return the names of the shipped recipes."""
-    return sorted(path.stem for path in RECIPES.glob("*.toml"))
+    return list(_names())
+
+
+@cache
+def _names() -> tuple[str, ...]:
+    return tuple(sorted(path.stem for path in RECIPES.glob("*.toml")))
 
 
 def recipe_heads() -> dict[str, Head]:
