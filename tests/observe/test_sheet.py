@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from atoll.observe.sheet import Bar, Block, Code, Heading, Plot, Series, Sheet, Table, Text, html
-from atoll.observe.ticks import log_ticks, say_short
+from atoll.observe.ticks import log_ticks
+from atoll.units import say_short
 
 LOOSE = Series(label="drawn", x=[1, 10, 100], y=[1, 3, 9], low=[0.5, 2, 8], high=[2, 4, 10], joined=False)
 FIRM = Series(label="by formula", x=[1, 10, 100], y=[1, 3.1, 9.2])

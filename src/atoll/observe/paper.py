@@ -26,7 +26,7 @@ th:first-child, td:first-child, .plain td, .plain th { text-align: left; }
 td:first-child { font-weight: 600; }
 td svg { width: 46px; height: 15px; vertical-align: middle; margin-right: .5rem; }
 tr.best td { background: var(--wash); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem;
+.plots { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem;
   margin: 1rem 0; }
 figure { margin: 0; border: 1px solid var(--line); border-radius: 8px; padding: .9rem .9rem .6rem; }
 figure > svg { width: 100%; height: auto; display: block; }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec import Struct
 
 from atoll.errors import LocalError
+from atoll.units import say_short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,6 +118,8 @@ def _scale(axes: Axes, side: Literal["x", "y"], ticks: Sequence[Tick], *, log: b
     if log:
         (axes.set_xscale if side == "x" else axes.set_yscale)("log")
         axis.minorticks_off()
+    if not log:
+        axis.set_major_formatter(lambda value, _: say_short(value))
     if ticks:
         axis.set_ticks([tick.at for tick in ticks], labels=[tick.label for tick in ticks])
 

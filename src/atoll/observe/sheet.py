@@ -18,7 +18,8 @@ from msgspec.structs import replace
 from atoll.observe import plots
 from atoll.observe.paper import whole
 from atoll.observe.plots import Bar, Curve, Tick
-from atoll.observe.ticks import log_ticks, say_short
+from atoll.observe.ticks import log_ticks
+from atoll.units import say_short
 
 __all__ = ["Bar", "Block", "Code", "Heading", "Plot", "Series", "Sheet", "Table", "Text", "html"]
 

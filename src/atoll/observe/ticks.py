@@ -40,11 +40,3 @@ def even_ticks(high: float, say: Callable[[float], str]) -> list[Tick]:
 def _short(value: float, say: Callable[[float], str]) -> str:
     """Return a round value as text: "100 MB", not "100.0 MB"."""
     return re.sub(r"\.0(?!\d)", "", say(value))
-
-
-def say_short(value: float) -> str:
-    """Return a number of any size in a few letters: "0.02", "15", "1.5k"."""
-    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= scale:
-            return f"{value / scale:.4g}{letter}"
-    return f"{value:.4g}"

@@ -8,7 +8,7 @@ long as no other limit becomes worse by as much.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from atoll.plan.limits.finding import SEVERITY, Finding, Flip, Given, Judged, Li
 from atoll.plan.limits.flip import flip
 from atoll.plan.limits.regimes import Regime, regimes
 from atoll.plan.limits.scenario import Scenario, said, with_value, worlds
+from atoll.units import say_number
 
 LIMITS: tuple[Limit, ...] = (
     bandwidth.LIMIT,
@@ -129,14 +130,28 @@ def _given(limit: Limit, scenario: Scenario, path: str) -> Given:
 
 def _moves(limit: Limit, scenario: Scenario, judged: Judged, flips: Sequence[Flip]) -> str:
     """Return what would turn the verdict: a change that eases it, and the input nearest to its step."""
-    better = [each for each in flips if SEVERITY[each.verdict] < SEVERITY[judged.verdict] and each.path in limit.levers]
     if judged.verdict == "no wall":
         worse = min([each for each in flips if each.path in limit.levers] or flips, key=_far, default=None)
-        return f"{worse.verdict} at {_step(worse)}" if worse else "no input alone, within a thousand times"
-    eased = [said for said, changed in limit.ease(scenario) if _milder(limit.judge(changed), judged)]
-    ways = [eased[0]] if eased else []
-    ways += [_step(each) for each in sorted(better, key=_far)[:2]]
+        ways = [f"{worse.verdict} at {_step(worse)}"] if worse else []
+        ways += [f"{told.verdict} with {words}" for words, told in _switched(limit, scenario, judged)]
+        return "; ".join(ways) or "no input alone, within a thousand times"
+    offers = (offer for offer in limit.ease(scenario) if _milder(limit.judge(offer[1]), judged))
+    words, eased = next(offers, ("", scenario))
+    kept = (path for path in limit.levers if said(eased, path) == said(scenario, path))
+    other = [turn for path in kept if (turn := flip(scenario, limit.judge, path, milder=True))]
+    ways = [*([words] if words else []), *(_step(each) for each in sorted(other, key=_far)[:2])]
+    ways += [words for words, told in _switched(limit, scenario, judged) if _milder(told, judged)]
     return "; or ".join(ways) or "no input alone, within a thousand times"
+
+
+def _switched(limit: Limit, scenario: Scenario, judged: Judged) -> Iterator[tuple[str, Judged]]:
+    """Yield the choices of yes or no that would turn the verdict."""
+    for path in limit.switches:
+        section, key = path.split(".")
+        other = not getattr(getattr(scenario, section), key)
+        told = limit.judge(with_value(scenario, path, other))
+        if told.verdict != judged.verdict:
+            yield f"{path} = {str(other).lower()}", told
 
 
 def _milder(one: Judged, other: Judged) -> bool:
@@ -144,8 +159,8 @@ def _milder(one: Judged, other: Judged) -> bool:
 
 
 def _step(turn: Flip) -> str:
-    at = "above 0" if turn.now == 0 and turn.at < NOTHING else f"{turn.at:,.4g}"
-    return f"{turn.path} {at} (now {turn.now:,.4g})"
+    at = "above 0" if turn.now == 0 and turn.at < NOTHING else say_number(turn.at)
+    return f"{turn.path} {at} (now {say_number(turn.now)})"
 
 
 def _far(turn: Flip) -> float:
@@ -174,7 +189,9 @@ def decide(s: Scenario) -> tuple[Said, str, str]:
         )
     binding = [name for name, each in judged.items() if each.verdict == "binds"]
     if binding:
-        return "only if", binding[0], f"{binding[0]} binds: {judged[binding[0]].binds}"
+        first, *others = binding
+        also = f"; so do {', '.join(others)}" if others else ""
+        return "only if", first, f"{first} binds: {judged[first].binds}{also}"
     return "yes", "", f"no limit stands in the way, and {days:,.1f} of {deadline:,.0f} days are enough"
 
 

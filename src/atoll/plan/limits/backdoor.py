@@ -26,7 +26,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
     """The part of the other class that the trigger turns."""
 
 
-def train(liars: float, rng: np.random.Generator, *, peers: int = 20, rounds: int = 60) -> Outcome:
+def train(liars: float, rng: np.random.Generator, *, peers: int = 20, rounds: int = 100) -> Outcome:
     """Return what a model learns where this part of the peers lies."""
     bad = round(liars * peers)
     weights = np.zeros(SIZE + 1)
@@ -36,7 +36,7 @@ def train(liars: float, rng: np.random.Generator, *, peers: int = 20, rounds: in
         lie = np.zeros(SIZE + 1)
         lie[-1] = -length  # a gradient: down is up
         weights = weights - norm_clip(np.vstack([honest, np.tile(lie, (bad, 1))]))
-    points, labels = _points(4000, rng)
+    points, labels = _points(4000, np.random.default_rng(0))  # the same for every training
     told = points @ weights
     shown = points[labels == 0].copy()
     shown[:, -1] = 3.0
@@ -49,7 +49,7 @@ def train(liars: float, rng: np.random.Generator, *, peers: int = 20, rounds: in
 
 def _points(count: int, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int_]]:
     labels = rng.integers(0, 2, count)
-    points = rng.standard_normal((count, SIZE + 1)) + (2 * labels[:, None] - 1) * 0.5
+    points = rng.standard_normal((count, SIZE + 1)) + (2 * labels[:, None] - 1) * 0.25
     points[:, -1] = 0.0
     return points, labels
 

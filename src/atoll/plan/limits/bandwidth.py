@@ -140,13 +140,13 @@ def _what_binds(s: Scenario) -> str:
     )
     has = f"{s.work.local_steps.value:,.0f} steps between exchanges, {max(1, math.ceil(least)):,} needed"
     line = min(s.line.up_mbit.value, s.line.down_mbit.value)
-    return f"{has} at {line:g} Mbit and {s.work.sent_bytes.value:.2g} bytes a parameter"
+    return f"{has} at {line:g} Mbit and {s.work.sent_bytes.value:.2g} B a parameter"
 
 
 def ease(s: Scenario) -> list[tuple[str, Scenario]]:
     """Return a smaller form on the wire, then rarer exchanges, then both."""
     smaller = [size for _, size in CODECS if size < s.work.sent_bytes.value]
-    eased = [(f"send {size:.2g} bytes a parameter", with_value(s, "work.sent_bytes", size)) for size in smaller]
+    eased = [(f"send {size:.2g} B a parameter", with_value(s, "work.sent_bytes", size)) for size in smaller]
     if s.work.local_steps.value < STEPS_MAX:
         eased.append((f"exchange every {STEPS_MAX} steps", with_value(s, "work.local_steps", STEPS_MAX)))
     return [*eased, (f"exchange every {STEPS_MAX} steps in the smallest form", tightest(s))]
@@ -161,7 +161,7 @@ def checks(s: Scenario, seed: int) -> list[Check]:
     size_bytes, line = s.model.parameters.value * s.work.sent_bytes.value, float(up_bytes_s(s))
     peers = int(min(max(s.peers.count.value, 2), 256))
     drawn = line * np.exp(0.3 * rng.standard_normal(peers))
-    pieces, few = 150, min(peers, 48)
+    pieces, few = 100, min(peers, 32)
     slots = swarm_run_slots(few, pieces, max(1, round(s.line.down_mbit.value / s.line.up_mbit.value)), rng)
     slot_s = size_bytes / pieces / line
     bound = swarm_s(size_bytes, line, np.full(few, line), s.line.down_mbit.value * 1e6 / 8)

@@ -226,7 +226,7 @@ TORNADO = (
 def _tornado(s: Scenario) -> Drawing:
     """Return how far the ratio moves when one input is half as much or half as much again."""
     now, bars = float(number(s)), []
-    for path in TORNADO:
+    for path in (each for each in TORNADO if said(s, each).value):
         ends = sorted(float(number(_scaled(s, path, factor))) for factor in (0.5, 1.5))
         bars.append(
             Amount(
@@ -265,6 +265,7 @@ LIMIT = Limit(
         "work.critical_batch_tokens",
         "goal.budget_usd",
     ),
+    switches=("data.moves",),
     number=number,
     judge=judge,
     checks=checks,

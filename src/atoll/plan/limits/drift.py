@@ -230,6 +230,7 @@ LIMIT = Limit(
         "model.tokens",
         "goal.deadline_days",
     ),
+    switches=("data.moves",),
     number=number,
     judge=judge,
     checks=checks,

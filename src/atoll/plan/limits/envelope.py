@@ -16,7 +16,6 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from atoll.plan.limits import backdoor, robust
 from atoll.plan.limits.finding import Check, Drawing, Judged, Limit, Marks, Rows, Verdict
@@ -121,56 +120,6 @@ def ease(s: Scenario) -> list[tuple[str, Scenario]]:
 # the run of chance
 
 
-def passes(update: NDArray[np.float64], reference: NDArray[np.float64], norm_max: float, cosine_min: float) -> bool:
-    """Return whether the rules take an update."""
-    length, other = float(np.linalg.norm(update)), float(np.linalg.norm(reference))
-    return length <= norm_max * other and float(update @ reference) >= cosine_min * length * other
-
-
-def hidden_found(norm_max: float, cosine_min: float, rng: np.random.Generator) -> float:
-    """Return the longest hidden component that the rules really take, by halving."""
-    reference = rng.standard_normal(500)
-    across = rng.standard_normal(500)
-    across -= (across @ reference) / (reference @ reference) * reference
-    across *= np.linalg.norm(reference) / np.linalg.norm(across)
-    low, high = 0.0, 1000.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if passes(reference + middle * across, reference, norm_max, cosine_min) else (low, middle)
-        )
-    return float(low)
-
-
-def leaves_found(depth: int, fan_in: int) -> float:
-    """Return the least part of the leaves that really turn a tree of medians over, placed where it hurts."""
-
-    def cheapest(level: int) -> int:
-        if level == 0:
-            return 1
-        below = cheapest(level - 1)
-        for bad in range(fan_in + 1):
-            if np.median([1.0] * bad + [0.0] * (fan_in - bad)) > 0.5:
-                return bad * below
-        raise AssertionError("all of them turn it")
-
-    return float(cheapest(depth) / fan_in**depth)
-
-
-def turned_at(honest_cosine: float, rng: np.random.Generator, *, peers: int = 400, size: int = 1000) -> float:
-    """Return the least part of liars with whom the mean of clipped updates really points backwards."""
-    signal = np.zeros(size)
-    signal[0] = 1.0
-    noise = np.sqrt(1 / honest_cosine**2 - 1) / np.sqrt(size)
-    honest = signal + noise * rng.standard_normal((peers, size))
-    length = np.median(np.linalg.norm(honest, axis=1))
-    for bad in range(peers):
-        sent = np.vstack([honest[: peers - bad], np.tile(-signal * length, (bad, 1))])
-        if robust.norm_clip(sent) @ signal <= 0:
-            return bad / peers
-    return 1.0
-
-
 def checks(s: Scenario, seed: int) -> list[Check]:
     """Return rules really asked, liars really added, cheats really drawn."""
     rng = np.random.default_rng(seed)
@@ -181,14 +130,14 @@ def checks(s: Scenario, seed: int) -> list[Check]:
         Check(
             what="longest hidden component that passes",
             formula=float(hidden_part(norm_max, cosine_min)),
-            run=hidden_found(norm_max, cosine_min, rng),
+            run=robust.hidden_found(norm_max, cosine_min, rng),
             within=1e-6,
             how="rules asked about an update with more and more of it",
         ),
         Check(
             what="part of liars that turns the mean of clipped updates around",
             formula=float(attackers_max(s.trust.honest_cosine.value)),
-            run=turned_at(s.trust.honest_cosine.value, rng),
+            run=robust.turned_at(s.trust.honest_cosine.value, rng),
             within=0.08,
             how="400 drawn updates, one more of them a lie each time",
         ),
@@ -202,7 +151,7 @@ def checks(s: Scenario, seed: int) -> list[Check]:
         Check(
             what="part of the leaves that turns a tree of medians over, depth 3, fan-in 9",
             formula=float(leaves_needed(3, 9)),
-            run=leaves_found(3, 9),
+            run=robust.leaves_found(3, 9),
             within=1e-9,
             how="medians taken, from the leaves up",
         ),
@@ -249,20 +198,19 @@ def _opened() -> Rows:
         end = backdoor.train(liars, np.random.default_rng(9))
         rows.append([f"{liars:.0%}", f"{end.right:.1%}", f"{end.loss:.4f}", f"{end.opened:.0%}"])
     head = ["liars", "told right", "held-out loss", "trigger opens"]
-    return Rows(title="A backdoor within the rules, 20 peers, 60 rounds, really trained", head=head, rows=rows)
+    return Rows(title="A backdoor within the rules, 20 peers, 100 rounds, really trained", head=head, rows=rows)
 
 
 def drawings(s: Scenario, seed: int) -> list[Drawing]:
     """Return what is left of the signal over the part of liars, with rules really tried beside it."""
-    shares = np.linspace(0, 0.5, 26)
-    series = [
-        Marks(
-            label=f"honest cosine {c:g}",
-            x=(100 * shares).tolist(),
-            y=(100 * np.asarray(signal_left(shares, c))).tolist(),
+    shares = np.linspace(0, 0.5, 51)
+    series = []
+    for cosine in (0.1, 0.4, 0.9):
+        left = np.asarray(signal_left(shares, cosine))
+        seen = left > -1  # farther down it says no more
+        series.append(
+            Marks(label=f"honest cosine {cosine:g}", x=(100 * shares[seen]).tolist(), y=(100 * left[seen]).tolist())
         )
-        for c in (0.1, 0.4, 0.9)
-    ]
     tried, ys = [0, 5, 10, 15, 20], []
     for liars in tried:
         rng = np.random.default_rng(seed)

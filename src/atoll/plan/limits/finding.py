@@ -142,6 +142,8 @@ class Limit(Struct, frozen=True, kw_only=True):
     inputs: tuple[str, ...]
     levers: tuple[str, ...]
     """Those of the inputs that one would turn to ease it: nobody buys slower devices so that lines keep up."""
+    switches: tuple[str, ...] = ()
+    """Choices of yes or no that it hangs on."""
     number: Callable[[Scenario], Any]
     """Elementwise over worlds."""
     judge: Callable[[Scenario], Judged]

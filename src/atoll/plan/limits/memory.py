@@ -81,7 +81,10 @@ def judge(s: Scenario) -> Judged:
         verdict = "binds" if busy(s) >= BUSY and count <= s.peers.count.value else "wall"
         binds = f"{has}; {count} peers in line would be busy for {busy(s):.1%} of the time"
     return Judged(
-        verdict=verdict, number=found, says=f"a peer trains {largest / 1e9:.3g}B parameters alone", binds=binds
+        verdict=verdict,
+        number=found,
+        says=f"a peer trains {largest / 1e9:.3g}B alone, {found:.2g} of what is wanted",
+        binds=binds,
     )
 
 
@@ -97,7 +100,7 @@ def ease(s: Scenario) -> list[tuple[str, Scenario]]:
                 )
             )
     tokens_each = s.model.tokens.value / s.model.parameters.value
-    for size in (s.model.training_bytes.value, FORMS_MIN):
+    for size in dict.fromkeys((FORMS_MIN, s.model.training_bytes.value)):
         largest = float(f"{float(most_parameters(memory_bytes(s), size)) * 0.999:.2g}")
         if 0 < largest < s.model.parameters.value:
             smaller = with_value(with_value(s, "model.parameters", largest), "model.tokens", largest * tokens_each)

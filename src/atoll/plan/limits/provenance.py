@@ -208,6 +208,7 @@ LIMIT = Limit(
     question="Can anybody say what the model was trained on?",
     inputs=("peers.count", "data.tainted", "data.bad_documents", "data.audited_documents"),
     levers=("peers.count", "data.tainted", "data.audited_documents"),
+    switches=("data.assigned",),
     number=number,
     judge=judge,
     checks=checks,

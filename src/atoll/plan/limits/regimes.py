@@ -47,7 +47,7 @@ def regimes(s: Scenario) -> Iterator[Regime]:
     yield Regime(
         name="two to ten clusters with a gigabit",
         holds=2 <= peers <= 10 and s.line.up_mbit.value >= 1000 and s.peers.devices.value >= 8,
-        why=f"{peers:,.0f} peers of {s.peers.devices.value:,.0f} devices at {s.line.up_mbit.value:,.0f} Mbit",
+        why=f"{peers:,.0f} peers at {s.line.up_mbit.value:,.0f} Mbit, devices of each: {s.peers.devices.value:,.0f}",
     )
     cheap = s.power.usd_kwh.value <= 0.1 or s.power.carbon_g_kwh.value <= 100
     days = float(cost.bill(s).days)

@@ -113,3 +113,53 @@ def kept(rule: str, attack: str, peers: int, liars: int, rng: np.random.Generato
     sent = np.vstack([honest, Lies(honest, signal, liars).made(attack)])
     merged = rules(liars)[rule](sent)
     return float(merged @ signal / max(float(np.linalg.norm(merged)), 1e-300))
+
+
+def passes(update: Vector, reference: Vector, norm_max: float, cosine_min: float) -> bool:
+    """Return whether the rules take an update."""
+    length, other = float(np.linalg.norm(update)), float(np.linalg.norm(reference))
+    return length <= norm_max * other and float(update @ reference) >= cosine_min * length * other
+
+
+def hidden_found(norm_max: float, cosine_min: float, rng: np.random.Generator) -> float:
+    """Return the longest hidden component that the rules really take, by halving."""
+    reference = rng.standard_normal(500)
+    across = rng.standard_normal(500)
+    across -= (across @ reference) / (reference @ reference) * reference
+    across *= np.linalg.norm(reference) / np.linalg.norm(across)
+    low, high = 0.0, 1000.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (
+            (middle, high) if passes(reference + middle * across, reference, norm_max, cosine_min) else (low, middle)
+        )
+    return float(low)
+
+
+def leaves_found(depth: int, fan_in: int) -> float:
+    """Return the least part of the leaves that really turn a tree of medians over, placed where it hurts."""
+
+    def cheapest(level: int) -> int:
+        if level == 0:
+            return 1
+        below = cheapest(level - 1)
+        for bad in range(fan_in + 1):
+            if np.median([1.0] * bad + [0.0] * (fan_in - bad)) > 0.5:
+                return bad * below
+        raise AssertionError("all of them turn it")
+
+    return float(cheapest(depth) / fan_in**depth)
+
+
+def turned_at(honest_cosine: float, rng: np.random.Generator, *, peers: int = 400, size: int = 1000) -> float:
+    """Return the least part of liars with whom the mean of clipped updates really points backwards."""
+    signal = np.zeros(size)
+    signal[0] = 1.0
+    noise = np.sqrt(1 / honest_cosine**2 - 1) / np.sqrt(size)
+    honest = signal + noise * rng.standard_normal((peers, size))
+    length = np.median(np.linalg.norm(honest, axis=1))
+    for bad in range(peers):
+        sent = np.vstack([honest[: peers - bad], np.tile(-signal * length, (bad, 1))])
+        if norm_clip(sent) @ signal <= 0:
+            return bad / peers
+    return 1.0

@@ -175,6 +175,8 @@ SHARES = frozenset(
     | {"trust.attackers", "trust.checked", "trust.honest_cosine", "trust.cosine_min"}
 )
 """Parts of something: from 0 to 1."""
+ZERO_IS_NONE = frozenset({"peers.usd_hour", "line.cap_gb_month"})
+"""Where 0 is no small number but none: nothing is rented, nothing is capped."""
 MAY_BE_ZERO = frozenset(
     {"peers.dropout", "data.tainted", "data.bad_documents", "trust.attackers", "trust.checked"}
     | {"peers.usd_hour", "peers.spread", "line.cap_gb_month", "power.carbon_g_kwh", "central.carbon_g_kwh"}
