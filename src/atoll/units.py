@@ -76,6 +76,21 @@ def say_count(count: float) -> str:
     return _scaled(count, ("", "k", "M", "G", "T"))
 
 
+def say_short(value: float) -> str:
+    """Return a number of any size in a few letters: "0.02", "15", "1.5k"."""
+    for scale, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= scale:
+            return f"{value / scale:.4g}{letter}"
+    return f"{value:.4g}"
+
+
+def say_number(value: float) -> str:
+    """Return a number to four places as people write it: "16,384", "0.3625", "1.504M"."""
+    if abs(value) >= 1e6:
+        return say_short(value)
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:,.4g}"
+
+
 def _scaled(count: float, units: tuple[str, ...]) -> str:
     """Return a number in the unit that leaves it below a thousand, or in the last one."""
     power = 0

@@ -25,6 +25,7 @@ COMMANDS = (
     "join",
     "sim",
     "compare",
+    "limits",
     "demo",
     "peer",
     "data",

@@ -5,7 +5,6 @@ The file needs nothing else: no script, no font, no picture from elsewhere. It r
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -21,43 +20,13 @@ from atoll.observe.comparison import (
     settings,
     table,
 )
-from atoll.observe.plots import Curve, Tick
+from atoll.observe.paper import whole
+from atoll.observe.plots import Curve
+from atoll.observe.ticks import even_ticks, log_ticks
 from atoll.observe.trial import Point
 from atoll.spec.run import identity
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_time, time_s
-
-STYLE = """
-:root { --ink: #1f2328; --dim: #59636e; --line: #d9dee3; --wash: #f6f8fa; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 76rem; padding: 2.2rem 1.4rem 4rem; color: var(--ink); background: #fff;
-  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; }
-h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 .3rem; }
-h2 { font-size: 1.1rem; margin: 2.4rem 0 .5rem; }
-p { margin: .4rem 0; max-width: 60rem; }
-.dim, figcaption, .notes { color: var(--dim); }
-.found { border-left: 4px solid #0072B2; padding: .2rem 0 .2rem 1rem; margin: 1.2rem 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th, td { padding: .42rem .6rem; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { font-weight: 600; color: var(--dim); font-size: .88rem; white-space: normal; vertical-align: bottom; }
-th:first-child, td:first-child, .plain td, .plain th { text-align: left; }
-.plain td { white-space: normal; vertical-align: top; }
-td:first-child { font-weight: 600; }
-td svg { width: 46px; height: 15px; vertical-align: middle; margin-right: .5rem; }
-tr.best td { background: var(--wash); }
-.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); gap: 1.2rem; }
-figure { margin: 0; border: 1px solid var(--line); border-radius: 8px; padding: .9rem .9rem .6rem; }
-figure > svg { width: 100%; height: auto; display: block; }
-figure h3 { margin: 0 0 .2rem; font-size: 1rem; }
-figcaption { font-size: .88rem; }
-.keys { display: flex; flex-wrap: wrap; gap: .1rem 1.2rem; font-size: .92rem; margin: .2rem 0 .8rem; }
-.keys svg { width: 46px; height: 15px; vertical-align: middle; margin-right: .3rem; }
-.notes { padding-left: 1.1rem; font-size: .92rem; }
-pre { background: var(--wash); border-radius: 6px; padding: .7rem .9rem; overflow-x: auto; font-size: .88rem;
-  white-space: pre-wrap; overflow-wrap: anywhere; }
-@media print { body { padding: 0; } figure { break-inside: avoid; } }
-"""
+from atoll.units import say_bytes, say_count, say_time
 
 
 def page(comparison: Comparison) -> str:
@@ -71,14 +40,7 @@ def page(comparison: Comparison) -> str:
         _settings(comparison),
         _again(comparison),
     ]
-    title = escape(f"{comparison.name} on {comparison.fleet}")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>Recipes compared: {title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(parts)
-        + "\n</body>\n</html>\n"
-    )
+    return whole(f"Recipes compared: {comparison.name} on {comparison.fleet}", "\n".join(parts))
 
 
 def _places(comparison: Comparison) -> dict[str, int | None]:
@@ -190,7 +152,7 @@ def _curves(comparison: Comparison, places: dict[str, int | None], against: Agai
     if not curves:
         return ""
     low, high = min(min(curve.x) for curve in curves), max(max(curve.x) for curve in curves)
-    ticks = _log_ticks(low, high, against.say) if against.log else _even_ticks(high, against.say)
+    ticks = log_ticks(low, high, against.say) if against.log else even_ticks(high, against.say)
     svg = plots.lines(curves, x=against.axis, y="held-out loss (nats per token)", ticks=ticks, log=against.log)
     note = "On a logarithmic axis; left and low is better." if against.log else "Low is better."
     return f"<figure><h3>Loss against {against.name}</h3>{svg}<figcaption>{note}</figcaption></figure>"
@@ -217,41 +179,10 @@ def _apart(comparison: Comparison, places: dict[str, int | None]) -> str:
     ]
     if not curves:
         return ""
-    ticks = _even_ticks(max(max(curve.x) for curve in curves), say_count)
+    ticks = even_ticks(max(max(curve.x) for curve in curves), say_count)
     svg = plots.lines(curves, x="tokens of all peers", y="% of the weights' length", ticks=ticks)
     note = "From a peer's weights to the mean that it takes, of its circle or of all. Recipes with one model are at 0."
     return f"<figure><h3>How far apart peers are</h3>{svg}<figcaption>{note}</figcaption></figure>"
-
-
-TIMES = tuple(
-    Tick(time_s(label), label)
-    for label in ("1 ms", "10 ms", "0.1 s", "1 s", "10 s", "1 min", "10 min", "1 h", "10 h", "1 d", "10 d", "100 d")
-)
-"""Where people expect marks on an axis of time."""
-
-
-def _log_ticks(low: float, high: float, say: Callable[[float], str]) -> list[Tick]:
-    """Return round places on a logarithmic axis: decades, or between them where there are too few."""
-    decades = (10.0**k for k in range(16))
-    known = TIMES if say is say_time else [Tick(at, _short(at, say)) for at in decades]
-    inside = [tick for tick in known if low / 1.5 <= tick.at <= high * 1.5]
-    if len(inside) >= 3:
-        return inside
-    decade = 10.0 ** math.floor(math.log10(low))
-    finer = [m * decade * 10.0**k for k in range(4) for m in (1, 2, 5)]
-    return [Tick(at, _short(at, say)) for at in finer if low / 1.1 <= at <= high * 1.1]
-
-
-def _even_ticks(high: float, say: Callable[[float], str]) -> list[Tick]:
-    """Return four to eight even places from 0 on."""
-    decade = 10.0 ** math.floor(math.log10(max(high, 1.0)))
-    step = next(m * decade for m in (0.2, 0.25, 0.5, 1, 2) if high / (m * decade) <= 7)
-    return [Tick(step * i, _short(step * i, say)) for i in range(int(high / step + 1e-9) + 1)]
-
-
-def _short(value: float, say: Callable[[float], str]) -> str:
-    """Return a round value as text: "100 MB", not "100.0 MB"."""
-    return say(value).replace(".0", "")
 
 
 # the small print

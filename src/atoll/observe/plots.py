@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
 
 from atoll.errors import LocalError
+from atoll.units import say_short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,11 @@ class Curve(Struct, frozen=True, kw_only=True):
     x: Sequence[float]
     y: Sequence[float]
     place: int | None = None
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+    """The range of each y; none: no range is drawn."""
+    joined: bool = True
+    """False: marks alone, their ranges as whiskers."""
 
 
 class Tick(Struct, frozen=True):
@@ -71,19 +77,51 @@ def check() -> None:
         raise LocalError("plots need matplotlib, which is not installed", hint="pip install 'atoll[plots]'") from None
 
 
-def lines(curves: Sequence[Curve], *, x: str, y: str, ticks: Sequence[Tick], log: bool = False) -> str:
-    """Return curves over a common axis as the text of one <svg>."""
+def lines(
+    curves: Sequence[Curve],
+    *,
+    x: str,
+    y: str,
+    ticks: Sequence[Tick] = (),
+    log: bool = False,
+    heights: Sequence[Tick] = (),
+    log_y: bool = False,
+) -> str:
+    """Return curves over a common axis as the text of one <svg>; an axis without ticks has those it likes."""
     figure, axes = _blank()
     for curve in curves:
-        every = max(1, round(len(curve.x) / MARKED))
-        axes.plot(curve.x, curve.y, markevery=every, **_looks(curve.place))
-    if log:
-        axes.set_xscale("log")
-        axes.minorticks_off()
-    axes.set_xticks([tick.at for tick in ticks], [tick.label for tick in ticks])
+        _draw(axes, curve)
+    _scale(axes, "x", ticks, log=log)
+    _scale(axes, "y", heights, log=log_y)
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     return _svg(figure)
+
+
+def _draw(axes: Axes, curve: Curve) -> None:
+    """Draw a line with its range as a shade, or marks with theirs as whiskers."""
+    looks = _looks(curve.place)
+    if not curve.joined:
+        pairs = zip(curve.y, curve.low, curve.high, strict=True) if curve.low else ()
+        ends = [(max(0.0, y - low), max(0.0, high - y)) for y, low, high in pairs]
+        errors = list(zip(*ends, strict=True)) or None
+        axes.errorbar(curve.x, curve.y, yerr=errors, capsize=3, **looks | {"linestyle": "none", "markersize": 6})
+        return
+    if curve.low:
+        axes.fill_between(curve.x, curve.low, curve.high, color=looks["color"], alpha=0.15, linewidth=0)
+    axes.plot(curve.x, curve.y, markevery=max(1, round(len(curve.x) / MARKED)), **looks)
+
+
+def _scale(axes: Axes, side: Literal["x", "y"], ticks: Sequence[Tick], *, log: bool) -> None:
+    """Give an axis its scale and its marks."""
+    axis = axes.xaxis if side == "x" else axes.yaxis
+    if log:
+        (axes.set_xscale if side == "x" else axes.set_yscale)("log")
+        axis.minorticks_off()
+    if not log:
+        axis.set_major_formatter(lambda value, _: say_short(value))
+    if ticks:
+        axis.set_ticks([tick.at for tick in ticks], labels=[tick.label for tick in ticks])
 
 
 def bars(labels: Sequence[str], values: Sequence[float], places: Sequence[int | None], *, x: str) -> str:
@@ -103,11 +141,42 @@ def bars(labels: Sequence[str], values: Sequence[float], places: Sequence[int | 
     return _svg(figure)
 
 
-def key(place: int | None) -> str:
+class Bar(Struct, frozen=True, kw_only=True):
+    """A lying bar of any quantity, with its range as whiskers where it has one."""
+
+    label: str
+    value: float
+    low: float | None = None
+    high: float | None = None
+    place: int | None = 0
+    say: str = ""
+    """What is written beside it."""
+
+
+def amounts(entries: Sequence[Bar], *, x: str, ticks: Sequence[Tick] = (), log: bool = False) -> str:
+    """Return quantities as lying bars, the first on top."""
+    figure, axes = _blank(height=0.75 + 0.42 * len(entries))
+    for position, bar in enumerate(entries):
+        axes.barh([position], [bar.value], color=_looks(bar.place)["color"], height=0.62)
+        low, high = (bar.value if end is None else end for end in (bar.low, bar.high))
+        if low < high:
+            axes.plot([low, high], [position, position], color="#1f2328", linewidth=1.4, marker="|", markersize=7)
+        axes.annotate(bar.say, (max(high, bar.value), position), xytext=(6, 0), textcoords="offset points", va="center")
+    axes.set_yticks(range(len(entries)), [bar.label for bar in entries])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    _scale(axes, "x", ticks, log=log)
+    ends = axes.get_xlim()
+    axes.set_xlim(ends[0], ends[1] * 2.5 if log else ends[1] * 1.16)
+    axes.set_xlabel(x)
+    return _svg(figure)
+
+
+def key(place: int | None, *, joined: bool = True) -> str:
     """Return the little line that stands for a curve in a table, as the text of one <svg>."""
     figure, axes = _blank(size=(0.62, 0.2))
     axes.set_axis_off()
-    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **_looks(place))
+    axes.plot([0, 1, 2], [0, 0, 0], markevery=[1], **_looks(place) | ({} if joined else {"linestyle": "none"}))
     return _svg(figure)
 
 
