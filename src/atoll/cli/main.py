@@ -25,6 +25,7 @@ COMMANDS = (
     "join",
     "sim",
     "compare",
+    "plan",
     "limits",
     "demo",
     "peer",

@@ -165,10 +165,8 @@ class Facts:
         """
         rows = [each for each in self.rows(Loss) if plain(each.recipe) == plain(recipe) and each.steps >= steps]
         enough = [each for each in rows if each.peers >= peers]
-        found = (
-            min(enough, key=lambda each: each.peers) if enough else max(rows, key=lambda each: each.peers, default=None)
-        )
-        return None if found is None else self.use(found)
+        by_peers = sorted(enough or rows, key=lambda each: each.peers)
+        return self.use(by_peers[0 if enough else -1]) if by_peers else None
 
     def failure(self, kind: str) -> Failure:
         """Return how often machines of a kind fail: "datacenter", "volunteer", "spot"."""

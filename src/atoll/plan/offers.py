@@ -2,8 +2,8 @@
 
 Recipes are the shipped ones that `pace` can tell the time of. Of machines there are all that the model fits into; those
 without the slowest lines, or the slowest devices; those of each region; and the fastest one alone. How often peers
-exchange is what the recipe says, a quarter of it and four times as much, where that is one number, and what its loss was
-measured with.
+exchange is what the recipe says, a quarter of it and four times as much, where that is one number, and what its loss
+was measured with.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from atoll.facts.book import Facts
 from atoll.facts.rows import Loss
 from atoll.plan.cost.holds import Fit, fits
 from atoll.plan.goal import Goal
+from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Nobody
+from atoll.spec.axes.pace import Block
+from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
 from atoll.spec.axes.work import BySpeed
@@ -107,6 +110,13 @@ def untold(recipe: Recipe) -> str:
     return ""
 
 
+def plain(recipe: Recipe) -> bool:
+    """Return whether a recipe exchanges gradients as they are at every step, and waits."""
+    (first, *more) = recipe.channel.values()
+    exact = isinstance(first.what, Grad) and isinstance(first.what.codec, Fp32) and first.what.transform is None
+    return not more and exact and first.when == Every(steps=1) and isinstance(first.overlap, Block)
+
+
 def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, str]]:
     """Return who may train together by a recipe, and why each of the others cannot take part at all."""
     able, small = [], {}
@@ -176,7 +186,7 @@ def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts:
 def _variants(recipe: Recipe, crew: Crew, proven: Sequence[int]) -> Iterator[Tree]:
     """Yield what may be said of a recipe beside what it says itself: other steps between exchanges, work by speed."""
     own = {name: channel.when.steps for name, channel in recipe.channel.items() if isinstance(channel.when, Every)}
-    if not len(own) == len(recipe.channel) == 1 or min(own.values()) == 1:
+    if not len(own) == len(recipe.channel) == 1 or min(own.values()) == 1 or len(crew.machines) == 1:
         yield {}
         return
     ((name, count),) = own.items()

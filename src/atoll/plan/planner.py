@@ -19,7 +19,7 @@ from atoll.facts.book import Facts
 from atoll.plan.estimate import Estimate, Scene, estimate, scene_of
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import Knowledge, knowledge_of
-from atoll.plan.offers import Crew, Offer, crews, offers, untold
+from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
 from atoll.plan.spread import TENTH, Range, range_of
 from atoll.spec.fleet import Fleet, Machine
 from atoll.spec.load import load_recipe
@@ -122,8 +122,8 @@ def plan(
         able, small = crews(goal, recipe, machines)
         rejected |= {machine: f"{name}: {reason}" for machine, reason in small.items()}
         for crew in able:
-            if len(crew.machines) == 1 and any(each.offer.alone for each in judged):
-                continue  # whoever is alone exchanges nothing, whatever the recipe
+            if len(crew.machines) == 1 and (not plain(recipe) or any(each.offer.alone for each in judged)):
+                continue  # whoever is alone has nobody to exchange with: any plain recipe will do
             judged += _judged(goal, name, crew, fleet, facts, known, base or {}, folder)
     if not judged:
         return Verdict(
