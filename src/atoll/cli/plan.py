@@ -232,17 +232,22 @@ def _text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cen
         lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0])]
     proven = [each for each in verdict.judged if each.proven]
     lines += ["", f"{len(verdict.judged)} ways were looked at, {len(proven)} of them with a measured loss."]
-    lines += [f"not looked at: {name}: {why}" for name, why in sorted(verdict.rejected.items())]
-    return lines
+    return [*lines, *(f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected))]
+
+
+def _by_reason(rejected: dict[str, str]) -> list[tuple[str, str]]:
+    """Return what was left out, those together that were for the same reason."""
+    alike: dict[str, list[str]] = {}
+    for name, why in sorted(rejected.items()):
+        alike.setdefault(why, []).append(name)
+    return [(", ".join(names), why) for why, names in alike.items()]
 
 
 HEAD = ("way", "time", "P10-P90", "money", "P10-P90", "kWh", "kg CO2e", "P10-P90", "loss", "best in")
 
 
 def _row(plan: Plan) -> tuple[str, ...]:
-    loss = (
-        "-" if plan.offer.alone else "not known" if plan.offer.loss is None else f"+{100 * plan.offer.loss.gap:.1f} %"
-    )
+    known = "not known" if plan.offer.loss is None else f"+{100 * plan.offer.loss.gap:.1f} %"
     return (
         plan.offer.name + (" (plan only)" if plan.offer.plan_only else ""),
         say_time(plan.time_s.middle),
@@ -252,7 +257,7 @@ def _row(plan: Plan) -> tuple[str, ...]:
         f"{plan.energy_kwh.middle:,.1f}",
         f"{plan.carbon_g.middle / 1000:,.1f}",
         f"{plan.carbon_g.low / 1000:,.1f} - {plan.carbon_g.high / 1000:,.1f}",
-        loss,
+        "-" if plan.offer.alone else known,
         ", ".join(plan.best) or "-",
     )
 
@@ -414,7 +419,7 @@ def _report(path: str, goal: Goal, fleet: Fleet, machines: int, verdict: Verdict
             Heading("What it hangs on"),
             Code("\n".join(_swaying(shown[0]))),
         ]
-    blocks += [Heading("Not looked at"), Rows(("what", "why"), sorted(verdict.rejected.items()), words=True)]
+    blocks += [Heading("Not looked at"), Rows(("what", "why"), _by_reason(verdict.rejected), words=True)]
     file = Path(path)
     with writing(file):
         file.write_text(html(Sheet("A plan", blocks)), "utf-8")
@@ -434,26 +439,14 @@ def _plot(
         joined=False,
         grey=True,
     )
-    plans = [
-        series(
-            label=each.offer.name,
-            x=[each.time_s.middle / 3600],
-            y=[one.middle],
-            low=[one.low],
-            high=[one.high],
-            joined=False,
-        )
-        for each, one in zip(shown, ours, strict=True)
-    ]
-    rented: Range = getattr(beside, what)
-    central = series(
-        label=f"{beside.count} rented {beside.gpu}",
-        x=[beside.time_s.middle / 3600],
-        y=[rented.middle],
-        low=[rented.low],
-        high=[rented.high],
-        joined=False,
-    )
+    plans = [_mark(series, each.offer.name, each.time_s, one) for each, one in zip(shown, ours, strict=True)]
+    central = _mark(series, f"{beside.count} rented {beside.gpu}", beside.time_s, getattr(beside, what))
     return plot(
         title=f"{label} against time", x="hours", y=label, series=[others, *plans, central], log_x=True, log_y=True
+    )
+
+
+def _mark(series: Any, label: str, time_s: Range, takes: Range) -> Any:
+    return series(
+        label=label, x=[time_s.middle / 3600], y=[takes.middle], low=[takes.low], high=[takes.high], joined=False
     )

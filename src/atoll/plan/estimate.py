@@ -26,7 +26,12 @@ from atoll.plan.offers import Offer
 from atoll.plan.pace import Pace, Ways, kinds_on, paced, sample_s, ways_of
 from atoll.plan.spread import Floats
 from atoll.plan.traffic import Kind, Line, lines_of
+from atoll.spec.axes.optimizer import Assign
+from atoll.spec.axes.pace import Block
+from atoll.spec.axes.when import Every
 from atoll.spec.fleet import Churn, Fleet, Machine
+from atoll.spec.recipe import Recipe
+from atoll.spec.run import canonical
 from atoll.spec.terms import Rented
 
 MEMBERS_MAX = 64
@@ -78,14 +83,37 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return np.asarray(self.drawn.energy_kwh + 0.0 * self.time_s)
 
 
-def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge) -> Scene:
-    """Return an offer's crew at its work; `knowledge` is of that crew."""
+Exchanges = dict[tuple[tuple[str, ...], bytes], list[Kind]]
+"""What crews exchange by recipes that send the same things to the same members."""
+
+
+def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, known: Exchanges) -> Scene:
+    """Return an offer's crew at its work; `knowledge` is of that crew, `known` is what was found out for others."""
     crew = offer.crew.machines
     members = _standing_in(crew)
     some = [crew[place] for place in members]
     lines, ways = tuple(lines_of(some)), ways_of(fleet, some)
-    kinds = tuple(kinds_on(offer.run.recipe, goal.parameters, lines, ways)) if len(some) > 1 else ()
+    kinds: tuple[Kind, ...] = ()
+    if len(some) > 1:
+        recipe = offer.run.recipe
+        key = tuple(machine.name for machine in crew), _exchanged(recipe)
+        if key not in known:
+            known[key] = kinds_on(recipe, goal.parameters, lines, ways)
+        own = [channel for channel in recipe.channel.values() for _ in range(len(known[key]) // len(recipe.channel))]
+        kinds = tuple(replace(kind, channel=channel) for kind, channel in zip(known[key], own, strict=True))
     return Scene(crew=crew, knowledge=knowledge, members=members, lines=lines, ways=ways, kinds=kinds)
+
+
+def _exchanged(recipe: Recipe) -> bytes:
+    """Return all of a recipe that decides who sends what to whom."""
+    return canonical(
+        [
+            replace(channel, overlap=Block(), merge=replace(channel.merge, outer=Assign()))
+            if not isinstance(channel.when, Every)
+            else replace(channel, when=Every(steps=1), overlap=Block(), merge=replace(channel.merge, outer=Assign()))
+            for channel in recipe.channel.values()
+        ]
+    )
 
 
 def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: Deviations | None = None) -> Estimate:

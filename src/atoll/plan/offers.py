@@ -120,8 +120,9 @@ def plain(recipe: Recipe) -> bool:
 def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, str]]:
     """Return who may train together by a recipe, and why each of the others cannot take part at all."""
     able, small = [], {}
+    known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
     for machine in machines:
-        fit = _fit(goal, recipe, machine, len(machines))
+        fit = known[machine.device.memory_bytes]
         if fit.fits:
             able.append(machine)
         else:
@@ -160,10 +161,10 @@ def _speed(machine: Machine) -> float:
     return machine.device.flop_s * machine.device.efficiency
 
 
-def _fit(goal: Goal, recipe: Recipe, machine: Machine, members: int) -> Fit:
-    """Return whether a machine can hold the model with one sample at once."""
+def _fit(goal: Goal, recipe: Recipe, memory_bytes: int, members: int) -> Fit:
+    """Return whether a device can hold the model with one sample at once."""
     small = replace(recipe, work=replace(recipe.work, batch=1, micro_batch=1))
-    return fits(goal.size, goal.vocab, goal.context, small, members, machine.device.memory_bytes)
+    return fits(goal.size, goal.vocab, goal.context, small, members, memory_bytes)
 
 
 def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts: Facts) -> Iterator[Offer]:

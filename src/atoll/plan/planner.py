@@ -11,12 +11,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from atoll.facts.book import Facts
-from atoll.plan.estimate import Estimate, Scene, estimate, scene_of
+from atoll.plan.estimate import Estimate, Exchanges, Scene, estimate, scene_of
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import Knowledge, knowledge_of
 from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
@@ -35,6 +36,13 @@ BLAND = 1.02
 """A way that is so little better than another is not told beside it."""
 
 Say = Callable[[str], None]
+
+
+class Known(NamedTuple):
+    """What was found out once for all offers."""
+
+    crews: dict[tuple[str, ...], Knowledge]
+    exchanges: Exchanges
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -112,12 +120,12 @@ def plan(
     """Return the best ways to reach a goal on some machines."""
     rejected: dict[str, str] = {}
     judged: list[Judged] = []
-    known: dict[tuple[str, ...], Knowledge] = {}
+    known = Known({}, {})
     for number, name in enumerate(recipes, start=1):
         say(f"{name} ({number} of {len(recipes)})")
         recipe = load_recipe(name)
         if why := untold(recipe):
-            rejected[name] = f"{why}: try it with `atoll compare --recipes {name}`"
+            rejected[name] = f"{why}: `atoll compare` plays it"
             continue
         able, small = crews(goal, recipe, machines)
         rejected |= {machine: f"{name}: {reason}" for machine, reason in small.items()}
@@ -146,17 +154,17 @@ def _judged(
     crew: Crew,
     fleet: Fleet,
     facts: Facts,
-    known: dict[tuple[str, ...], Knowledge],
+    known: Known,
     base: Tree,
     folder: Path,
 ) -> list[Judged]:
     """Return every way in which a crew may train by a recipe, judged."""
     key = tuple(machine.name for machine in crew.machines)
-    if key not in known:
-        known[key] = knowledge_of(crew.machines, facts)
+    if key not in known.crews:
+        known.crews[key] = knowledge_of(crew.machines, facts)
     found: list[Judged] = []
     for offer in offers(goal, recipe, base, folder, crew, facts):
-        scene = found[0].scene if found else scene_of(goal, offer, fleet, known[key])
+        scene = found[0].scene if found else scene_of(goal, offer, fleet, known.crews[key], known.exchanges)
         middle = estimate(goal, offer, scene, facts)
         takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)
         found.append(Judged(offer=offer, scene=scene, middle=middle, misses=_misses(goal, middle), takes=takes))

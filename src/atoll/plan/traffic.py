@@ -334,7 +334,8 @@ def _lengths(channel: Channel, grid: Grid, members: Sequence[bytes]) -> _Lengths
     summed = what.codec if isinstance(channel.whom.route, Carried) else Fp32()
     known: dict[Codec, list[int]] = {}
     for form in (what.codec, summed, what.merged(), *channel.forms.values()):
-        known[form] = [wire_bytes(form, count) for count in counts]
+        by_count = {count: wire_bytes(form, count) for count in set(counts)}
+        known[form] = [by_count[count] for count in counts]
     parts = {member: known[channel.codec_of(member)] for member in members}
     return _Lengths(parts, known[summed], known[what.merged()])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,13 @@ def _base(tree: Tree, file: str, folder: Path) -> list[tuple[str, Tree]]:
     if name not in known:
         hint = f"known recipes: {', '.join(known)}{near(str(name), known)}, or the path of a .toml file"
         raise SpecError(f"{file}: recipe.base: no recipe is called '{name}'", hint=hint)
-    return [(f"recipe {name}", {"recipe": parse_toml(recipe_text(name), f"{name}.toml")})]
+    return [(f"recipe {name}", {"recipe": _shipped(name)})]
+
+
+@cache
+def _shipped(name: str) -> Tree:
+    """Return what a shipped recipe says; trees are laid over each other, never changed."""
+    return parse_toml(recipe_text(name), f"{name}.toml")
 
 
 def set_tree(overrides: Sequence[str]) -> Tree:
