@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 SCHEMA = "atoll.plan/1"
 VOCABULARY, CONTEXT = 32_000, 1024
 BATCH_TOKENS = 2**18
+SOURCE_LETTERS = 60
+"""Of a source so much is said in a terminal."""
 
 RunFile = Annotated[
     Path | None, typer.Argument(metavar="[RUN.toml]", help="Plan for its model and data; or name a model.")
@@ -230,9 +232,21 @@ def _text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cen
     if shown:
         lines += say_table([HEAD, *(_row(each) for each in shown), _central_row(beside)])
         lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0])]
-    proven = [each for each in verdict.judged if each.proven]
-    lines += ["", f"{len(verdict.judged)} ways were looked at, {len(proven)} of them with a measured loss."]
+    lines += ["", *_unproven(verdict)]
     return [*lines, *(f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected))]
+
+
+def _unproven(verdict: Verdict) -> list[str]:
+    """Return how many ways there were, and what might be faster if somebody measured its loss."""
+    proven = [each for each in verdict.judged if each.proven]
+    lines = [f"{len(verdict.judged)} ways were looked at, {len(proven)} of them with a measured loss."]
+    others = [each for each in verdict.judged if not each.proven]
+    fastest = min(others, key=lambda each: each.takes[0], default=None)
+    if fastest is not None and verdict.plans and fastest.takes[0] < min(each.time_s.middle for each in verdict.plans):
+        lines.append(
+            f"faster, if it learns as well, which nobody measured: {fastest.offer.name}, {say_time(fastest.takes[0])}"
+        )
+    return lines
 
 
 def _by_reason(rejected: dict[str, str]) -> list[tuple[str, str]]:
@@ -310,26 +324,34 @@ def _reasons(goal: Goal, plan: Plan) -> list[str]:
     return lines
 
 
+SWAY_HEAD = ("hangs on", "time", "money", "kg CO2e", "keeps to the goal", "as of", "source")
+
+
 def _swaying(plan: Plan) -> list[str]:
     """Return what the numbers hang on, strongest first, and what they do not."""
-    strong = [sway for sway in plan.sways if sway.matters]
-    rows = [("hangs on", "time", "money", "kg CO2e", "keeps to the goal", "as of", "source")]
-    for sway in strong:
-        ends = ["yes" if ok else "no" for ok in sway.feasible]
-        rows.append(
-            (
-                sway.name,
-                " - ".join(say_time(each) for each in sway.time_s),
-                " - ".join(_usd(each) for each in sway.usd),
-                " - ".join(f"{each / 1000:,.1f}" for each in sway.carbon_g),
-                " - ".join(ends),
-                sway.as_of,
-                sway.source[:60],
-            )
+    rows = [(*cells[:-1], cells[-1][:SOURCE_LETTERS]) for cells in _sway_rows(plan)]
+    return [*say_table([SWAY_HEAD, *rows]), *_irrelevant(plan)]
+
+
+def _sway_rows(plan: Plan) -> list[tuple[str, ...]]:
+    return [
+        (
+            sway.name,
+            " - ".join(say_time(each) for each in sway.time_s),
+            " - ".join(_usd(each) for each in sway.usd),
+            " - ".join(f"{each / 1000:,.1f}" for each in sway.carbon_g),
+            " - ".join("yes" if ok else "no" for ok in sway.feasible),
+            sway.as_of,
+            sway.source,
         )
+        for sway in plan.sways
+        if sway.matters
+    ]
+
+
+def _irrelevant(plan: Plan) -> list[str]:
     weak = [sway.name for sway in plan.sways if not sway.matters]
-    lines = say_table(rows)
-    return [*lines, f"irrelevant here: {', '.join(weak)}"] if weak else lines
+    return [f"irrelevant here: {', '.join(weak)}"] if weak else []
 
 
 # files, JSON, the report
@@ -411,19 +433,29 @@ def _report(path: str, goal: Goal, fleet: Fleet, machines: int, verdict: Verdict
         blocks.append(Text(f"No: {verdict.why_not}", "found"))
     if shown:
         blocks += [
-            Rows(HEAD, [_row(each) for each in shown] + [_central_row(beside)], best=(0,)),
+            Rows(REPORT_HEAD, [_short(_row(each)) for each in shown] + [_short(_central_row(beside))], best=(0,)),
             _plot(Plot, Series, "usd", "dollars", shown, verdict, beside),
             _plot(Plot, Series, "carbon_g", "grams of CO2e", shown, verdict, beside),
             Heading("Why"),
             Code("\n".join(_reasons(goal, shown[0]))),
             Heading("What it hangs on"),
-            Code("\n".join(_swaying(shown[0]))),
+            Rows(SWAY_HEAD, _sway_rows(shown[0]), words=True),
+            Text("; ".join(_irrelevant(shown[0])), "dim"),
         ]
     blocks += [Heading("Not looked at"), Rows(("what", "why"), _by_reason(verdict.rejected), words=True)]
     file = Path(path)
     with writing(file):
         file.write_text(html(Sheet("A plan", blocks)), "utf-8")
     print(f"wrote {path}", file=sys.stderr)
+
+
+REPORT_HEAD = ("way", "time (P10-P90)", "money (P10-P90)", "kg CO2e (P10-P90)", "loss", "best in")
+
+
+def _short(row: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a row of plans with each range beside its middle: a page is narrower than a terminal."""
+    way, time, times, money, moneys, _, carbon, carbons, loss, best = row
+    return way, f"{time} ({times})", f"{money} ({moneys})", f"{carbon} ({carbons})", loss, best
 
 
 def _plot(

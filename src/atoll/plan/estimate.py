@@ -34,7 +34,7 @@ from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
 from atoll.spec.terms import Rented
 
-MEMBERS_MAX = 64
+MEMBERS_MAX = 24
 """Of a larger crew so many stand for all."""
 STATE_BYTES = 8.0
 """For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""

@@ -1,7 +1,8 @@
 """Ways to train a model on a fleet that are worth a forecast: a recipe, how often it exchanges, on which machines.
 
 Recipes are the shipped ones that `pace` can tell the time of. Of machines there are all that the model fits into; those
-without the slowest lines, or the slowest devices; those of each region; and the fastest one alone. How often peers
+without the slowest lines, or the slowest devices; those of each region, and of them those with the fastest lines; and
+the fastest one alone. How often peers
 exchange is what the recipe says, a quarter of it and four times as much, where that is one number, and what its loss
 was measured with.
 """
@@ -150,6 +151,9 @@ def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
     for region in sorted({each.region for each in able}):
         near = [each for each in able if each.region == region]
         yield f"the {len(near)} machines in {region}", near
+        best = max(map(_line, near))
+        wide = [each for each in near if SLOWER * _line(each) >= best]
+        yield f"the {len(wide)} machines in {region} with the fastest lines", wide
     yield "the fastest machine alone", [max(able, key=_speed)]
 
 

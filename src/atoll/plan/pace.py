@@ -34,6 +34,9 @@ from atoll.spec.recipe import Channel, Recipe
 
 Floats = NDArray[np.float64]
 
+EXACTLY = 1e-9
+"""What is so little short of a whole step is one."""
+
 PACKET_BYTES = 1400
 MATHIS = 1.22
 """A connection with round trips of T that loses the part p of its packets carries MATHIS * packet / (T * sqrt(p))."""
@@ -199,7 +202,7 @@ def _work(recipe: Recipe, channel: Channel, sample_s: Floats) -> tuple[Floats, F
     if isinstance(recipe.work.quota, BySpeed):
         work_s = quota * sample_s.min(axis=-1)
         least = recipe.work.quota.least * batch
-        each = np.clip(np.floor(work_s[..., None] / sample_s / batch) * batch, least, quota)
+        each = np.clip(np.floor(work_s[..., None] / sample_s / batch + EXACTLY) * batch, least, quota)
         return np.maximum(work_s, (each * sample_s).max(axis=-1)), each.sum(axis=-1)
     if enough < members:  # each contributes at its own pace, and so many contributions are a round
         return enough * quota / (1 / sample_s).sum(axis=-1), np.full(sample_s.shape[:-1], enough * quota)

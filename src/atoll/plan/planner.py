@@ -140,7 +140,7 @@ def plan(
     good = [each for each in judged if not each.misses]
     good = [each for each in good if each.proven] or good
     if not good:
-        near = min(judged, key=lambda each: _excess(goal, each))
+        near = min([each for each in judged if each.proven] or judged, key=lambda each: _excess(goal, each))
         why = f"nothing keeps to the goal; nearest is {near.offer.name}: {'; '.join(near.misses)}"
         nearest = _drawn(goal, near, facts, seed, ())
         return Verdict(goal=goal, plans=(), nearest=nearest, why_not=why, judged=tuple(judged), rejected=rejected)

@@ -12,6 +12,9 @@ import numpy as np
 
 from atoll.plan.cost.flops import Number
 
+LONG = 500.0
+"""Whoever leaves so many times in a round finishes none."""
+
 
 def availability(up_s: Number, down_s: Number) -> Number:
     """Return the part of the time that a machine is there."""
@@ -65,4 +68,5 @@ def round_without(round_s: Number, up_s: Number) -> Number:
 
 def lost_part(round_s: Number, up_s: Number) -> Number:
     """Return the part of a machine's time that is lost in rounds it does not finish."""
-    return 1 - round_s / (up_s * np.expm1(round_s / np.asarray(up_s, float)))
+    ratio = np.minimum(round_s / np.asarray(up_s, float), LONG)
+    return 1 - ratio / np.expm1(ratio)
