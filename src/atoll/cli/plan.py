@@ -243,9 +243,8 @@ def _unproven(verdict: Verdict) -> list[str]:
     others = [each for each in verdict.judged if not each.proven]
     fastest = min(others, key=lambda each: each.takes[0], default=None)
     if fastest is not None and verdict.plans and fastest.takes[0] < min(each.time_s.middle for each in verdict.plans):
-        lines.append(
-            f"faster, if it learns as well, which nobody measured: {fastest.offer.name}, {say_time(fastest.takes[0])}"
-        )
+        what = f"{fastest.offer.name}, {say_time(fastest.takes[0])}"
+        lines.append(f"faster, if it learns as well, which nobody measured: {what}")
     return lines
 
 
