@@ -164,7 +164,7 @@ def _judged(
         known.crews[key] = knowledge_of(crew.machines, facts)
     found: list[Judged] = []
     for offer in offers(goal, recipe, base, folder, crew, facts):
-        scene = found[0].scene if found else scene_of(goal, offer, fleet, known.crews[key], known.exchanges)
+        scene = scene_of(goal, offer, fleet, known.crews[key], known.exchanges)
         middle = estimate(goal, offer, scene, facts)
         takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)
         found.append(Judged(offer=offer, scene=scene, middle=middle, misses=_misses(goal, middle), takes=takes))
