@@ -1,7 +1,10 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from bench.plan import dtfm
 from bench.plan.brute import partitions, random_links
+from bench.plan.row import table
 
 from atoll.plan.place.crew import Links, links_of
 from atoll.plan.place.groups import Scale, Split, Volumes, dealt, split, split_of
@@ -22,7 +25,7 @@ def pipelines(found: Split, size: int) -> list[set[int]]:
     return [{place // size for place in pipeline} for pipeline in zip(*found.groups, strict=True)]
 
 
-@pytest.mark.parametrize("row", dtfm.table("dtfm"), ids=lambda row: f"{row['scenario']}-{row['placement']}")
+@pytest.mark.parametrize("row", table("dtfm"), ids=lambda row: f"{row['scenario']}-{row['placement']}")
 def test_given_placements_cost_what_was_computed_elsewhere(row: dict[str, str]) -> None:
     found = split_of(dtfm.links_in(row["scenario"]), dtfm.VOLUMES, dtfm.placed(row["scenario"], row["placement"]))
     assert found.sync_s == pytest.approx(float(row["sync_s"]), abs=dtfm.ROUNDING)
@@ -61,7 +64,7 @@ def test_what_is_heavier_stays_inside_and_both_ways_appear() -> None:
         inside.append((groups, whole))
     assert inside[0] == (True, False), "gradients dominate: replicas of a stage are near each other"
     assert inside[-1] == (False, True), "activations dominate: whole pipelines are near each other"
-    turns = [one != other for one, other in zip(inside, inside[1:], strict=False)]
+    turns = [one != other for one, other in pairwise(inside)]
     assert sum(turns) == 1, "as activations grow there is one point at which it turns"
 
 
@@ -77,7 +80,7 @@ def test_members_at_the_same_place_are_the_pairing_that_was_paid_for() -> None:
     volumes = Volumes(activation_bytes=3e8, gradient_bytes=1e8)
     found = split(links, volumes, 3, trials=100)
     hand = 2 * links.transfer_s(volumes.activation_bytes)
-    paid_s = sum(hand[list(one), list(other)].max() for one, other in zip(found.groups, found.groups[1:], strict=False))
+    paid_s = sum(hand[list(one), list(other)].max() for one, other in pairwise(found.groups))
     assert paid_s == pytest.approx(found.hand_s)
     assert sorted(place for group in found.groups for place in group) == list(range(12))
 

@@ -40,7 +40,7 @@ def deepened(crew: Crew, job: Job, predict: Predict = in_turn, *, explain: bool 
     placement = judged(crew, job, best.parts, best.micro_batch, "depth", predict)
     if explain:
         roomy = Crew(tuple(replace(peer, memory_bytes=float("inf")) for peer in crew.peers), crew.links)
-        free = best_of(roomy, job, layouts(roomy, job), predict, TRIES)
+        free = best_of(roomy, job, layouts(roomy, job), predict, tries=0)
         if free is not None and free.step_s < (1 - GAIN) * best.step_s:
             return replace(placement, binds="memory", where=f"with more of it a step would take {free.step_s:.3g} s")
     return placement

@@ -6,8 +6,9 @@ in each other's place, and single layers to the stage before or after. Whatever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +22,7 @@ SMALL = 16
 """Crews up to this size are gone through in every way; of larger ones, some depths and widths."""
 KEPT = 5
 """Shapes that are improved."""
+T = TypeVar("T")
 Groups = Sequence[Sequence[int]]
 Allowed = Callable[[Groups], bool]
 
@@ -66,14 +68,20 @@ def _hand_s(crew: Crew, job: Job, here: Sequence[int], there: Sequence[int]) -> 
 
 
 def laid(crew: Crew, job: Job, groups: Groups, predict: Predict, sizes: Sequence[int] = ()) -> Layout | None:
-    """Return the best cut and micro-batch of machines in given stages; None: they do not fit."""
+    """Return the best cut and micro-batch of machines in given stages; None: they do not fit.
+
+    Sizes are tried upwards, until they do not fit any more or have stopped to help.
+    """
     best: Layout | None = None
     for size in sizes or micro_batch_sizes(job, len(groups[0])):
         parts = cut_stages(crew, job, groups, size, micro_batches(job, len(groups[0]), size))
-        if parts:
-            step_s = predict(pipeline_of(crew, job, parts, size))
-            if best is None or step_s < best.step_s:
-                best = Layout(step_s=step_s, parts=parts, micro_batch=size)
+        if parts is None:
+            break
+        step_s = predict(pipeline_of(crew, job, parts, size))
+        if best is None or step_s < best.step_s:
+            best = Layout(step_s=step_s, parts=parts, micro_batch=size)
+        elif size > 2 * best.micro_batch:
+            break
     return best
 
 
@@ -90,7 +98,7 @@ def best_of(
 ) -> Layout | None:
     """Return the best layout: of each depth and width the best is a candidate, and a few of these are improved."""
     shapes: dict[tuple[int, int], Layout] = {}
-    for groups in many:
+    for groups in dict.fromkeys(tuple(map(tuple, each)) for each in many):
         layout, shape = laid(crew, job, groups, predict), (len(groups), len(groups[0]))
         if layout and (shape not in shapes or layout.step_s < shapes[shape].step_s):
             shapes[shape] = layout
@@ -103,34 +111,39 @@ def best_of(
 def improved(
     crew: Crew, job: Job, layout: Layout, predict: Predict, tries: int, allowed: Allowed = lambda _: True
 ) -> Layout:
-    """Return a layout after so many tries to change machines, and after moving layers; the same every time."""
-    draw, width = np.random.default_rng(0), len(layout.parts[0][2])
-    most = micro_batch_sizes(job, width)[-1]
+    """Return a layout after changes that help, until none does or so many were tried; the same every time."""
+    draw, most = np.random.default_rng(0), micro_batch_sizes(job, len(layout.parts[0][2]))[-1]
+    changes = _changes(layout.groups, len(crew.peers), draw)
     for _ in range(tries):
-        groups = _changed(layout.groups, len(crew.peers), draw)
-        if groups and allowed(groups):
-            size = layout.micro_batch
-            sizes = sorted({size, max(1, size // 2), min(2 * size, most)})
-            other = laid(crew, job, groups, predict, sizes)
-            layout = other if other and other.step_s < layout.step_s else layout
+        groups = next(changes, None)
+        if groups is None:
+            break
+        sizes = sorted({max(1, layout.micro_batch // 2), layout.micro_batch, min(2 * layout.micro_batch, most)})
+        other = laid(crew, job, groups, predict, sizes) if allowed(groups) else None
+        if other and other.step_s < layout.step_s:
+            layout, changes = other, _changes(other.groups, len(crew.peers), draw)
     return _shifted(crew, job, layout, predict)
 
 
-def _changed(groups: Groups, count: int, draw: np.random.Generator) -> list[list[int]]:
-    """Return groups with two machines, or two groups, in each other's place; none where there are no two."""
+def _changes(groups: Groups, count: int, draw: np.random.Generator) -> Iterator[Groups]:
+    """Yield all that comes of two machines, or two groups, in each other's place, in a drawn order."""
     width, used = len(groups[0]), [place for group in groups for place in group]
-    if len(groups) > 1 and draw.random() < 0.25:
-        one, other = (int(at) for at in draw.choice(len(groups), 2, replace=False))
-        order = list(map(list, groups))
-        order[one], order[other] = order[other], order[one]
-        return order
     seats = [*used, *sorted(set(range(count)) - set(used))]
-    if len(seats) < 2:
-        return []
-    one, other = int(draw.integers(len(used))), int(draw.integers(len(seats) - 1))
-    other += other >= one
-    seats[one], seats[other] = seats[other], seats[one]
-    return [seats[first : first + width] for first in range(0, len(used), width)]
+    moves = [(True, pair) for pair in combinations(range(count), 2) if pair[0] < len(used)]
+    moves += [(False, pair) for pair in combinations(range(len(groups)), 2) if width > 1]
+    for at in draw.permutation(len(moves)):
+        single, (one, other) = moves[at]
+        if single:
+            order = _swapped(seats, one, other)
+            yield [order[first : first + width] for first in range(0, len(used), width)]
+        else:
+            yield _swapped(groups, one, other)
+
+
+def _swapped(items: Sequence[T], one: int, other: int) -> list[T]:
+    found = list(items)
+    found[one], found[other] = found[other], found[one]
+    return found
 
 
 def _shifted(crew: Crew, job: Job, layout: Layout, predict: Predict) -> Layout:

@@ -32,7 +32,9 @@ class Pipeline(Struct, frozen=True, kw_only=True):
 
     compute_s: tuple[float, ...]
     send_s: tuple[float, ...]
-    """From each stage to the next: one fewer."""
+    """From each stage to the next, one direction: one fewer."""
+    latency_s: tuple[float, ...]
+    """The part of it that keeps no line busy."""
     sync_s: float
     micro_batches: int
 
@@ -119,9 +121,11 @@ def fits(crew: Crew, job: Job, parts: Sequence[Part], micro_batch: int) -> bool:
 
 def pipeline_of(crew: Crew, job: Job, parts: Sequence[Part], micro_batch: int) -> Pipeline:
     """Return the times of some stages."""
+    sends = [_send_s(crew, job, one, other, micro_batch) for one, other in pairwise(parts)]
     return Pipeline(
         compute_s=tuple(_compute_s(crew, job, part, micro_batch) for part in parts),
-        send_s=tuple(_send_s(crew, job, one, other, micro_batch) for one, other in pairwise(parts)),
+        send_s=tuple(send_s for send_s, _ in sends),
+        latency_s=tuple(latency_s for _, latency_s in sends),
         sync_s=max(_sync_s(crew, job, part) for part in parts),
         micro_batches=micro_batches(job, len(parts[0][2]), micro_batch),
     )
@@ -171,11 +175,13 @@ def _compute_s(crew: Crew, job: Job, part: Part, micro_batch: int) -> float:
     return flop * micro_batch / min(crew.peers[place].flop_s for place in places)
 
 
-def _send_s(crew: Crew, job: Job, part: Part, after: Part, micro_batch: int) -> float:
+def _send_s(crew: Crew, job: Job, part: Part, after: Part, micro_batch: int) -> tuple[float, float]:
+    """Return how long the slowest pipeline's link takes, and which part of that is latency."""
     size_bytes = job.layers[part[1] - 1].out_bytes * micro_batch
-    here, there = list(part[2]), list(after[2])
-    links = crew.links
-    return float((links.latency_s[here, there] + size_bytes / links.bytes_s[here, there]).max())
+    latency_s = crew.links.latency_s[part[2], after[2]]
+    times_s = latency_s + size_bytes / crew.links.bytes_s[part[2], after[2]]
+    slowest = times_s.argmax()
+    return float(times_s[slowest]), float(latency_s[slowest])
 
 
 def _sync_s(crew: Crew, job: Job, part: Part) -> float:
