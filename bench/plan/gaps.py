@@ -66,7 +66,7 @@ CASES = (
     Case(name="cuts by speed (Holmes)", stated=0.0, costs=tries.proportional_costs),
     Case(name="depth (Varuna)", stated=0.05, costs=tries.depth_costs),
     Case(name="islands (Holmes)", stated=0.1, costs=tries.islands_costs),
-    Case(name="clusters (Ravnest)", stated=0.3, costs=tries.clusters_costs),
+    Case(name="clusters (Ravnest)", stated=0.12, costs=tries.clusters_costs),
     Case(name="shares", stated=0.0, costs=tries.shares_costs),
 )
 
