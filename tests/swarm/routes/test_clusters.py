@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from atoll.swarm.routes.clusters import clusters_of, rings_of
+from atoll.swarm.routes.clusters import ALIKE, clusters_of, inside_s, rings_of
 from atoll.swarm.routes.grow import Cargo, Links, forecast_s
-from atoll.swarm.routes.ring import Costs
+from atoll.swarm.routes.ring import NEVER_S, Costs
 
 CHUNKS = 60
 
@@ -39,6 +42,27 @@ def test_members_of_one_region_are_in_one_cluster_wherever_they_stand_in_the_lis
 def test_where_all_are_alike_clusters_are_equal_and_in_the_order_given() -> None:
     assert clusters_of(apart([0] * 7), 3) == [[0, 1], [2, 3], [4, 5, 6]]
     assert clusters_of(apart([0, 0]), 4) == [[0], [1]], "no more than there are members"
+
+
+def test_members_whom_a_way_round_has_parted_change_places() -> None:
+    points = [(1, 4), (2, 3), (2, 4), (2, 0), (1, 3), (3, 5)]
+    trips_s = [[float(abs(a - c) + abs(b - d)) for c, d in points] for a, b in points]
+    clusters = clusters_of(trips_s, 2)
+    assert sorted(sorted(each) for each in clusters) == [[0, 2, 5], [1, 3, 4]]
+    assert inside_s(trips_s, clusters) < ALIKE * inside_s(trips_s, [[0, 1, 2], [3, 4, 5]]), "as the way has them"
+
+
+@given(some.integers(2, 8), some.integers(2, 4), some.integers(0, 1000))
+def test_no_two_members_had_clearly_better_change_places(count: int, clusters: int, seed: int) -> None:
+    draw = Random(seed)
+    far = [[NEVER_S if draw.random() < 0.1 else draw.random() for _ in range(count)] for _ in range(count)]
+    trips_s = [[0.0 if a == b else far[min(a, b)][max(a, b)] for b in range(count)] for a in range(count)]
+    found = clusters_of(trips_s, clusters)
+    assert sorted(place for cluster in found for place in cluster) == list(range(count))
+    for one, other in combinations(range(count), 2):
+        change = {one: other, other: one}
+        swapped = [[change.get(place, place) for place in cluster] for cluster in found]
+        assert inside_s(trips_s, swapped) >= ALIKE**2 * inside_s(trips_s, found)
 
 
 @given(some.integers(1, 9), some.integers(1, 5), some.integers(1, 40))

@@ -12,7 +12,8 @@ round at once, and every link between clusters carries only its owners' share of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import combinations, pairwise
+from math import inf
 
 from atoll.swarm.routes.grow import Forest
 from atoll.swarm.routes.ring import GAIN_MIN, Costs, length, tour
@@ -43,7 +44,10 @@ def _owner(group: Cluster, index: int, chunks: int) -> int:
 
 
 def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
-    """Return clusters as equal as can be along a short way round, cut where it is furthest from each to the next."""
+    """Return clusters as equal as can be along a short way round, cut where it is furthest from each to the next.
+
+    Where members had better change places, and that brings clusters clearly closer together, they do.
+    """
     given, order = list(range(len(trips_s))), tour(trips_s)
     if length(trips_s, given) < GAIN_MIN * length(trips_s, order):
         order = given
@@ -56,7 +60,38 @@ def clusters_of(trips_s: Costs, clusters: int) -> list[Cluster]:
     furthest_s = max(map(apart_s, range(size)))
     turn = next(turn for turn in range(size) if apart_s(turn) >= ALIKE * furthest_s)
     order = order[turn:] + order[:turn]
-    return [order[first:end] for first, end in pairwise(bounds)]
+    along = [order[first:end] for first, end in pairwise(bounds)]
+    closer = _swapped(trips_s, along)
+    return closer if inside_s(trips_s, closer) < ALIKE * inside_s(trips_s, along) else along
+
+
+def inside_s(trips_s: Costs, clusters: Sequence[Cluster]) -> float:
+    """Return the trips from every member to every other of its cluster, all together."""
+    return sum(trips_s[one][other] for cluster in clusters for one in cluster for other in cluster)
+
+
+def _swapped(trips_s: Costs, clusters: Sequence[Cluster]) -> list[Cluster]:
+    """Return clusters after members changed places with those of others, as long as what is inside got less."""
+    found = [list(cluster) for cluster in clusters]
+    seats = [(cluster, place) for cluster in found for place in range(len(cluster))]
+    left_s, before_s = inside_s(trips_s, found), inf
+    while left_s < before_s:
+        before_s = left_s
+        for (one, i), (other, j) in combinations(seats, 2):
+            if one is not other and _gains(trips_s, one, one[i], other, other[j]):
+                one[i], other[j] = other[j], one[i]
+                now_s = inside_s(trips_s, found)
+                if now_s < left_s:
+                    left_s = now_s
+                else:  # what was gained is rounding
+                    one[i], other[j] = other[j], one[i]
+    return found
+
+
+def _gains(trips_s: Costs, one: Cluster, a: int, other: Cluster, b: int) -> bool:
+    """Return whether two members are nearer to each other's cluster than to their own."""
+    to_a, to_b = trips_s[a], trips_s[b]
+    return sum(to_a[c] - to_b[c] for c in one if c != a) > sum(to_a[c] - to_b[c] for c in other if c != b)
 
 
 def _up(groups: Sequence[Cluster], ring: Sequence[int], root: int) -> tuple[int, ...]:

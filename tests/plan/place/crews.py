@@ -1,0 +1,47 @@
+"""Crews and chains that can be said in a line."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from atoll.plan.place.crew import Crew, Job, Layer, Peer, links_of
+
+
+def even_job(
+    layers: int = 12,
+    batch: int = 64,
+    *,
+    flop: float = 1e12,
+    state_bytes: float = 1e9,
+    gradient_bytes: float = 1e8,
+    held_bytes: float = 5e7,
+    out_bytes: float = 8e6,
+) -> Job:
+    """Return a chain of equal layers."""
+    layer = Layer(
+        flop=flop, state_bytes=state_bytes, gradient_bytes=gradient_bytes, held_bytes=held_bytes, out_bytes=out_bytes
+    )
+    return Job(layers=(layer,) * layers, batch=batch)
+
+
+def island_crew(
+    sizes: Sequence[int],
+    *,
+    speeds: Sequence[float] | None = None,
+    inside: tuple[float, float] = (0.0005, 25e9 / 8),
+    across: tuple[float, float] = (0.005, 1e9 / 8),
+    memory_bytes: float = 80e9,
+) -> Crew:
+    """Return islands of equal peers; links within and across as (latency in s, bytes per s)."""
+    at = np.repeat(range(len(sizes)), sizes)
+    same = at[:, None] == at[None, :]
+    peers = tuple(
+        Peer(
+            name=f"{'abcdefgh'[island]}{number}",
+            flop_s=(speeds or [1e14] * len(sizes))[island],
+            memory_bytes=memory_bytes,
+            island="abcdefgh"[island],
+        )
+        for number, island in enumerate(at)
+    )
+    return Crew(peers, links_of(np.where(same, inside[0], across[0]), np.where(same, inside[1], across[1])))
