@@ -118,7 +118,7 @@ def _one(name: str, limit: str, report: str, *, as_json: bool, seed: int) -> Non
         raise SpecError(f"--limit: there is no limit '{limit}'", hint=f"one of {', '.join(known)}{near(limit, known)}")
     scenario = load_scenario(name)
     found = find(known[limit], scenario, seed)
-    print(json.dumps(_stamped(found)) if as_json else "\n".join(_details(found)))
+    print(json.dumps({"schema": SCHEMA, **_told(found)}) if as_json else "\n".join(_details(found)))
     if report:
         from atoll.cli.blocks import of_finding
 
@@ -265,21 +265,24 @@ def _tables(tables: Sequence[Rows]) -> list[str]:
 # what programs read
 
 
-def _stamped(found: Any) -> dict[str, Any]:
+def _data(found: Answer) -> dict[str, Any]:
     from msgspec import to_builtins
 
-    return {"schema": SCHEMA, **to_builtins(found)}
+    told: dict[str, Any] = to_builtins(found)
+    return {"schema": SCHEMA, **told, "findings": [_told(each) for each in found.findings]}
 
 
-def _data(found: Answer) -> dict[str, Any]:
-    told = _stamped(found)
-    for finding, told_finding in zip(found.findings, told["findings"], strict=True):
-        told_finding["checks"] = [_checked(check) for check in finding.checks]
-    return told
+def _told(found: Finding) -> dict[str, Any]:
+    from msgspec import to_builtins
+
+    told: dict[str, Any] = to_builtins(found)
+    return {**told, "checks": [_checked(check) for check in found.checks]}
 
 
 def _checked(check: Check) -> dict[str, Any]:
-    return {**_stamped(check), "agrees": check.agrees}
+    from msgspec import to_builtins
+
+    return {**to_builtins(check), "agrees": check.agrees}
 
 
 # the report
