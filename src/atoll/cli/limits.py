@@ -141,9 +141,7 @@ def _example(name: str, report: str, *, as_json: bool) -> None:
         "even_usd_kwh": fusion.even_usd_kwh(e),
     }
     if as_json:
-        from msgspec import to_builtins
-
-        told = {"schema": SCHEMA, "example": "fusionai", **facts, "inputs": to_builtins(e)}
+        told = {"schema": SCHEMA, "example": "fusionai", **facts, "inputs": _plain(e)}
         print(json.dumps(told | {"checks": [_checked(check) for check in fusion.checks(e)]}))
     else:
         print("\n".join([*_fusion_says(facts), "", *_checks(fusion.checks(e)), *_tables(fusion.tables(e))]))
@@ -266,23 +264,23 @@ def _tables(tables: Sequence[Rows]) -> list[str]:
 
 
 def _data(found: Answer) -> dict[str, Any]:
-    from msgspec import to_builtins
-
-    told: dict[str, Any] = to_builtins(found)
-    return {"schema": SCHEMA, **told, "findings": [_told(each) for each in found.findings]}
+    return {"schema": SCHEMA, **_plain(found), "findings": [_told(each) for each in found.findings]}
 
 
 def _told(found: Finding) -> dict[str, Any]:
-    from msgspec import to_builtins
-
-    told: dict[str, Any] = to_builtins(found)
-    return {**told, "checks": [_checked(check) for check in found.checks]}
+    return {**_plain(found), "checks": [_checked(check) for check in found.checks]}
 
 
 def _checked(check: Check) -> dict[str, Any]:
+    return {**_plain(check), "agrees": check.agrees}
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    """Return a record as JSON has it; numbers of numpy are numbers."""
     from msgspec import to_builtins
 
-    return {**to_builtins(check), "agrees": check.agrees}
+    told: dict[str, Any] = to_builtins(found, enc_hook=float)
+    return told
 
 
 # the report
