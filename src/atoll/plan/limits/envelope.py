@@ -5,7 +5,7 @@
     signal    liars of full length leave  (1 - f) - f / c_h  of it, c_h the cosine of an honest update with it;
               nothing is left from  f = c_h / (1 + c_h)  on
     caught    k cheats under checks of a part q: 1 - (1 - q)^k; a stake deters from (1 - q) / q gains on
-    trees     medians of medians, depth d, fan-in w: ((w // 2 + 1) / w)^d of the leaves suffice, towards 1 / 2^d
+    trees     medians of medians, depth d, fan-in w: (ceil(w / 2) / w)^d of the leaves suffice, towards 1 / 2^d
 
 Rules filter accidents. Against those who know them only work that is done again, and names that cost something, help.
 """
@@ -53,9 +53,10 @@ def cheats_to(chance: float, checked: float) -> int:
     return int(np.ceil(np.log(1 - chance) / np.log(1 - checked)))
 
 
-def leaves_needed(depth: int, fan_in: int) -> float:
-    """Return the part of the leaves that turn a tree of medians over, placed where it hurts."""
-    return float(((fan_in // 2 + 1) / fan_in) ** depth)
+def leaves_needed(depth: int, fan_in: int, trimmed: float | None = None) -> float:
+    """Return the part of the leaves that turn over a tree of medians, or of means trimmed by so much on each side."""
+    enough = -(-fan_in // 2) if trimmed is None else int(trimmed * fan_in) + 1
+    return (enough / fan_in) ** depth
 
 
 def unseen_radius(loss_noise: float, curvature: float, samples: int, z: float = 2.0) -> float:

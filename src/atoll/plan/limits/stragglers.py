@@ -26,6 +26,8 @@ SLOW, TOO_SLOW = 2.0, 3.0
 QUORUM = 0.9
 """What a round waits for at most when strict barriers are given up."""
 NODES = 400
+SPREAD_MAX = 3.0
+"""Times more uneven than this are taken as so: the mean is then one peer's in thousands, and says nothing."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,8 +37,8 @@ def waited(sigma: float, peers: int, among: int) -> float:
 
     edges = 1 - (1 - np.arange(NODES + 1) / NODES) ** 3  # finer towards 1, where the slowest live
     middles = 1 - (1 - (np.arange(NODES) + 0.5) / NODES) ** 3
-    times = np.exp(sigma * ndtri(np.clip(betaincinv(among, peers - among + 1, middles), 1e-300, 1 - 1e-16)))
-    return float((times * np.diff(edges)).sum() / np.exp(sigma**2 / 2))
+    normal = ndtri(np.clip(betaincinv(among, peers - among + 1, middles), 1e-300, 1 - 1e-16))
+    return float((np.exp(sigma * normal - sigma**2 / 2) * np.diff(edges)).sum())
 
 
 def exponential_slowest(peers: int) -> float:
@@ -71,7 +73,7 @@ def deadline(times: NDArray[np.float64], exchange: float) -> tuple[float, float]
 
 def _slowdown(spread: float, peers: float, quorum: float, slowest: float, proportional: bool) -> float:
     alone = round(peers) <= 1
-    chance = 1.0 if alone else waited(float(spread), round(peers), quorum_of(quorum, peers))
+    chance = 1.0 if alone else waited(min(float(spread), SPREAD_MAX), round(peers), quorum_of(quorum, peers))
     return chance / (1.0 if proportional or alone else slowest)
 
 
