@@ -44,6 +44,8 @@ def test_a_program_gets_one_limit_with_its_inputs_and_checks(capsys: pytest.Capt
     assert {each["path"] for each in told["given"]} >= {"model.parameters", "peers.device_memory_gb"}
     assert all(each["source"] for each in told["given"])
     assert told["checks"] and told["tables"] and told["drawings"]
+    command("labs", limit="cost", as_json=True)
+    assert json.loads(capsys.readouterr().out)["drawings"][1]["bars"], "numbers that numpy made are told too"
 
 
 def test_the_example_says_where_the_claim_holds_and_leaves_a_report(

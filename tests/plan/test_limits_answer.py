@@ -15,7 +15,7 @@ from atoll.plan.limits.finding import SEVERITY, Limit
 from atoll.plan.limits.flip import flip
 from atoll.plan.limits.reader import load_scenario, scenario_names, scenario_of, scenario_text
 from atoll.plan.limits.regimes import regimes
-from atoll.plan.limits.scenario import said, with_value, worlds
+from atoll.plan.limits.scenario import SHARES, Scenario, said, with_value, worlds
 
 NAMES = ("homes", "labs", "organisation")
 
@@ -84,6 +84,27 @@ def test_the_nearest_plan_removes_every_wall_of_the_homes() -> None:
     assert plan is not None and plan.verdict != "no"
     assert plan.days <= s.goal.deadline_days.value
     assert any("parameters" in change for change in plan.changes), "a smaller model is what memory asks for"
+
+
+def anything(rng: np.random.Generator) -> Scenario:
+    """Return a scenario with half of its numbers drawn from far around."""
+    s = load_scenario(NAMES[rng.integers(3)])
+    for path in sorted({path for limit in LIMITS for path in limit.inputs}):
+        if rng.random() < 0.5:
+            value = (said(s, path).value or 1.0) * 10 ** rng.uniform(-2, 2)
+            s = with_value(s, path, rng.uniform(0.01, 0.99) if path in SHARES else float(value))
+    return with_value(with_value(s, "data.moves", bool(rng.integers(2))), "data.assigned", bool(rng.integers(2)))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_whatever_is_asked_the_answer_is_yes_only_where_nothing_stands_in_the_way(seed: int) -> None:
+    s = anything(np.random.default_rng(seed))
+    verdict, binding, _ = decide(s)
+    assert (verdict == "yes") == (answer.severity(s) == 0) == (binding == "")
+    assert (verdict == "no") == (answer.severity(s) >= 8)
+    plan = nearest(s)
+    assert plan is None or plan.changes
+    assert verdict != "yes" or plan is None, "where nothing stands in the way there is nothing to ease"
 
 
 def test_easing_never_makes_a_scenario_worse() -> None:

@@ -61,12 +61,18 @@ def test_checking_finds_cheats_after_so_many_and_deters_from_such_a_stake_on() -
 @pytest.mark.parametrize("fan_in", [3, 8, 9])
 def test_a_tree_of_medians_falls_to_so_many_leaves(depth: int, fan_in: int) -> None:
     assert robust.leaves_found(depth, fan_in) == pytest.approx(e.leaves_needed(depth, fan_in))
+    trimmed = robust.leaves_found(depth, fan_in, robust.trimmed)
+    assert trimmed == pytest.approx(e.leaves_needed(depth, fan_in, 0.25))
 
 
 def test_a_wide_tree_of_medians_falls_to_a_half_to_the_power_of_its_depth() -> None:
     assert [e.leaves_needed(depth, 10001) for depth in (2, 3, 4, 5)] == pytest.approx(
         [0.25, 0.125, 0.0625, 0.031], abs=0.001
     )
+
+
+def test_a_wide_tree_of_trimmed_means_falls_to_a_quarter_to_the_power_of_its_depth() -> None:
+    assert [e.leaves_needed(depth, 10000, 0.25) for depth in (2, 3)] == pytest.approx([0.0625, 0.016], abs=0.001)
 
 
 def test_a_backdoor_opens_while_nothing_else_shows() -> None:

@@ -38,6 +38,16 @@ def test_larger_models_need_so_many_peers_in_line_and_such_lines(
     assert 20e6 / line == pytest.approx(on_cable, rel=0.03)
 
 
+def test_adapters_alone_fit_far_larger_models() -> None:
+    found = [float(m.most_parameters(size * 1e9, m.ADAPTERS[1])) / 1e9 for size in (8, 12, 16, 24, 32, 80)]
+    assert found == pytest.approx([8.9, 14, 19, 29, 40, 101], rel=0.025)
+
+
+def test_activations_grow_with_the_square_of_the_context_in_the_end() -> None:
+    short, long = (m.activation_bytes(context, 4096, 32, 32) for context in (100_000, 200_000))
+    assert 3.5 < long / short < 4
+
+
 def test_a_long_pipeline_is_seldom_there_as_a_whole() -> None:
     assert [float(m.all_there(0.99, stages)) for stages in (59, 338)] == pytest.approx([0.55, 0.033], abs=0.005)
 

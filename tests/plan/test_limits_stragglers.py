@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from atoll.plan.limits import stragglers as s
+from atoll.plan.limits.reader import load_scenario
+from atoll.plan.limits.scenario import with_value
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,10 @@ def test_a_steam_like_mix_with_equal_work_runs_at_its_slowest() -> None:
     assert cards.min() / cards.mean() == pytest.approx(0.44, abs=0.01)
     assert s._slowdown(0.0, 6, 1.0, float(cards.min() / cards.mean()), False) == pytest.approx(1 / 0.442, rel=0.01)
     assert s._slowdown(0.0, 6, 1.0, 0.44, True) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_few_peers_who_often_miss_a_round_are_eased_by_a_quorum_and_not_a_wall() -> None:
+    often = with_value(load_scenario("labs"), "peers.dropout", 0.15)
+    assert s.judge(often).verdict == "binds"
+    assert s.judge(s.relaxed(often)).verdict == "no wall"
+    assert s.judge(with_value(often, "peers.dropout", 0.6)).verdict == "wall"

@@ -118,7 +118,7 @@ def _one(name: str, limit: str, report: str, *, as_json: bool, seed: int) -> Non
         raise SpecError(f"--limit: there is no limit '{limit}'", hint=f"one of {', '.join(known)}{near(limit, known)}")
     scenario = load_scenario(name)
     found = find(known[limit], scenario, seed)
-    print(json.dumps(_stamped(found)) if as_json else "\n".join(_details(found)))
+    print(json.dumps({"schema": SCHEMA, **_told(found)}) if as_json else "\n".join(_details(found)))
     if report:
         from atoll.cli.blocks import of_finding
 
@@ -141,9 +141,7 @@ def _example(name: str, report: str, *, as_json: bool) -> None:
         "even_usd_kwh": fusion.even_usd_kwh(e),
     }
     if as_json:
-        from msgspec import to_builtins
-
-        told = {"schema": SCHEMA, "example": "fusionai", **facts, "inputs": to_builtins(e)}
+        told = {"schema": SCHEMA, "example": "fusionai", **facts, "inputs": _plain(e)}
         print(json.dumps(told | {"checks": [_checked(check) for check in fusion.checks(e)]}))
     else:
         print("\n".join([*_fusion_says(facts), "", *_checks(fusion.checks(e)), *_tables(fusion.tables(e))]))
@@ -265,21 +263,24 @@ def _tables(tables: Sequence[Rows]) -> list[str]:
 # what programs read
 
 
-def _stamped(found: Any) -> dict[str, Any]:
-    from msgspec import to_builtins
-
-    return {"schema": SCHEMA, **to_builtins(found)}
-
-
 def _data(found: Answer) -> dict[str, Any]:
-    told = _stamped(found)
-    for finding, told_finding in zip(found.findings, told["findings"], strict=True):
-        told_finding["checks"] = [_checked(check) for check in finding.checks]
-    return told
+    return {"schema": SCHEMA, **_plain(found), "findings": [_told(each) for each in found.findings]}
+
+
+def _told(found: Finding) -> dict[str, Any]:
+    return {**_plain(found), "checks": [_checked(check) for check in found.checks]}
 
 
 def _checked(check: Check) -> dict[str, Any]:
-    return {**_stamped(check), "agrees": check.agrees}
+    return {**_plain(check), "agrees": check.agrees}
+
+
+def _plain(found: Any) -> dict[str, Any]:
+    """Return a record as JSON has it; numbers of numpy are numbers."""
+    from msgspec import to_builtins
+
+    told: dict[str, Any] = to_builtins(found, enc_hook=float)
+    return told
 
 
 # the report

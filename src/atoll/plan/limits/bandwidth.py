@@ -129,6 +129,10 @@ def judge(s: Scenario) -> Judged:
     )
 
 
+def _bytes(size: float) -> str:
+    return "1 byte" if size == 1 else f"{size:.2g} bytes"
+
+
 def _what_binds(s: Scenario) -> str:
     least = steps_min(
         s.work.efficiency.value,
@@ -140,13 +144,13 @@ def _what_binds(s: Scenario) -> str:
     )
     has = f"{s.work.local_steps.value:,.0f} steps between exchanges, {max(1, math.ceil(least)):,} needed"
     line = min(s.line.up_mbit.value, s.line.down_mbit.value)
-    return f"{has} at {line:g} Mbit and {s.work.sent_bytes.value:.2g} B a parameter"
+    return f"{has} at {line:g} Mbit and {_bytes(s.work.sent_bytes.value)} a parameter"
 
 
 def ease(s: Scenario) -> list[tuple[str, Scenario]]:
     """Return a smaller form on the wire, then rarer exchanges, then both."""
     smaller = [size for _, size in CODECS if size < s.work.sent_bytes.value]
-    eased = [(f"send {size:.2g} B a parameter", with_value(s, "work.sent_bytes", size)) for size in smaller]
+    eased = [(f"send {_bytes(size)} a parameter", with_value(s, "work.sent_bytes", size)) for size in smaller]
     if s.work.local_steps.value < STEPS_MAX:
         eased.append((f"exchange every {STEPS_MAX} steps", with_value(s, "work.local_steps", STEPS_MAX)))
     return [*eased, (f"exchange every {STEPS_MAX} steps in the smallest form", tightest(s))]

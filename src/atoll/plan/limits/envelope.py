@@ -5,7 +5,7 @@
     signal    liars of full length leave  (1 - f) - f / c_h  of it, c_h the cosine of an honest update with it;
               nothing is left from  f = c_h / (1 + c_h)  on
     caught    k cheats under checks of a part q: 1 - (1 - q)^k; a stake deters from (1 - q) / q gains on
-    trees     medians of medians, depth d, fan-in w: ((w // 2 + 1) / w)^d of the leaves suffice, towards 1 / 2^d
+    trees     medians of medians, depth d, fan-in w: (ceil(w / 2) / w)^d of the leaves suffice, towards 1 / 2^d
 
 Rules filter accidents. Against those who know them only work that is done again, and names that cost something, help.
 """
@@ -53,9 +53,10 @@ def cheats_to(chance: float, checked: float) -> int:
     return int(np.ceil(np.log(1 - chance) / np.log(1 - checked)))
 
 
-def leaves_needed(depth: int, fan_in: int) -> float:
-    """Return the part of the leaves that turn a tree of medians over, placed where it hurts."""
-    return float(((fan_in // 2 + 1) / fan_in) ** depth)
+def leaves_needed(depth: int, fan_in: int, trimmed: float | None = None) -> float:
+    """Return the part of the leaves that turn over a tree of medians, or of means trimmed by so much on each side."""
+    enough = -(-fan_in // 2) if trimmed is None else int(trimmed * fan_in) + 1
+    return (enough / fan_in) ** depth
 
 
 def unseen_radius(loss_noise: float, curvature: float, samples: int, z: float = 2.0) -> float:
@@ -126,6 +127,8 @@ def checks(s: Scenario, seed: int) -> list[Check]:
     norm_max, cosine_min = s.trust.norm_max.value, s.trust.cosine_min.value
     checked = s.trust.checked.value or 0.1
     free = float(rng.geometric(checked, 40000).mean() - 1)
+    far = unseen_radius(2.0, 1.0, 1000)
+    looks = far**2 / 2 + 2.0 / np.sqrt(1000) * rng.standard_normal(20000)  # means of a thousand losses, each look anew
     return [
         Check(
             what="longest hidden component that passes",
@@ -149,6 +152,14 @@ def checks(s: Scenario, seed: int) -> list[Check]:
             how="40,000 cheaters drawn",
         ),
         Check(
+            what="chance that a held-out loss shows weights moved by the radius that hides them",
+            formula=0.5,
+            run=float((looks > 2 * 2.0 / np.sqrt(1000)).mean()),
+            within=0.012,
+            chance=True,
+            how="20,000 looks at a thousand samples",
+        ),
+        Check(
             what="part of the leaves that turns a tree of medians over, depth 3, fan-in 9",
             formula=float(leaves_needed(3, 9)),
             run=robust.leaves_found(3, 9),
@@ -160,7 +171,7 @@ def checks(s: Scenario, seed: int) -> list[Check]:
 
 def tables(s: Scenario) -> list[Rows]:
     """Return what each rule keeps under each attack, what each threshold admits, and what a backdoor does."""
-    return [_kept(), _admits(s), _deterred(), _opened()]
+    return [_kept(), _admits(s), _adds_up(s), _unseen(), _deterred(), _opened()]
 
 
 def _kept() -> Rows:
@@ -185,6 +196,27 @@ def _admits(s: Scenario) -> Rows:
     return Rows(
         title=f"A rule on the cosine, honest ones at {s.trust.honest_cosine.value:g} and around", head=head, rows=rows
     )
+
+
+def _adds_up(s: Scenario) -> Rows:
+    """Return how far hidden parts carry a model, beside its own way; where nobody lies, were one in 20 to."""
+    share = s.trust.attackers.value or 0.05
+    hidden = float(hidden_part(s.trust.norm_max.value, s.trust.cosine_min.value))
+    cosine, peers = s.trust.honest_cosine.value, max(s.peers.count.value, 1)
+    own = float(np.sqrt(cosine**2 + (1 - cosine**2) / peers))
+    rows = [
+        [f"{rounds}", f"{displaced(1.0, rounds, share, hidden):.1f}", f"{own * rounds:.1f}"]
+        for rounds in (10, 100, 1000)
+    ]
+    title = f"Carried along one direction by {share:.0%} attackers, in lengths of an honest update, at most"
+    return Rows(title=title, head=["rounds", "hidden parts", "the model's own way, were it straight"], rows=rows)
+
+
+def _unseen() -> Rows:
+    samples = (100, 1000, 10000, 100000)
+    rows = [[f"{count:,}", f"{unseen_radius(2.0, 1.0, count):.2f}"] for count in samples]
+    title = "How far weights may go before a held-out loss shows it (spread 2 nats, curvature 1)"
+    return Rows(title=title, head=["samples", "distance"], rows=rows)
 
 
 def _deterred() -> Rows:

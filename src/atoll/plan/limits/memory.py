@@ -23,6 +23,7 @@ from atoll.plan.limits.tandem import pipeline_s, run_s
 FORMS = (("16: fp32 Adam", 16.0), ("10: 8-bit Adam", 10.0), ("8: pure bf16", 8.0), ("6: bf16, 8-bit moments", 6.0))
 FORMS_MIN = 6.0
 """The least that training of all parameters has been written down for; adapters alone need less."""
+ADAPTERS = ("0.7: adapters on 4 bits", 0.7)
 BUSY = 0.5
 """A pipeline that is busy for less of its time than this is no way to train."""
 GB = 1e9
@@ -31,6 +32,12 @@ GB = 1e9
 def most_parameters(memory_bytes: Any, training_bytes: Any) -> Any:
     """Return the largest model that a memory trains alone, activations recomputed."""
     return np.maximum(0.0, 0.9 * memory_bytes - GB) / training_bytes
+
+
+def activation_bytes(context: Any, hidden: Any, layers: Any, heads: Any, samples: Any = 1) -> Any:
+    """Return what recomputed activations take: 16 bits between layers, and one layer in full."""
+    kept = 2 * context * samples * hidden * layers
+    return kept + 34 * context * samples * hidden + 5 * heads * context**2 * samples
 
 
 def stages(parameters: Any, memory_bytes: Any, training_bytes: Any = 16.0) -> Any:
@@ -161,8 +168,9 @@ def checks(s: Scenario, seed: int) -> list[Check]:
 
 def tables(s: Scenario) -> list[Rows]:
     """Return what fits by memory and form, and what pipelines would ask of lines."""
+    forms = (*FORMS, ADAPTERS)
     fits = [
-        [f"{size} GB", *(f"{float(most_parameters(size * GB, form)) / 1e9:.2f}" for _, form in FORMS)]
+        [f"{size} GB", *(f"{float(most_parameters(size * GB, form)) / 1e9:.2f}" for _, form in forms)]
         for size in (8, 12, 16, 24, 32, 80, 640)
     ]
     lines = []
@@ -173,13 +181,24 @@ def tables(s: Scenario) -> list[Rows]:
         there = float(all_there(s.peers.up_share.value, count))
         lines.append([f"{parameters / 1e9:.0f}B", f"{count:.0f}", f"{line / 1e6:,.0f}", f"{share:.1%}", f"{there:.2g}"])
     return [
-        Rows(title="Largest model alone, billions", head=["memory", *(name for name, _ in FORMS)], rows=fits),
+        Rows(title="Largest model alone, billions", head=["memory", *(name for name, _ in forms)], rows=fits),
+        _activations(s),
         Rows(
             title="Cut over peers like these",
             head=["model", "peers in line", "Mbit/s up to stay busy", "busy on this line", "all there"],
             rows=lines,
         ),
     ]
+
+
+def _activations(s: Scenario) -> Rows:
+    hidden = s.model.hidden.value
+    layers = s.model.parameters.value / (12 * hidden**2)
+    rows = [
+        [f"{context:,}", f"{float(activation_bytes(context, hidden, layers, hidden / 128)) / GB:.2f}"]
+        for context in (512, 2048, 8192)
+    ]
+    return Rows(title="Beside it: activations of one sample, recomputed", head=["tokens", "GB"], rows=rows)
 
 
 def drawings(s: Scenario, seed: int) -> list[Drawing]:

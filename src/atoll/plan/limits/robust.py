@@ -136,19 +136,18 @@ def hidden_found(norm_max: float, cosine_min: float, rng: np.random.Generator) -
     return float(low)
 
 
-def leaves_found(depth: int, fan_in: int) -> float:
-    """Return the least part of the leaves that really turn a tree of medians over, placed where it hurts."""
-
-    def cheapest(level: int) -> int:
-        if level == 0:
-            return 1
-        below = cheapest(level - 1)
-        for bad in range(fan_in + 1):
-            if np.median([1.0] * bad + [0.0] * (fan_in - bad)) > 0.5:
-                return bad * below
-        raise AssertionError("all of them turn it")
-
-    return float(cheapest(depth) / fan_in**depth)
+def leaves_found(depth: int, fan_in: int, rule: Callable[[Matrix], Vector] = median) -> float:
+    """Return the least part of the leaves whose lies, however large, really come out at the root, placed worst."""
+    for enough in range(1, fan_in + 1):
+        bad = np.ones(1, bool)
+        for _ in range(depth):  # the first so many children of each such node
+            bad = np.kron(np.arange(fan_in) < enough, bad)
+        level = np.where(bad, 1e12, 0.0)
+        while len(level) > 1:
+            level = rule(level.reshape(-1, fan_in).T)
+        if level[0] > 1:
+            return float(bad.mean())
+    raise AssertionError("where all lie, the root does")
 
 
 def turned_at(honest_cosine: float, rng: np.random.Generator, *, peers: int = 400, size: int = 1000) -> float:

@@ -206,17 +206,20 @@ def worlds(scenario: Scenario, rng: np.random.Generator, count: int) -> Scenario
     for name, section in asdict(scenario).items():
         if isinstance(section, Struct):
             numbers = {key: leaf for key, leaf in asdict(section).items() if isinstance(leaf, Said)}
-            told = {key: replace(leaf, value=_draws(leaf, rng, count)) for key, leaf in numbers.items()}
+            told = {
+                key: replace(leaf, value=_draws(leaf, rng, count, share=f"{name}.{key}" in SHARES))
+                for key, leaf in numbers.items()
+            }
             drawn[name] = replace(section, **told)
     return replace(scenario, **drawn)
 
 
-def _draws(leaf: Said, rng: np.random.Generator, count: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _draws(leaf: Said, rng: np.random.Generator, count: int, *, share: bool) -> Any:
     """Return draws around a value: its low and its high end are where a tenth of them begin, on either side.
 
-    Each half is that of a normal distribution, cut at three times the range, so that an uneven range stays uneven.
+    Each half is that of a normal distribution, cut at twice the range, so that an uneven range stays uneven.
     """
     low, high = leaf.ends
     z = np.clip(rng.standard_normal(count) / 1.2816, -2, 2)
     drawn = leaf.value + np.where(z < 0, z * (leaf.value - low), z * (high - leaf.value))
-    return np.maximum(drawn, min(leaf.value, low) / 4)
+    return np.clip(drawn, min(leaf.value, low) / 4, 1.0 if share else np.inf)

@@ -24,8 +24,10 @@ from atoll.plan.limits.scenario import Scenario, with_value
 SLOW, TOO_SLOW = 2.0, 3.0
 """A round may last so many mean times before it is said to bind, and before it is no way to train."""
 QUORUM = 0.9
-"""What a round waits for when strict barriers are given up."""
+"""What a round waits for at most when strict barriers are given up."""
 NODES = 400
+SPREAD_MAX = 3.0
+"""Times more uneven than this are taken as so: the mean is then one peer's in thousands, and says nothing."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,8 +37,8 @@ def waited(sigma: float, peers: int, among: int) -> float:
 
     edges = 1 - (1 - np.arange(NODES + 1) / NODES) ** 3  # finer towards 1, where the slowest live
     middles = 1 - (1 - (np.arange(NODES) + 0.5) / NODES) ** 3
-    times = np.exp(sigma * ndtri(np.clip(betaincinv(among, peers - among + 1, middles), 1e-300, 1 - 1e-16)))
-    return float((times * np.diff(edges)).sum() / np.exp(sigma**2 / 2))
+    normal = ndtri(np.clip(betaincinv(among, peers - among + 1, middles), 1e-300, 1 - 1e-16))
+    return float((np.exp(sigma * normal - sigma**2 / 2) * np.diff(edges)).sum())
 
 
 def exponential_slowest(peers: int) -> float:
@@ -71,7 +73,7 @@ def deadline(times: NDArray[np.float64], exchange: float) -> tuple[float, float]
 
 def _slowdown(spread: float, peers: float, quorum: float, slowest: float, proportional: bool) -> float:
     alone = round(peers) <= 1
-    chance = 1.0 if alone else waited(float(spread), round(peers), quorum_of(quorum, peers))
+    chance = 1.0 if alone else waited(min(float(spread), SPREAD_MAX), round(peers), quorum_of(quorum, peers))
     return chance / (1.0 if proportional or alone else slowest)
 
 
@@ -87,9 +89,16 @@ def number(s: Scenario) -> Any:
     )
 
 
+def calm_quorum(s: Scenario) -> float:
+    """Return what a round would better wait for: fewer than all, and no more than are there, but half of them."""
+    peers = max(round(s.peers.count.value), 1)
+    there = min(QUORUM, (peers - 1) / peers, 0.95 * (1 - s.peers.dropout.value))
+    return float(min(s.work.quorum.value, max(0.5, there)))
+
+
 def relaxed(s: Scenario) -> Scenario:
     """Return the scenario without strict barriers: a quorum, and work by speed."""
-    return with_value(with_value(s, "work.quorum", min(QUORUM, s.work.quorum.value)), "work.proportional", True)
+    return with_value(with_value(s, "work.quorum", calm_quorum(s)), "work.proportional", True)
 
 
 def breaks(s: Scenario) -> bool:
@@ -124,11 +133,11 @@ def judge(s: Scenario) -> Judged:
 
 def ease(s: Scenario) -> list[tuple[str, Scenario]]:
     """Return a quorum, work by speed, or both."""
-    quorum = with_value(s, "work.quorum", min(QUORUM, s.work.quorum.value))
+    calm = calm_quorum(s)
     return [
-        (f"wait for {QUORUM:.0%} of the peers", quorum),
+        (f"wait for {calm:.0%} of the peers", with_value(s, "work.quorum", calm)),
         ("give slower peers fewer steps", with_value(s, "work.proportional", True)),
-        (f"wait for {QUORUM:.0%} of the peers, give slower ones fewer steps", relaxed(s)),
+        (f"wait for {calm:.0%} of the peers, give slower ones fewer steps", relaxed(s)),
     ]
 
 
