@@ -21,7 +21,7 @@ kind = "fresh"
 size = { dim = 16, layers = 1, heads = 2, kv_heads = 1, ffn = 32 }
 
 [data]
-context = 128
+context = 512
 source = { kind = "corpus", name = "austen", tokenizer = "bytes" }
 
 [recipe]
@@ -74,7 +74,7 @@ def test_recipes_get_equal_tokens_and_end_with_real_losses(first: subprocess.Com
     told = json.loads(first.stdout)
     found = by_label(told)
     assert list(found) == ["solo", "ddp", "diloco"]
-    assert found["ddp"]["tokens"] == found["diloco"]["tokens"] == told["tokens"] == 2 * 2 * 3 * 1 * 128
+    assert found["ddp"]["tokens"] == found["diloco"]["tokens"] == told["tokens"] == 2 * 2 * 3 * 1 * 512
     assert found["solo"]["tokens"] == told["tokens"] // 2
     assert (found["ddp"]["rounds"], found["diloco"]["rounds"], found["solo"]["rounds"]) == (6, 2, 2)
     assert all(4.0 < each["held_out"] < 6.0 for each in found.values()), "bytes of text, hardly trained: below ln 257"

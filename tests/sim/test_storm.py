@@ -6,6 +6,7 @@ stated bound. A failure names the command that shrinks and stores the seed.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 import msgspec
@@ -104,8 +105,9 @@ def test_cases_are_dealt_out_to_processes_and_come_back_in_order() -> None:
     assert "pair" in text([row])
 
 
-def cases(family: str, count: int = 40) -> list[Case]:
-    return [case_of(family, seed) for seed in range(count)]
+@cache
+def cases(family: str, count: int = 40) -> tuple[Case, ...]:
+    return tuple(case_of(family, seed) for seed in range(count))
 
 
 def faults(family: str) -> list[Fault]:

@@ -149,7 +149,9 @@ class Peer:
         return processes_below(self.folder)
 
     def kill(self) -> None:
-        """End it as a power cut does."""
+        """End it as a power cut does; what was forked is known by no command line of its own."""
+        if isinstance(self.process, Warm):
+            self.process.kill()
         for process in self.processes():
             process.send_signal(signal.SIGKILL)
         if self.process is not None:

@@ -117,6 +117,7 @@ def test_a_killed_member_is_gone_without_and_counted_again_when_it_is_back(shore
 
 
 def test_a_killed_organiser_takes_the_run_up_again_and_to_its_end(shore: Shore) -> None:
+    shore.warm = True
     run = shore.run_file(rounds=30, contributors_min=2)
     first = shore.organise(run, shore.folder / "0")
     member = shore.join(first.ticket(), shore.folder / "1")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload(["atoll.cli.main", "atoll.peer.life", "atoll.model.engine", "torch._dynamo"])
+_SERVER.set_forkserver_preload(["atoll.cli.main", "atoll.peer.life", "atoll.model.engine"])
 
 
 class Warm:

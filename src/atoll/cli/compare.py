@@ -25,6 +25,7 @@ from atoll.errors import AtollError, SpecError
 from atoll.units import say_count, say_time
 
 if TYPE_CHECKING:
+    from atoll.cli.machine import Machine as Here
     from atoll.journal import Line
     from atoll.observe.comparison import Comparison, Entry
     from atoll.observe.progress import Progress
@@ -141,9 +142,7 @@ class _Play:
     """What is asked for, made ready: trials that need only be played."""
 
     def __init__(self, asked: Asked) -> None:
-        from atoll.cli.machine import Machine as Here
         from atoll.cli.sim import fault_list
-        from atoll.model.engine import pick_device
         from atoll.spec.fleet import expand, load_fleet
         from atoll.spec.variant import alone, variants
 
@@ -152,10 +151,11 @@ class _Play:
         self.machines: list[Machine] = expand(self.fleet)[: asked.peers or None]
         self.chosen = variants(asked.run_file, asked.recipes, asked.overrides)
         self.own = alone(asked.run_file, asked.overrides).run
-        self.here = Here(device=str(pick_device(asked.device)), threads=1)
         self.faults = fault_list(asked.faults, asked.seed, len(self.machines))
-        self.parameters = _parameters(self.own)
         self.stands_for_parameters, self.slower = _stand_in(self.own, asked.stands_for)
+        # What can be wrong with words is said before torch is imported, which takes seconds.
+        self.parameters = _parameters(self.own)
+        self.here = _here(asked.device)
         self.tokens, self.runs = self._runs()
 
     def _runs(self) -> tuple[int, dict[str, Run]]:
@@ -238,6 +238,13 @@ class _Play:
         )
 
 
+def _here(device: str) -> Here:
+    from atoll.cli.machine import Machine
+    from atoll.model.engine import pick_device
+
+    return Machine(device=str(pick_device(device)), threads=1)
+
+
 def _parameters(run: Run) -> int:
     """Return how many parameters a run exchanges."""
     from atoll.cli.sim import vocabulary
@@ -258,9 +265,6 @@ def _stand_in(run: Run, text: str) -> tuple[int, float]:
         )
     from msgspec.structs import replace
 
-    from atoll.cli.sim import vocabulary
-    from atoll.model.folder import layout_of
-    from atoll.model.shape import train_cost
     from atoll.spec.run import SIZES, Folder, Fresh
     from atoll.spec.strict import near
 
@@ -268,6 +272,10 @@ def _stand_in(run: Run, text: str) -> tuple[int, float]:
         raise SpecError(f"--as: there is no size '{size}'", hint=f"known sizes: {', '.join(SIZES)}{near(size, SIZES)}")
     if isinstance(run.model, Folder):
         raise SpecError("--as: a pretrained folder stands for itself", hint="leave --as out, or compare a fresh model")
+    from atoll.cli.sim import vocabulary
+    from atoll.model.folder import layout_of
+    from atoll.model.shape import train_cost
+
     larger = replace(run, model=Fresh(size=size))
     costs = [train_cost(layout_of(each, vocabulary(each))[0], 1).flop for each in (run, larger)]
     own_step = run.recipe.work.batch * run.data.context

@@ -26,7 +26,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
-from atoll.model import folder
+from atoll.model import folder, plain
 from atoll.model.codec import on_device
 from atoll.model.compute import Cost, Encoder, Step, Trained, Vector, together
 from atoll.model.encoder import Began, TorchEncoder, at_hand
@@ -315,7 +315,7 @@ class TorchEngine:
     def _update(self) -> None:
         self._clip()
         for optimizer in self._optimizers:
-            optimizer.step()
+            plain.step(optimizer)
 
     @contextmanager
     def _warm(self) -> Iterator[None]:
@@ -460,6 +460,7 @@ def _can_compile(device: str) -> bool:
 
 def _optimizers(inner: Inner, trained: dict[str, torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
     """Return what steps the parameters, each of which has one optimizer."""
+    plain.ask_nobody()
     shared: dict[Inner, list[torch.nn.Parameter]] = {}
     for name, parameter in trained.items():
         shared.setdefault(_optimized_by(inner, name, parameter), []).append(parameter)

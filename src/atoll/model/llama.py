@@ -122,7 +122,7 @@ class Decoder(nn.Module):
 
     def __init__(self, size: Size, vocab: int) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(vocab, size.dim)
+        self.embed_tokens = nn.Embedding(vocab, size.dim, _weight=torch.empty(vocab, size.dim))  # nothing is drawn
         self.layers = nn.ModuleList(Block(size, layer) for layer in range(size.layers))
         self.norm = Norm(size.dim, size.norm_eps)
         head_dim = size.dim // size.heads

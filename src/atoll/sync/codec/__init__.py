@@ -39,11 +39,14 @@ from atoll.spec.axes.codec import (
     TopK,
 )
 from atoll.sync.codec import above, buckets, lines, scales, sparse
+from atoll.sync.codec.memory import keep_freed
 
 _HALF_MAX = 65504.0
 _BF16_MAX = np.float32(3.3895314e38)
 _BF16_EXPONENT = np.uint16(0x7F80)
 """All ones: not finite."""
+
+keep_freed()
 
 
 class BadChunk(PeerError):

@@ -90,24 +90,29 @@ def _in_steps(rows: NDArray[np.float32], scales: NDArray[np.float32], codes: NDA
     is quicker than to round it and to make an integer of it.
     """
     block = rows.shape[1]
-    few = max(1, _NEAR // block)
-    steps = np.empty((few, block), np.float32)
+    few = max(1, min(len(rows), _NEAR // block))
+    near = np.empty((few, block), np.float32)
     for first in range(0, len(rows), few):
-        some = rows[first : first + few]
-        scales[first : first + few] = step = _nonzero(_largest(some) / np.float32(_STEPS))
-        near = np.multiply(some, _per_one(step)[:, None], out=steps[: len(some)])
-        near += _WHOLE
+        some, step = rows[first : first + few], scales[first : first + few]
+        largest = _largest(some)
+        _nonzero(np.divide(largest, np.float32(_STEPS), out=step))
+        steps = np.multiply(some, _per_one(step, out=largest)[:, None], out=near[: len(some)])
+        steps += _WHOLE
         part = codes[first * block : (first + few) * block]
-        part[:] = near.view(np.int32).reshape(-1)[: part.size]
+        part[:] = steps.view(np.int32).reshape(-1)[: part.size]
 
 
-def _per_one(scales: NDArray[np.float32]) -> Vector:
+def _per_one(scales: NDArray[np.float32], out: Vector | None = None) -> Vector:
+    """Return how often each scale goes into one: not once, if it is zero or no number."""
+    if scales.size and scales.min() > 0:  # nearly always, and the quicker way
+        return np.divide(np.float32(1.0), scales, out=out)
     return np.divide(1.0, scales, out=np.zeros(scales.shape, np.float32), where=scales > 0)
 
 
 def _nonzero(scales: Vector) -> Vector:
-    """Return scales, zero where they are too small to divide by."""
-    return np.where(scales < _SCALE_MIN, np.float32(0.0), scales)
+    """Return scales, zero from now on where they are too small to divide by."""
+    scales[scales < _SCALE_MIN] = 0.0
+    return scales
 
 
 def _blocks(count: int, block: int) -> int:
@@ -130,8 +135,10 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
 
 
 def _largest(rows: NDArray[np.float32]) -> Vector:
-    largest: Vector = np.maximum(rows.max(axis=1, initial=0.0), -rows.min(axis=1, initial=0.0))
-    return largest
+    """Return the largest magnitude of each row, without a copy of them; it is quicker where the first is 0."""
+    largest: Vector = rows.max(axis=1, initial=0.0)
+    least: Vector = rows.min(axis=1, initial=0.0)
+    return np.maximum(largest, np.negative(least, out=least), out=largest)
 
 
 def _added(rows: NDArray[np.float32]) -> Vector:
