@@ -20,6 +20,7 @@ from atoll.plan.goal import Goal, size_named
 from atoll.plan.offers import untold
 from atoll.plan.planner import Verdict, plan
 from atoll.plan.spread import range_of, spread
+from atoll.plan.stages import job_of
 from atoll.spec.fleet import Churn, Device, Fleet, Machine, expand, load_fleet, played
 from atoll.spec.load import load_recipe, load_run
 from atoll.spec.terms import Rented
@@ -90,6 +91,26 @@ def test_a_model_that_no_machine_holds_is_refused_with_the_memory_it_needs() -> 
     assert not verdict.plans
     assert "no machine holds a model" in verdict.why_not
     assert "GB" in verdict.why_not
+
+
+def test_a_model_that_fits_no_machine_is_cut_over_several_and_that_is_a_plan_only() -> None:
+    fleet = load_fleet("lan")
+    small = [
+        replace(each, device=replace(each.device, memory_bytes=800 * 10**6), availability=Churn(up_s=9.0, down_s=1.0))
+        for each in expand(fleet)
+    ]
+    verdict = plan(GOAL, fleet, small, RECIPES, FACTS)
+    assert not verdict.plans
+    assert verdict.staged is not None
+    placed = verdict.staged.placement
+    assert len(placed.stages) > 1
+    assert "one peer" in placed.plan_only
+    assert [stage.first for stage in placed.stages] == [0, *(stage.end for stage in placed.stages[:-1])]
+    layers = job_of(GOAL).layers
+    for stage in placed.stages:
+        assert sum(layer.state_bytes for layer in layers[stage.first : stage.end]) <= 800 * 10**6
+    assert verdict.staged.there == pytest.approx(0.9 ** len(placed.stages), rel=1e-6)
+    assert 0 < verdict.staged.time_s.low < verdict.staged.time_s.middle < verdict.staged.time_s.high
 
 
 def test_data_that_may_not_move_make_it_a_plan_only() -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from atoll.plan.goal import Goal
     from atoll.plan.planner import Plan, Verdict
     from atoll.plan.spread import Range
+    from atoll.plan.stages import Staged
     from atoll.spec.fleet import Fleet
     from atoll.spec.strict import Tree
 
@@ -232,8 +233,37 @@ def _text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cen
     if shown:
         lines += say_table([HEAD, *(_row(each) for each in shown), _central_row(beside)])
         lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0])]
+    if verdict.staged is not None:
+        lines += _stages(verdict.staged, beside)
+    elif not shown:
+        lines.append("nor do all of them together, cut into stages")
     lines += ["", *_unproven(verdict)]
     return [*lines, *(f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected))]
+
+
+def _stages(cut: Staged, beside: Central) -> list[str]:
+    """Return how a model that fits no machine would be cut over several."""
+    placed = cut.placement
+    row = (
+        f"{len(placed.stages)} stages ({placed.solver}; plan only)",
+        say_time(cut.time_s.middle),
+        f"{say_time(cut.time_s.low)} - {say_time(cut.time_s.high)}",
+        _usd(cut.usd.middle),
+        f"{_usd(cut.usd.low)} - {_usd(cut.usd.high)}",
+        f"{cut.energy_kwh.middle:,.1f}",
+        f"{cut.carbon_g.middle / 1000:,.1f}",
+        f"{cut.carbon_g.low / 1000:,.1f} - {cut.carbon_g.high / 1000:,.1f}",
+        "+0.0 %",
+        "-",
+    )
+    stages = [f"  layers {each.first}-{each.end - 1}: {', '.join(each.machines)}" for each in placed.stages]
+    return [
+        *say_table([HEAD, row, _central_row(beside)]),
+        "",
+        f"plan only: {placed.plan_only}. A step takes {say_time(placed.step_s)}, every stage has a machine "
+        f"{100 * cut.there:.0f} % of the time; {placed.binds} binds: {placed.where}.",
+        *stages,
+    ]
 
 
 def _unproven(verdict: Verdict) -> list[str]:
@@ -385,6 +415,7 @@ def _data(goal: Goal, fleet: Fleet, verdict: Verdict, beside: Central) -> dict[s
         "why_not": verdict.why_not,
         "plans": [_plan_data(each) for each in verdict.plans],
         "nearest": _plan_data(verdict.nearest) if verdict.nearest else None,
+        "staged": to_builtins(verdict.staged),
         "central": to_builtins(beside),
         "looked_at": [
             {"way": each.offer.name, "time_s": each.takes[0], "usd": each.takes[1], "carbon_g": each.takes[2]}

@@ -22,6 +22,7 @@ from atoll.plan.goal import Goal
 from atoll.plan.knowledge import Knowledge, knowledge_of
 from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
 from atoll.plan.spread import TENTH, Range, range_of
+from atoll.plan.stages import Staged, staged
 from atoll.spec.fleet import Fleet, Machine
 from atoll.spec.load import load_recipe
 from atoll.spec.strict import Tree
@@ -101,6 +102,8 @@ class Verdict(Struct, frozen=True, kw_only=True):
     """What stands in the way then."""
     judged: tuple[Judged, ...]
     """All ways that were looked at."""
+    staged: Staged | None = None
+    """Where no machine holds the model: how several would; a plan only."""
     rejected: dict[str, str]
     """Recipes and machines that were not, and why."""
 
@@ -134,9 +137,10 @@ def plan(
                 continue  # whoever is alone has nobody to exchange with: any plain recipe will do
             judged += _judged(goal, name, crew, fleet, facts, known, base or {}, folder)
     if not judged:
-        return Verdict(
-            goal=goal, plans=(), nearest=None, why_not=_no_memory(goal, rejected), judged=(), rejected=rejected
-        )
+        why = _no_memory(goal, rejected)
+        say("stages")
+        cut = staged(goal, fleet, machines, facts)
+        return Verdict(goal=goal, plans=(), nearest=None, why_not=why, judged=(), staged=cut, rejected=rejected)
     good = [each for each in judged if not each.misses]
     good = [each for each in good if each.proven] or good
     if not good:
