@@ -37,7 +37,7 @@ from atoll.plan.spread import range_of
 from atoll.plan.traffic import Line
 from atoll.sim.scenario import Scenario, losses_of, on_fleet, simulate, stand_in
 from atoll.spec.axes.codec import Int8
-from atoll.spec.fleet import Fleet, Machine, expand, load_fleet
+from atoll.spec.fleet import Always, Fleet, Machine, expand, load_fleet
 from atoll.spec.load import load_run
 from atoll.spec.run import Budget
 from atoll.units import say_table
@@ -184,7 +184,7 @@ def _read(kind: str) -> dict[str, Filed]:
 
 
 def played_step_s(fleet: Fleet, way: Judged, machines: Sequence[Machine], seed: int = 0) -> float:
-    """Return what a step takes in virtual time, of the middle of some rounds."""
+    """Return what a step takes in virtual time, of the middle of some rounds; nobody leaves meanwhile."""
     offer = way.offer
     run = replace(offer.run, budget=Budget(rounds=ROUNDS))
     build, scale = stand_in(run, goal().vocab)
@@ -192,7 +192,7 @@ def played_step_s(fleet: Fleet, way: Judged, machines: Sequence[Machine], seed: 
     outcome = simulate(
         Scenario(
             run=run,
-            machines=list(machines),
+            machines=[replace(machine, availability=Always()) for machine in machines],
             delays_s=delays_s,
             losses=losses_of(fleet),
             seed=seed,
