@@ -463,7 +463,7 @@ def _report(path: str, goal: Goal, fleet: Fleet, machines: int, verdict: Verdict
         blocks.append(Text(f"No: {verdict.why_not}", "found"))
     if shown:
         blocks += [
-            Rows(REPORT_HEAD, [_short(_row(each)) for each in shown] + [_short(_central_row(beside))], best=(0,)),
+            Rows(REPORT_HEAD, [_short(_row(each)) for each in shown] + [_short(_central_row(beside))], words=True),
             _plot(Plot, Series, "usd", "dollars", shown, verdict, beside),
             _plot(Plot, Series, "carbon_g", "grams of CO2e", shown, verdict, beside),
             Heading("Why"),

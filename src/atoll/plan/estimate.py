@@ -40,6 +40,7 @@ STATE_BYTES = 8.0
 """For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""
 RECOMPUTED = 4 / 3
 HOUR_S = 3600.0
+NEAR_TRIP_S = 2.5e-3
 
 Deviations = Mapping[str, Any]
 
@@ -132,7 +133,7 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
         tokens=tokens,
         time_s=time_s,
         bill=_bill(scene, drawn, pace, time_s / HOUR_S, there, rounds, facts),
-        drawn=_energy(scene, drawn, pace, time_s / HOUR_S, there, rounds * sum(sent.values())),
+        drawn=_energy(scene, drawn, pace, time_s / HOUR_S, there, rounds * _far_bytes(scene, sent)),
         pace=pace,
         present=float(np.median(useful)),
         sent_bytes=max((sum(size for (one, _), size in sent.items() if one == place) for place, _ in sent), default=0),
@@ -275,6 +276,11 @@ def _sent_bytes(scene: Scene) -> dict[tuple[int, int], float]:
         for pair, size_bytes in kind.flows.items():
             found[pair] = found.get(pair, 0.0) + kind.part * size_bytes
     return found
+
+
+def _far_bytes(scene: Scene, sent: Mapping[tuple[int, int], float]) -> float:
+    """Return what leaves the building: who is so near as to be on one switch costs a network next to nothing."""
+    return sum(size for pair, size in sent.items() if scene.ways.trip_s[pair] > NEAR_TRIP_S)
 
 
 def _energy(scene: Scene, drawn: _Drawn, pace: Pace, hours: Floats, there: Floats, moved_bytes: Floats) -> Drawn:

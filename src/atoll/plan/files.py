@@ -73,7 +73,8 @@ def _lines(tree: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     lines = [f"{key} = {_value(value)}" for key, value in tree.items() if not _is_table(value)]
     for key, value in tree.items():
         if isinstance(value, dict):
-            lines += ["", f"[{'.'.join((*path, key))}]", *_lines(value, (*path, key))]
+            head = ["", f"[{'.'.join((*path, key))}]"] if not value or not all(map(_is_table, value.values())) else []
+            lines += [*head, *_lines(value, (*path, key))]
         elif _is_table(value):
             for each in value:
                 lines += ["", f"[[{'.'.join((*path, key))}]]", *_inline(each)]
