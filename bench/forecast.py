@@ -53,7 +53,7 @@ FLEETS_MAX, LINES_MAX = 0.10, 0.15
 """How far off a forecast may be."""
 ROUNDS, UNMEASURED = 5, 2
 DRAWS, TENTHS = 400, 0.8
-PLAYED = 4
+PLAYED = 2
 """Fleets that are drawn of each."""
 
 TLS, IROH = LinkKind.TLS, LinkKind.IROH
@@ -227,9 +227,9 @@ def drawn_seen() -> Iterator[Seen]:
             machines = [
                 replace(
                     machine,
-                    device=replace(machine.device, flop_s=machine.device.flop_s * speed[place]),
-                    up_bytes_s=machine.up_bytes_s * rate[place],
-                    down_bytes_s=machine.down_bytes_s * rate[place],
+                    device=replace(machine.device, flop_s=machine.device.flop_s * float(speed[place])),
+                    up_bytes_s=machine.up_bytes_s * float(rate[place]),
+                    down_bytes_s=machine.down_bytes_s * float(rate[place]),
                 )
                 for place, machine in enumerate(way.offer.crew.machines)
             ]
