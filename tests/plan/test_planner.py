@@ -131,6 +131,20 @@ def test_rent_is_paid_for_the_hours_a_machine_is_there() -> None:
         assert float(each.middle.usd) == pytest.approx(2.0 * hours * len(each.offer.crew.machines))
 
 
+def test_what_leaves_a_cloud_region_is_paid_by_its_source() -> None:
+    fleet = load_fleet("lan")
+    rented = Rented(usd_hour=1e-6)
+    places = ("aws:us-east-1", "aws:us-east-1", "aws:ap-southeast-2", "aws:ap-southeast-2")
+    machines = [replace(m, region=place, terms=rented) for m, place in zip(expand(fleet), places, strict=True)]
+    verdict = plan(GOAL, fleet, machines, ("ddp",), FACTS)
+    (together,) = (each for each in verdict.judged if len(each.offer.crew.machines) == 4)
+    paid = {part.site: float(part.usd) for part in together.middle.bill.parts if part.kind == "egress"}
+    prices = [FACTS.egress(one, other).usd_gb for one, other in (places[::3], places[::-3])]
+    assert paid[places[3]] / paid[places[0]] == pytest.approx(prices[1] / prices[0], rel=0.02)
+    near = next(each for each in verdict.judged if len(each.offer.crew.machines) == 2)
+    assert not any(part.kind == "egress" for part in near.middle.bill.parts)
+
+
 def test_a_fact_of_ones_own_changes_the_numbers(tmp_path: Path) -> None:
     (tmp_path / "electricity.csv").write_text("market,usd_kwh,source,as_of\nWorld residential,1.65,mine,2026-11\n")
     fleet = load_fleet("homes")
