@@ -58,7 +58,7 @@ def _mean(gaps: Sequence[float]) -> float:
 
 CASES = (
     Case(name="groups (DT-FM)", stated=0.01, costs=tries.groups_costs),
-    Case(name="path beyond 12 groups", stated=0.15, costs=tries.path_costs),
+    Case(name="path beyond 12 groups", stated=0.05, costs=tries.path_costs),
     Case(name="chain (FusionAI)", stated=0.0, costs=tries.chain_costs),
     Case(name="chain beyond 8 peers", stated=0.05, costs=tries.moved_costs),
     Case(name="fence (FusionLLM)", stated=0.35, costs=tries.fence_costs),
