@@ -26,6 +26,8 @@ from atoll.plan.place.placement import Placement, Predict, in_turn, judged
 
 TRIES = 200
 """Changes that are tried on each of the best shapes of a small crew; of larger ones, fewer."""
+MANY = 64
+"""Of more machines fewer depths are tried."""
 GAIN = 0.01
 """Memory binds where a step without its limit would be so much faster."""
 
@@ -54,7 +56,7 @@ def layouts(crew: Crew, job: Job) -> Iterator[list[list[int]]]:
     for pool in pools(crew, job):
         line, inside = in_path if len(pool) <= SMALL else aligned, set(pool)
         together = [place for place in nearby if place in inside]
-        for stages in _depths(min(len(pool), len(job.layers))):
+        for stages in _depths(min(len(pool), len(job.layers)), len(crew.peers)):
             width = len(pool) // stages
             starts = range(0, stages * width, width)
             yield line(crew, job, [pool[first : first + width] for first in starts])
@@ -83,9 +85,9 @@ def _rankings(crew: Crew, job: Job) -> list[list[int]]:
     return [np.argsort(each, kind="stable").tolist() for each in (work / flop_s, work / flop_s + 2 * hand_s)]
 
 
-def _depths(most: int) -> list[int]:
-    """Return depths to try: all up to a few, then steps of a quarter."""
-    found = list(range(1, min(most, SMALL) + 1))
+def _depths(most: int, machines: int) -> list[int]:
+    """Return depths to try: all up to a few, then steps of a quarter; of many machines, steps of a third throughout."""
+    found = list(range(1, min(most, SMALL if machines <= MANY else 4) + 1))
     while found[-1] < most:
-        found.append(min(most, -(-found[-1] * 5 // 4)))
+        found.append(min(most, -(-found[-1] * 5 // 4) if machines <= MANY else -(-found[-1] * 4 // 3)))
     return found
