@@ -45,3 +45,22 @@ def island_crew(
         for number, island in enumerate(at)
     )
     return Crew(peers, links_of(np.where(same, inside[0], across[0]), np.where(same, inside[1], across[1])))
+
+
+def home_crew(count: int, seed: int = 0) -> Crew:
+    """Return homes all over the world, each with a line and a device of its own."""
+    draw = np.random.default_rng(seed)
+    up_bytes_s = 10 ** draw.uniform(6, 8, count)
+    down_bytes_s = up_bytes_s * draw.uniform(1, 10, count)
+    regions, latency_s = draw.integers(30, size=count), draw.uniform(0.01, 0.15, (30, 30))
+    peers = tuple(
+        Peer(
+            name=f"home-{number}",
+            flop_s=float(draw.choice([8e12, 15e12, 30e12])),
+            memory_bytes=float(draw.choice([8e9, 12e9, 24e9])),
+            island=str(regions[number]),
+        )
+        for number in range(count)
+    )
+    rates = np.minimum(up_bytes_s[:, None], down_bytes_s[None, :])
+    return Crew(peers, links_of(latency_s[np.ix_(regions, regions)], rates))

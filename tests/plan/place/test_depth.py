@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from time import process_time
 
 import numpy as np
@@ -15,7 +16,7 @@ from atoll.plan.place.islands import by_speed, islanded
 from atoll.plan.place.lay import aligned, laid
 from atoll.plan.place.placement import Pipeline, Placement, at_once, in_flight, in_turn, need_bytes
 from atoll.spec.fleet import expand, load_fleet
-from tests.plan.place.crews import even_job, island_crew
+from tests.plan.place.crews import even_job, home_crew, island_crew
 
 
 def fits(crew: Crew, job: Job, found: Placement) -> bool:
@@ -204,11 +205,26 @@ def test_a_placement_of_many_never_asks_for_more_memory(seed: int) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("solver", [deepened, islanded, balanced, fenced])
-def test_a_thousand_peers_are_placed_in_under_a_minute(solver: object) -> None:
+@pytest.mark.parametrize("homes", [True, False])
+def test_a_thousand_peers_are_placed_in_under_a_minute(
+    solver: Callable[[Crew, Job], Placement | None], homes: bool
+) -> None:
     draw = np.random.default_rng(0)
-    crew, job = random_crew(draw, 1000, regions=12), random_job(draw, 48, batch=1024)
+    crew = home_crew(1000) if homes else random_crew(draw, 1000, regions=12)
+    job = even_job(48, 1024, state_bytes=4e9) if homes else random_job(draw, 48, batch=1024)
     began_s = process_time()
-    found = solver(crew, job)  # type: ignore[operator]
+    found = solver(crew, job)
     assert process_time() - began_s < 60
     assert found is not None
     assert fits(crew, job, found)
+
+
+@pytest.mark.long
+def test_of_many_homes_those_with_slow_lines_are_left_out() -> None:
+    crew, job = home_crew(100), even_job(24, 256, state_bytes=1e8)
+    found = deepened(crew, job, explain=False)
+    everybody = laid(crew, job, [list(range(100))], in_turn)
+    assert found is not None
+    assert everybody is not None
+    assert 0 < len(found.idle) < 100
+    assert 3 * found.step_s < everybody.step_s

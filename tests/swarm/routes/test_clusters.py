@@ -62,7 +62,7 @@ def test_no_two_members_had_clearly_better_change_places(count: int, clusters: i
     for one, other in combinations(range(count), 2):
         change = {one: other, other: one}
         swapped = [[change.get(place, place) for place in cluster] for cluster in found]
-        assert inside_s(trips_s, swapped) >= ALIKE**2 * inside_s(trips_s, found)
+        assert inside_s(trips_s, swapped) >= 0.999 * ALIKE * inside_s(trips_s, found)
 
 
 @given(some.integers(1, 9), some.integers(1, 5), some.integers(1, 40))

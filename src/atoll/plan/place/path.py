@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 
 from atoll.plan.place.crew import Floats
-from atoll.swarm.routes.ring import tour
 
 EXACT_MAX = 12
 """So many groups are put in order exactly."""
+STARTS, TURNS_MAX = 16, 500
+"""Of more groups: points to begin from, and stretches to turn round."""
 DENSE_MAX = 32
 """Matchings up to this size are looked for in the full table, larger ones in a sparse graph."""
 
@@ -106,9 +107,34 @@ def shortest(costs: Floats) -> list[int]:
 
 
 def short(costs: Floats) -> list[int]:
-    """Return a short way past all points: a tour that also passes one equally far from everything, cut there."""
-    around = np.full((len(costs) + 1, len(costs) + 1), costs.max())
-    around[:-1, :-1] = costs
-    order = tour(around.tolist())
-    at = order.index(len(costs))
-    return order[at + 1 :] + order[:at]
+    """Return a short way past all points: to the nearest each time, from some of them, then untangled."""
+    starts = np.linspace(0, len(costs) - 1, _starts(len(costs)), dtype=int)
+    ways = [_untangled(costs, _nearest(costs, int(start))) for start in starts]
+    return min(ways, key=lambda way: path_s(costs, way))
+
+
+def _starts(count: int) -> int:
+    """Return from how many points to begin: fewer where each takes longer."""
+    return max(1, min(STARTS, count, 1000 // count))
+
+
+def _nearest(costs: Floats, start: int) -> list[int]:
+    left, order = np.ones(len(costs), dtype=bool), [start]
+    for _ in range(len(costs) - 1):
+        left[order[-1]] = False
+        order.append(int(np.where(left, costs[order[-1]], np.inf).argmin()))
+    return order
+
+
+def _untangled(costs: Floats, order: list[int]) -> list[int]:
+    """Return a way with stretches turned round, each time the one that shortens it most (2-opt)."""
+    edges = np.zeros((len(order) + 2, len(order) + 2))  # beyond both ends lies nothing, at no cost
+    for _ in range(TURNS_MAX):
+        edges[1:-1, 1:-1] = costs[np.ix_(order, order)]
+        into, out_of = np.diagonal(edges, 1)[:-1], np.diagonal(edges, 1)[1:]
+        gains = into[:, None] + out_of[None, :] - edges[:-2, 1:-1] - edges[1:-1, 2:]
+        first, last = divmod(int(np.triu(gains, 1).argmax()), len(order))
+        if last <= first or gains[first, last] <= 1e-12 * path_s(costs, order):
+            break
+        order = [*order[:first], *reversed(order[first : last + 1]), *order[last + 1 :]]
+    return order

@@ -71,27 +71,26 @@ def inside_s(trips_s: Costs, clusters: Sequence[Cluster]) -> float:
 
 
 def _swapped(trips_s: Costs, clusters: Sequence[Cluster]) -> list[Cluster]:
-    """Return clusters after members changed places with those of others, as long as what is inside got less."""
-    found = [list(cluster) for cluster in clusters]
-    seats = [(cluster, place) for cluster in found for place in range(len(cluster))]
-    left_s, before_s = inside_s(trips_s, found), inf
-    while left_s < before_s:
-        before_s = left_s
-        for (one, i), (other, j) in combinations(seats, 2):
-            if one is not other and _gains(trips_s, one, one[i], other, other[j]):
-                one[i], other[j] = other[j], one[i]
-                now_s = inside_s(trips_s, found)
-                if now_s < left_s:
-                    left_s = now_s
-                else:  # what was gained is rounding
-                    one[i], other[j] = other[j], one[i]
-    return found
+    """Return clusters after members changed places, each time the two that gain most, until nothing is gained."""
+    left_s, found = inf, [list(cluster) for cluster in clusters]
+    while (now_s := inside_s(trips_s, found)) < left_s:
+        left_s, best = now_s, found
+        found = _swap(trips_s, best)
+    return best
 
 
-def _gains(trips_s: Costs, one: Cluster, a: int, other: Cluster, b: int) -> bool:
-    """Return whether two members are nearer to each other's cluster than to their own."""
-    to_a, to_b = trips_s[a], trips_s[b]
-    return sum(to_a[c] - to_b[c] for c in one if c != a) > sum(to_a[c] - to_b[c] for c in other if c != b)
+def _swap(trips_s: Costs, clusters: Sequence[Cluster]) -> list[Cluster]:
+    """Return clusters with the two members in each other's place of whom that is most gained, or least lost."""
+    seats = [(number, place) for number, cluster in enumerate(clusters) for place in cluster]
+    far_s = [[sum(map(trip_s.__getitem__, cluster)) for cluster in clusters] for trip_s in trips_s]
+
+    def gain_s(pair: tuple[tuple[int, int], tuple[int, int]]) -> float:
+        (one, a), (other, b) = pair
+        return far_s[a][one] - far_s[a][other] + far_s[b][other] - far_s[b][one] + 2 * trips_s[a][b]
+
+    pairs = [pair for pair in combinations(seats, 2) if pair[0][0] != pair[1][0]]
+    (_, a), (_, b) = max(pairs, key=gain_s, default=((0, 0), (0, 0)))
+    return [[b if place == a else a if place == b else place for place in cluster] for cluster in clusters]
 
 
 def _up(groups: Sequence[Cluster], ring: Sequence[int], root: int) -> tuple[int, ...]:
