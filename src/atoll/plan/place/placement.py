@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
+from atoll.plan.cost.pipeline.closed import chain_s
 from atoll.plan.place.crew import Crew, Floats, Job
 
 Part = tuple[int, int, tuple[int, ...]]
@@ -81,10 +82,8 @@ class Placement(Struct, frozen=True, kw_only=True):
 
 def in_turn(pipeline: Pipeline) -> float:
     """Return the step time where a stage computes and sends one after the other (MLTC, Sailor)."""
-    busy_s = [
-        compute_s + 2 * send_s for compute_s, send_s in zip(pipeline.compute_s, (*pipeline.send_s, 0.0), strict=True)
-    ]
-    return sum(busy_s) + (pipeline.micro_batches - 1) * max(busy_s) + pipeline.sync_s
+    both_ways_s = [2 * send_s for send_s in (*pipeline.send_s, 0.0)]
+    return chain_s(pipeline.compute_s, both_ways_s, pipeline.micro_batches, pipeline.sync_s)
 
 
 def at_once(pipeline: Pipeline) -> float:
