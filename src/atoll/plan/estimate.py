@@ -84,25 +84,36 @@ class Estimate(Struct, frozen=True, kw_only=True):
         return np.asarray(self.drawn.energy_kwh + 0.0 * self.time_s)
 
 
-Exchanges = dict[tuple[tuple[str, ...], bytes], list[Kind]]
-"""What crews exchange by recipes that send the same things to the same members."""
+class Found(Struct, frozen=True):
+    """What was found out for other offers: where a crew is, and what it exchanges by recipes that send the same."""
+
+    places: dict[tuple[str, ...], tuple[tuple[int, ...], tuple[Line, ...], Ways]] = {}
+    exchanges: dict[tuple[tuple[str, ...], bytes], list[Kind]] = {}
 
 
-def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, known: Exchanges) -> Scene:
-    """Return an offer's crew at its work; `knowledge` is of that crew, `known` is what was found out for others."""
+def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, found: Found) -> Scene:
+    """Return an offer's crew at its work; `knowledge` is of that crew."""
     crew = offer.crew.machines
-    members = _standing_in(crew)
-    some = [crew[place] for place in members]
-    lines, ways = tuple(lines_of(some)), ways_of(fleet, some)
-    kinds: tuple[Kind, ...] = ()
-    if len(some) > 1:
-        recipe = offer.run.recipe
-        key = tuple(machine.name for machine in crew), _exchanged(recipe)
-        if key not in known:
-            known[key] = kinds_on(recipe, goal.parameters, lines, ways)
-        own = [channel for channel in recipe.channel.values() for _ in range(len(known[key]) // len(recipe.channel))]
-        kinds = tuple(replace(kind, channel=channel) for kind, channel in zip(known[key], own, strict=True))
+    names = tuple(machine.name for machine in crew)
+    if names not in found.places:
+        chosen = _standing_in(crew)
+        some = [crew[place] for place in chosen]
+        found.places[names] = chosen, tuple(lines_of(some)), ways_of(fleet, some)
+    members, lines, ways = found.places[names]
+    kinds = _kinds(goal, offer.run.recipe, names, lines, ways, found) if len(lines) > 1 else ()
     return Scene(crew=crew, knowledge=knowledge, members=members, lines=lines, ways=ways, kinds=kinds)
+
+
+def _kinds(
+    goal: Goal, recipe: Recipe, names: tuple[str, ...], lines: Sequence[Line], ways: Ways, found: Found
+) -> tuple[Kind, ...]:
+    """Return the kinds of rounds of a recipe in a crew, each with the recipe's own channel."""
+    key = names, _exchanged(recipe)
+    if key not in found.exchanges:
+        found.exchanges[key] = kinds_on(recipe, goal.parameters, lines, ways)
+    kinds = found.exchanges[key]
+    own = [channel for channel in recipe.channel.values() for _ in range(len(kinds) // len(recipe.channel))]
+    return tuple(replace(kind, channel=channel) for kind, channel in zip(kinds, own, strict=True))
 
 
 def _exchanged(recipe: Recipe) -> bytes:

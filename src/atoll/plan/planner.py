@@ -15,13 +15,14 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from atoll.facts.book import Facts
-from atoll.plan.estimate import Estimate, Exchanges, Scene, estimate, scene_of
+from atoll.plan.estimate import Estimate, Found, Scene, estimate, scene_of
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import Knowledge, knowledge_of
 from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
-from atoll.plan.spread import TENTH, Range, range_of
+from atoll.plan.spread import TENTH, Floats, Range, Spread, range_of
 from atoll.plan.stages import Staged, staged
 from atoll.spec.fleet import Fleet, Machine
 from atoll.spec.load import load_recipe
@@ -43,7 +44,7 @@ class Known(NamedTuple):
     """What was found out once for all offers."""
 
     crews: dict[tuple[str, ...], Knowledge]
-    exchanges: Exchanges
+    found: Found
 
 
 class Judged(Struct, frozen=True, kw_only=True):
@@ -123,7 +124,7 @@ def plan(
     """Return the best ways to reach a goal on some machines."""
     rejected: dict[str, str] = {}
     judged: list[Judged] = []
-    known = Known({}, {})
+    known = Known({}, Found())
     for number, name in enumerate(recipes, start=1):
         say(f"{name} ({number} of {len(recipes)})")
         recipe = load_recipe(name)
@@ -168,7 +169,7 @@ def _judged(
         known.crews[key] = knowledge_of(crew.machines, facts)
     found: list[Judged] = []
     for offer in offers(goal, recipe, base, folder, crew, facts):
-        scene = scene_of(goal, offer, fleet, known.crews[key], known.exchanges)
+        scene = scene_of(goal, offer, fleet, known.crews[key], known.found)
         middle = estimate(goal, offer, scene, facts)
         takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)
         found.append(Judged(offer=offer, scene=scene, middle=middle, misses=_misses(goal, middle), takes=takes))
@@ -262,27 +263,36 @@ def _limits(goal: Goal) -> tuple[float, float, float]:
 
 
 def _sways(goal: Goal, each: Judged, facts: Facts) -> tuple[Sway, ...]:
-    """Return what every input does at its ends, the strongest first."""
-    found = []
-    for name, about in each.scene.knowledge.items():
-        ends = [estimate(goal, each.offer, each.scene, facts, {name: end}) for end in (-TENTH, TENTH)]
-        time_s, usd, carbon_g = (
-            (float(getattr(ends[0], what)), float(getattr(ends[1], what))) for what in ("time_s", "usd", "carbon_g")
+    """Return what every input does at its ends, the strongest first: one estimate, with a row for each end."""
+    names = list(each.scene.knowledge)
+    rows = np.zeros((2 * len(names), 1))
+    deviations = {name: rows.copy() for name in names}
+    for number, name in enumerate(names):
+        deviations[name][2 * number : 2 * number + 2, 0] = -TENTH, TENTH
+    ends = estimate(goal, each.offer, each.scene, facts, deviations)
+    takes = np.stack([ends.time_s, ends.usd, ends.carbon_g])
+    kept = np.asarray((takes <= np.array(_limits(goal))[:, None]).all(axis=0))
+    found = [
+        _sway(
+            name, each.scene.knowledge[name], takes[:, 2 * number : 2 * number + 2], kept[2 * number : 2 * number + 2]
         )
-        shift = max(abs(math.log(max(high, 1e-9) / max(low, 1e-9))) for low, high in (time_s, usd, carbon_g))
-        found.append(
-            (
-                shift,
-                Sway(
-                    name=name,
-                    source=about.source,
-                    as_of=about.as_of,
-                    time_s=time_s,
-                    usd=usd,
-                    carbon_g=carbon_g,
-                    feasible=(not _misses(goal, ends[0]), not _misses(goal, ends[1])),
-                    matters=bool(shift > SHIFT_MIN),
-                ),
-            )
-        )
+        for number, name in enumerate(names)
+    ]
     return tuple(sway for _, sway in sorted(found, key=lambda one: -one[0]))
+
+
+def _sway(name: str, about: Spread, takes: Floats, kept: NDArray[np.bool_]) -> tuple[float, Sway]:
+    """Return how far one input moves the numbers, and what they are at its ends."""
+    low, high = np.maximum(takes, 1e-9).T
+    shift = float(np.abs(np.log(high / low)).max())
+    time_s, usd, carbon_g = ((float(ends[0]), float(ends[1])) for ends in takes)
+    return shift, Sway(
+        name=name,
+        source=about.source,
+        as_of=about.as_of,
+        time_s=time_s,
+        usd=usd,
+        carbon_g=carbon_g,
+        feasible=(bool(kept[0]), bool(kept[1])),
+        matters=shift > SHIFT_MIN,
+    )
