@@ -88,7 +88,8 @@ class Found(Struct, frozen=True):
     """What was found out for other offers: where a crew is, and what it exchanges by recipes that send the same."""
 
     places: dict[tuple[str, ...], tuple[tuple[int, ...], tuple[Line, ...], Ways]] = {}
-    exchanges: dict[tuple[tuple[str, ...], bytes], list[Kind]] = {}
+    exchanges: dict[tuple[tuple[str, ...], bytes], list[tuple[int, Kind]]] = {}
+    """Each kind of round with the place of its channel."""
 
 
 def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, found: Found) -> Scene:
@@ -108,12 +109,11 @@ def _kinds(
     goal: Goal, recipe: Recipe, names: tuple[str, ...], lines: Sequence[Line], ways: Ways, found: Found
 ) -> tuple[Kind, ...]:
     """Return the kinds of rounds of a recipe in a crew, each with the recipe's own channel."""
-    key = names, _exchanged(recipe)
+    key, own = (names, _exchanged(recipe)), list(recipe.channel.values())
     if key not in found.exchanges:
-        found.exchanges[key] = kinds_on(recipe, goal.parameters, lines, ways)
-    kinds = found.exchanges[key]
-    own = [channel for channel in recipe.channel.values() for _ in range(len(kinds) // len(recipe.channel))]
-    return tuple(replace(kind, channel=channel) for kind, channel in zip(kinds, own, strict=True))
+        kinds = kinds_on(recipe, goal.parameters, lines, ways)
+        found.exchanges[key] = [(own.index(kind.channel), kind) for kind in kinds]
+    return tuple(replace(kind, channel=own[place]) for place, kind in found.exchanges[key])
 
 
 def _exchanged(recipe: Recipe) -> bytes:
