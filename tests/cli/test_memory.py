@@ -1,4 +1,4 @@
-"""`--memory`: a size as people write it, or an error that says how; none given is no limit."""
+"""`--memory` and `--line`: quantities as people write them, or an error that says how; none given is no limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from atoll.cli.machine import memory_bytes
+from atoll.cli.machine import line_bytes_s, memory_bytes
 from atoll.errors import SpecError
 
 DEMO = Path(str(files("atoll"))) / "spec" / "examples" / "demo.toml"
@@ -25,6 +25,20 @@ def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(SpecError, match="--memory") as refused:
         memory_bytes(text)
     assert "2 GiB" in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"), [("", 0), ("1 Gbit/s", 125 * 10**6), ("100mbit", 12_500_000), ("3 MB/s", 3_000_000)]
+)
+def test_a_line_is_read_as_people_write_it(text: str, rate: int) -> None:
+    assert line_bytes_s(text) == rate
+
+
+@pytest.mark.parametrize("text", ["fast", "100", "-1 Gbit", "0 bit", "1e400 Gbit"])
+def test_what_is_no_line_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(SpecError, match="--line") as refused:
+        line_bytes_s(text)
+    assert "bit/s" in refused.value.hint
 
 
 @pytest.mark.parametrize("words", [("join", "atoll1abc"), ("train", str(DEMO))], ids=["join", "train"])

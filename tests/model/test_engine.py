@@ -270,15 +270,15 @@ def trained_digest(threads: int) -> str:
     return f"{blake3(engine.weights().tobytes() + engine.private()).hexdigest()} {trained.loss_sum.hex()}"
 
 
-def test_another_process_gets_the_same_bits() -> None:
+def test_another_process_gets_the_same_bits_and_needs_no_compiler_for_it() -> None:
     root = Path(__file__).parents[2]
     child = (
         f"import sys; sys.path[:0] = [{str(root)!r}, {str(root / 'src')!r}]\n"
         "from tests.model.test_engine import trained_digest\n"
-        "print(trained_digest(threads=2))"
+        "print(trained_digest(threads=2), 'torch._dynamo' in sys.modules)"
     )
     said = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True).stdout
-    assert said.strip() == trained_digest(threads=2)
+    assert said.strip() == f"{trained_digest(threads=2)} False"
 
 
 def test_muon_steps_matrices_by_orthonormal_moves_and_leaves_the_rest_to_adamw() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.sim.check import violations
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from tests.peer.world import DELAYS_S, counting_run, events, machines, name, once, play, sized
 
@@ -41,6 +43,25 @@ def test_a_line_ten_times_as_fast_as_the_others_owns_everything() -> None:
     outcome = simulate(Scenario(run=run, machines=lines, delays_s=DELAYS_S, build=sized(2 * SIZE)))
     told = [event.shares.get(name(outcome.hosts[fast]), 0.0) for event in events(outcome, journal.SharesChanged)]
     assert max(told, default=0.0) > 0.9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("carries", [10, 1])
+def test_a_line_that_a_person_says_is_ten_times_as_fast_owns_everything_if_that_is_true(carries: int) -> None:
+    peers, fast, rounds = 8, 3, 8
+    run = counting_run("dedloc", rounds=rounds, start_with=peers, checkpoint_every=100)
+    lines = machines(peers, rate_bytes_s=RATE)
+    lines[fast] = replace(lines[fast], up_bytes_s=carries * RATE, down_bytes_s=carries * RATE)
+    scenario = Scenario(run=run, machines=lines, delays_s=DELAYS_S, build=sized(2 * SIZE))
+    silent, said = simulate(scenario), simulate(dataclasses.replace(scenario, stated_bytes_s={fast: round(10 * RATE)}))
+    assert not violations(run, said)
+    told = [event.shares.get(name(said.hosts[fast]), 0.0) for event in events(said, journal.SharesChanged)]
+    usual_s, last_s = rounds_s(silent)[-1], rounds_s(said)[-1]
+    assert max(told) > 0.9
+    if carries == 10:
+        assert told[-1] > 0.9 and last_s < 0.65 * usual_s
+    else:  # it was put to it once, and never again
+        assert told[-1] < 0.2 and last_s < 1.05 * usual_s
 
 
 @pytest.mark.long

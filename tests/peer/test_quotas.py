@@ -115,6 +115,16 @@ def test_a_round_goes_on_when_some_of_its_members_die_and_the_next_batch_is_whol
     assert [samples[version] for version in (1, 10, 11, 12)] == [40, 40, 40, 40]
 
 
+@pytest.mark.parametrize("at_s", [1.0, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (1.3, 1.6, 1.9, 2.2))])
+def test_a_batch_in_which_one_of_eight_dies_lacks_what_it_worked_on_and_the_next_lacks_nothing(at_s: float) -> None:
+    run = counting_run("ddp", rounds=6, start_with=8)
+    ((channel, how),) = run.recipe.channel.items()
+    run = replace(run, recipe=replace(run.recipe, channel={channel: replace(how, when=TargetBatch(samples=80))}))
+    outcome = play(run, 8, faults=[Crash(at_s=at_s, peer=5)])
+    assert not violations(run, outcome)
+    assert sorted(event.samples for _, event in once(outcome, journal.RoundCommitted)) == [70, *[80] * 5]
+
+
 # as shipped: LAMB, and gradients in fp16
 
 

@@ -112,12 +112,29 @@ def test_small_differences_are_not_reported() -> None:
 # both directions
 
 
-def played(line: Line, up: float, down: float, *, owned: bool, at_s: float) -> tuple[int, int]:
+def played(line: Line, up: float, down: float, *, owned: float, at_s: float) -> tuple[int, int]:
     """Move bytes both ways for a round and return what is known of the line after it."""
     carry(line.up, up, 3.0, at_s=at_s)
     carry(line.down, down, 3.0, at_s=at_s)
     line.turn(owned=owned)
     return line.rates_bytes_s()
+
+
+def test_what_a_person_says_of_a_line_holds_until_it_was_put_to_it() -> None:
+    line = Line(10_000_000)
+    assert line.rates_bytes_s() == (10_000_000, 10_000_000)
+    assert played(line, 1e6, 1e6, owned=1.0, at_s=100.0) == (10_000_000, 10_000_000), "others send it no more"
+    assert played(line, 7e6, 8e6, owned=8.0, at_s=200.0) == (7_000_000, 8_000_000), "more than that nobody saw"
+    for at_s in (300.0, 400.0):
+        known = played(line, 1e6, 1e6, owned=1.0, at_s=at_s)
+    assert known == (7_000_000, 7_000_000), "it carried that once"
+
+
+def test_what_a_person_says_wrongly_is_believed_once() -> None:
+    line = Line(10_000_000)
+    for at_s in (100.0, 200.0):
+        known = played(line, 1e6, 1e6, owned=8.0, at_s=at_s)
+    assert known == (1_000_000, 1_000_000)
 
 
 def test_a_line_is_what_its_owner_saw_of_it() -> None:

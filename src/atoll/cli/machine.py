@@ -27,9 +27,10 @@ from atoll.net import identity
 from atoll.net.transport import DEFAULT_LINKS, LinkKind
 from atoll.peer.box import Box
 from atoll.spec.run import Folder, Run, Shards
-from atoll.units import size_bytes
+from atoll.units import rate_bytes_s, size_bytes
 
 MEMORY_BYTES_MAX = 2**60
+LINE_BYTES_S_MAX = 2**40
 """No machine has more: a larger number is a slip of the pen."""
 
 
@@ -64,6 +65,20 @@ def memory_bytes(text: str) -> int:
         hint = 'write for example "2 GiB" or "500 MB"; leave the flag out for no limit'
         raise SpecError(f"--memory: {text!r} is no memory of a machine", hint=hint)
     return size
+
+
+def line_bytes_s(text: str) -> int:
+    """Return the bytes a second that a `--line` flag names; 0 where none was given: it is measured."""
+    if not text:
+        return 0
+    try:
+        rate = rate_bytes_s(text)
+    except (SpecError, OverflowError) as error:
+        hint = "write for example '100 Mbit/s', the slower of both directions, or leave the flag out"
+        raise SpecError(f"--line: {text!r} is no rate", hint=hint) from error
+    if not 0 < rate <= LINE_BYTES_S_MAX:
+        raise SpecError(f"--line: {text!r} is no line of a machine", hint="'1 Gbit/s', for example")
+    return round(rate)
 
 
 class WallClock:

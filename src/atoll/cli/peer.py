@@ -26,6 +26,7 @@ def command(
     device: str = "auto",
     threads: int = 0,
     memory: str = "",
+    line: str = "",
     host: str = "0.0.0.0",
     port: int = 0,
     relay: bool = False,
@@ -37,7 +38,7 @@ def command(
     """Run one peer in the foreground, without a view."""
     import asyncio
 
-    from atoll.cli.machine import Machine, memory_bytes, real_box
+    from atoll.cli.machine import Machine, line_bytes_s, memory_bytes, real_box
     from atoll.net.ticket import parse_ticket
     from atoll.peer.life import Start, Stop, live
     from atoll.spec.load import decode_run
@@ -50,7 +51,7 @@ def command(
     else:
         pass_ = parse_ticket(ticket)
         start = Start(run_id=pass_.run, contacts={c.peer: c.addresses for c in pass_.peers}, name=name)
-    start.memory_bytes = memory_bytes(memory)
+    start.memory_bytes, start.line_bytes_s = memory_bytes(memory), line_bytes_s(line)
 
     async def main() -> None:
         stop = Stop()

@@ -75,6 +75,8 @@ class Start:
     """As the organiser: put a new council in place of one that lost its majority for good."""
     memory_bytes: int = 0
     """What the exchange may take of this machine's memory; 0: no limit."""
+    line_bytes_s: int = 0
+    """What a person says that this machine's line carries; 0: nothing."""
 
     @property
     def organiser(self) -> bool:
@@ -99,7 +101,7 @@ class Stop:
 async def live(box: Box, start: Start, stop: Stop | None = None) -> None:
     """Take part in a run until it is finished or `stop` asks us to leave; raises `AtollError`."""
     stop = stop or Stop()
-    links = Links(box.transport, box.journal)
+    links = Links(box.transport, box.journal, start.line_bytes_s)
     links.contacts.update(start.contacts)
     try:
         async with asyncio.TaskGroup() as tasks:

@@ -68,10 +68,10 @@ class Counts:
 class Links:
     """Every connection of one peer, and who serves what."""
 
-    def __init__(self, transport: Transport, journal: Journal) -> None:
+    def __init__(self, transport: Transport, journal: Journal, line_bytes_s: int = 0) -> None:
         self.transport = transport
         self.counts = Counts()
-        self.line = Line()
+        self.line = Line(line_bytes_s)
         self._rates: dict[PeerId, Link] = {}
         self.met: dict[PeerId, None] = {}
         """Peers that a link to has worked in this life."""
@@ -157,8 +157,8 @@ class Links:
         self.line.up.moved(size_bytes, now_s)
         self._rates.setdefault(peer, Link()).moved(size_bytes, now_s)
 
-    def turn(self, *, owned: bool) -> None:
-        """Begin to measure another round; in the one before we owned something or nothing."""
+    def turn(self, *, owned: float) -> None:
+        """Begin to measure another round; in the one before we owned so many times an equal share."""
         self.line.turn(owned=owned)
         for peer, link in self._rates.items():
             link.turn(self.round_trip_s(peer) or 0.0)

@@ -466,10 +466,15 @@ class Member:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
+    def _shares_owned(self, desk: Desk) -> float:
+        """Return how many times an equal share of a round we owned."""
+        chunks = 0 if desk.owned is None else len(desk.owned.counts)
+        return chunks * len(desk.announced.members) / max(1, self.unit_of(desk.key.version).grid.chunks)
+
     def _close(self, key: Key) -> Desk:
         """Clear the desk of a round that is over, but for what it takes to apply its result."""
         desk = self.desks.pop(key.version)
-        self.links.turn(owned=desk.owned is not None and bool(desk.owned.counts))
+        self.links.turn(owned=self._shares_owned(desk))
         if desk.owned is not None:
             self._keep_late(desk.owned, key)
         desk.close()

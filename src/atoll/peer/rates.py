@@ -1,4 +1,4 @@
-"""How fast this peer's own line is, and each link to another, measured from the traffic of rounds; nobody declares it.
+"""How fast this peer's own line is, and each link to another, measured from the traffic of rounds.
 
 What counts is what the other side says it has got (up) or what we have taken (down): bytes that were merely handed
 over may lie in a buffer. The rate is the highest over any second in which something moved, since most of the time a
@@ -8,6 +8,10 @@ few rounds, so that a line that got slower is known for what it is within that m
 That is right of a line that is full now and then. Who owns something has parts pushed at it and fills its line; who
 owns nothing sends and receives at the pace of the owners, and would look slow for good and go on owning nothing. So
 where it shows clearly more than when it last owned, its line is another one by now, and how fast is not known.
+
+A line that is faster than all others never fills, since each of them sends it no more than its share: it looks like
+theirs. So a person may say what it carries (`--line`). That holds until the line was given much more than an equal
+share, which it is for that very reason; from then on it is what was seen there, if that is less.
 
 A link is mostly idle, as it waits for what is to go over it. So its rate is over the time in which something was on its
 way, less the round trip until that is known to have arrived; and what a byte took is averaged over rounds.
@@ -28,6 +32,8 @@ IDLE_S = 5.0
 ROUNDS = 2
 MORE = 1.3
 """A line that moves so many times more than was known of it is no longer the same."""
+FILLED = 2.0
+"""Who owns so many equal shares has as much more pushed at it: its line shows what it carries."""
 DIGITS = 2
 """Reported with so many digits: the rest is noise."""
 NEWEST = 0.75
@@ -92,21 +98,27 @@ class Meter:
 class Line:
     """The rates of both directions of our line."""
 
-    def __init__(self) -> None:
+    def __init__(self, stated_bytes_s: int = 0) -> None:
         self.up, self.down = Meter(), Meter()
+        self._stated_bytes_s = stated_bytes_s
+        """What a person says that it carries either way, as far as it did when it was put to it; 0: nothing."""
         self._known_bytes_s = 0
         """Of the slower direction, when we last owned something; 0: we never did."""
 
-    def turn(self, *, owned: bool) -> None:
-        """Begin another round; in the one before we owned something or nothing."""
+    def turn(self, *, owned: float) -> None:
+        """Begin another round; in the one before we owned so many times an equal share."""
         self.up.turn()
         self.down.turn()
         if owned:
             self._known_bytes_s = min(self.up.rate_bytes_s(), self.down.rate_bytes_s())
+        if owned >= FILLED:
+            self._stated_bytes_s = min(self._stated_bytes_s, self._known_bytes_s)
 
     def rates_bytes_s(self) -> tuple[int, int]:
         """Return the rates up and down; 0: unknown."""
         up, down = self.up.rate_bytes_s(), self.down.rate_bytes_s()
+        if self._stated_bytes_s:
+            return max(up, self._stated_bytes_s), max(down, self._stated_bytes_s)
         outgrown = 0 < MORE * self._known_bytes_s < min(up, down)
         return (0, 0) if outgrown else (up, down)
 

@@ -85,6 +85,8 @@ class Scenario:
     entrances: Sequence[Entrance] = ()
     tickets: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Whom a peer first turns to, by place; whoever is not named here asks the organiser."""
+    stated_bytes_s: Mapping[int, int] = field(default_factory=dict)
+    """What people say that their lines carry, by place."""
     build: Build | None = None
     """How a peer makes its engine; None: a small counting model."""
     resumes_with: Run | None = None
@@ -402,6 +404,7 @@ async def _process(world: World, host: Host, life: Incarnation) -> None:
         known = [world.hosts[place] for place in scenario.tickets.get(host.place, (0,))]
         contacts = {other.peer: (world.network.address(other.peer),) for other in known}
         begin = Start(run_id=identity(run), contacts=contacts, name=host.machine.name)
+    begin.line_bytes_s = scenario.stated_bytes_s.get(host.place, 0)
     try:
         await live(box, begin, host.stop)
     except PeerLost:
