@@ -580,7 +580,7 @@ def test_a_joiner_that_cannot_catch_up_is_told_so_with_the_arithmetic() -> None:
     assert len(told) == 1, "once is enough while nothing has changed; it goes on trying"
     assert told[0].behind > 0
     assert "The state has 65.5 kB" in told[0].why
-    assert "finish a round every 5 s, and each adds a result of 32.8 kB" in told[0].why
+    assert "finish a round every 4 s, and each adds a result of 32.8 kB" in told[0].why
     assert told[0].why.endswith("a second are needed")
 
 

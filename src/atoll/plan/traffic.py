@@ -166,8 +166,7 @@ def traffic(
         for (sender, receiver), size_bytes in kind.flows.items():
             sent[sender] += round(kind.part * size_bytes)
             received[receiver] += round(kind.part * size_bytes)
-            if lines[sender].region != lines[receiver].region:
-                between += kind.part * size_bytes
+        between += kind.part * sum(size for (a, b), size in kind.flows.items() if lines[a].region != lines[b].region)
     return Traffic(
         steps=round_steps(recipe, len(lines), knobs),
         exact=all(is_exact(kind.channel.what.codec) for kind in kinds),
