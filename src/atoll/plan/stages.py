@@ -8,6 +8,7 @@ Ranges are of everything at its low, middle or high end at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
@@ -35,6 +36,8 @@ ELEMENT_BYTES = 2.0
 TIMES_TRAINED = 4.0
 """A forward pass, a backward one of twice that, and the forward again, as activations are not kept."""
 HOUR_S = 3600.0
+MANY = 200
+"""For more machines only the quicker solvers are asked: whoever has a thousand wants an answer within a minute."""
 
 
 class Staged(Struct, frozen=True, kw_only=True):
@@ -54,8 +57,10 @@ class Staged(Struct, frozen=True, kw_only=True):
 def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts) -> Staged | None:
     """Return the fastest way to cut a model over machines; None: all of them together do not hold it."""
     job, crew = job_of(goal), crew_of(fleet, machines)
-    tried = {solver.__name__: solver(crew, job) for solver in (deepened, islanded, balanced, fenced)}
-    found = {name: each for name, each in tried.items() if each is not None}
+    few = (deepened, islanded, balanced, fenced)
+    many = (partial(deepened, explain=False), islanded)
+    placed = [solver(crew, job) for solver in (few if len(machines) <= MANY else many)]
+    found = {each.solver: each for each in placed if each is not None}
     if not found:
         return None
     best = min(found, key=lambda name: found[name].step_s)
