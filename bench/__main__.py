@@ -14,6 +14,7 @@ BENCHES = {
     "links": "what a link costs, TLS beside iroh",
     "codec": "codecs beside torch and a copy in memory",
     "memory": "what the exchange holds in memory against its formula",
+    "plan": "the planner beside what others published",
 }
 
 
