@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from atoll.facts.rows import Loss
 from atoll.observe.sheet import Block, Code, Heading, Plot, Series, Table, Text
 from atoll.plan.central import Central
 from atoll.plan.goal import Goal
@@ -130,7 +131,7 @@ def _reasons(goal: Goal, plan: Plan) -> list[str]:
         f"  a round takes {say_time(float(pace.round_s))}: work {say_time(float(pace.work_s))}, lines "
         f"{say_time(float(pace.lines_s))}, latency {say_time(float(pace.trips_s))}; {pace.binds} takes most of it",
         f"  it trains on {say_count(tokens)} tokens, {extra:.2f} times what was asked"
-        + (f": its loss was measured to be {100 * offer.loss.gap:.1f} % higher at as many" if offer.loss else ""),
+        + (f": {_lost(offer.loss, len(offer.crew.machines))}" if offer.loss else ""),
         f"  {100 * middle.present:.0f} % of the fleet's work counts, the rest is lost as machines come and go",
         f"  it keeps to the goal in {100 * plan.keeps:.0f} % of the draws",
     ]
@@ -147,6 +148,13 @@ def _reasons(goal: Goal, plan: Plan) -> list[str]:
         names = ", ".join(sorted(left)[:8]) + (", ..." if len(left) > 8 else "")
         lines.append(f"  left out: {names} ({next(iter(left.values()))})")
     return lines
+
+
+def _lost(loss: Loss, peers: int) -> str:
+    """Return what is known of a recipe's loss, and where it was learnt from fewer peers."""
+    fewer = f" (more than {loss.peers} were not tried)" if peers > loss.peers else ""
+    how = "is taken" if loss.basis == "estimate" else "was measured"
+    return f"its loss {how} to be {100 * loss.gap:.1f} % higher at as many, of {loss.peers} peers{fewer}"
 
 
 SWAY_HEAD = ("hangs on", "time", "money", "kg CO2e", "keeps to the goal", "as of", "source")

@@ -25,10 +25,10 @@ FORECAST = (1.0, 1.08, 1.3)
 """What exchanges take as a multiple of the formula: headers and acknowledgements over TLS, and at most over QUIC."""
 FORECAST_SOURCE = "measured: python -m bench.mesh, python -m bench.forecast"
 CRITICAL_TOKENS = (2.5e5, 1e6, 4e6)
-CRITICAL_SOURCE = "estimate: Kaplan et al. (2020) give 2e8 tokens / loss^4.76, about 1e6 at a loss of 3 nats"
+CRITICAL_SOURCE = "estimate, around what we remember of Kaplan et al. (2020) for a loss of 3 nats; not read again"
 LOSS_SLOPE = (0.05, 0.08, 0.12)
-"""By which part the loss falls where tokens grow by one."""
-LOSS_SLOPE_SOURCE = "Hoffmann et al. (2022), parametric fit: 0.08 at 125M parameters and 2.5G tokens; ends estimated"
+"""By which part the loss falls where tokens grow by one: 0.28 x 410.7/D^0.28 of 1.69 + 406.4/N^0.34 + 410.7/D^0.28."""
+LOSS_SLOPE_SOURCE = "computed at 125M parameters, 2.5G tokens from Hoffmann et al. (2022) as others quote their fit"
 AS_OF = "2026-11"
 HOUSEHOLD = "World residential"
 """The electricity of a machine of which nothing is said."""

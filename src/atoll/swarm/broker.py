@@ -288,8 +288,10 @@ def _logged(broker: Broker, entry: Entry, now_s: float) -> tuple[Broker, list[Ac
             missed = broker.missed | dict.fromkeys(sorted(absent), key.version)
             measures = not isinstance(broker.run.recipe.control, Nobody) and broker.announced
             over = broker.round if measures else None
-            took = broker.took if broker.round is None else (key.version, now_s - broker.round.began_s)
-            broker = replace(broker, rounds=broker.rounds[1:], missed=missed, closed=over, closed_s=now_s, took=took)
+            if broker.round is not None:
+                took = {(key.channel, key.unit): (key.version, now_s - broker.round.began_s)}
+                broker = replace(broker, took=broker.took | took)
+            broker = replace(broker, rounds=broker.rounds[1:], missed=missed, closed=over, closed_s=now_s)
             broker = _unawaited(broker, closed.contributors)
         case RoundVoided():
             left = broker.rounds[: len(broker.history.under_way)]

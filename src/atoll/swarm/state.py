@@ -158,8 +158,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     since: int
     """The first round that has them."""
     before: dict[bytes, float]
-    before_s: float
-    """What the last round took that did not."""
+    took: dict[tuple[str, str], tuple[int, float]]
+    """What rounds of each kind took that did not, as the broker has it."""
 
 
 class Round(Struct, frozen=True, kw_only=True):
@@ -275,8 +275,9 @@ class Broker(Struct, frozen=True, kw_only=True):
     trial: Trial | None = None
     deaf: tuple[int, int] = (0, 0)
     """Until which round shares do not follow rates, since those were wrong; and for how many rounds that was."""
-    took: tuple[int, float] = (0, 0.0)
-    """The round that we announced and committed last, and what it took from the one to the other."""
+    took: dict[tuple[str, str], tuple[int, float]] = {}
+    """By channel and unit, as only rounds of the same kind are alike: the one that we announced and committed last, and
+    what it took from the one to the other."""
     trees: tuple[tuple[bytes, ...], Trees] = ((), ())
     """The trees of the last round that was committed, and the members that they are over."""
     quotas: dict[bytes, int] = {}

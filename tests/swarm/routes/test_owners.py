@@ -106,6 +106,19 @@ def test_shares_that_make_a_round_longer_are_taken_back_and_rates_are_not_listen
     assert [slow_round(table, 50.0)] + [slow_round(table, 40.0) for _ in range(8)] == [EQUAL] * 8 + [UNEQUAL]
 
 
+def test_rounds_of_another_kind_say_nothing_of_shares() -> None:
+    table = big(A, B, C)
+    assert slow_round(table, 40.0) == UNEQUAL
+    others = {
+        ("outer", f"part {number}"): (version, 99.0)
+        for number, (version, _) in enumerate([*table.broker.took.values()])
+    }
+    assert table.broker.trial is not None
+    table.broker = replace(table.broker, trial=replace(table.broker.trial, took=others))
+    assert slow_round(table, 50.0) == UNEQUAL, "what is twice as long may have twice as much to send"
+    assert table.broker.trial is not None, "and is still to be judged"
+
+
 def test_shares_that_make_a_round_shorter_stay() -> None:
     table = big(A, B, C)
     assert [slow_round(table, took_s) for took_s in (40.0, 30.0, 50.0, 50.0)] == [UNEQUAL] * 4

@@ -146,21 +146,26 @@ def _decided(broker: Broker, version: int, able: Sequence[bytes], sharings: Sequ
         return broker, why
     why = _by_rates(broker, sharings)
     if why:
-        trial = Trial(since=version, before=broker.shares, before_s=broker.took[1])
-        broker = replace(broker, shares=best, trial=trial if trial.before_s else None)
+        trial = Trial(since=version, before=broker.shares, took=broker.took)
+        broker = replace(broker, shares=best, trial=trial)
     return broker, why
 
 
 def _judged(broker: Broker, version: int) -> tuple[Broker, str]:
     """Return the broker with the shares of before, and why, if those on trial have made a round longer."""
-    trial, (newest, took_s) = broker.trial, broker.took
-    if trial is None or newest < trial.since:
+    trial = broker.trial
+    if trial is None:
         return broker, ""
+    since = {kind: told for kind, told in broker.took.items() if told[0] >= trial.since and kind in trial.took}
+    if not since:
+        return broker, ""  # no round of a kind that there was before
+    kind, (newest, took_s) = max(since.items(), key=lambda each: each[1])
+    before_s = trial.took[kind][1]
     broker = replace(broker, trial=None)
-    if took_s < WORSE * trial.before_s or took_s - trial.before_s < GAIN_S_MIN:
+    if took_s < WORSE * before_s or took_s - before_s < GAIN_S_MIN:
         return broker, ""
     rounds = min(max(DEAF_ROUNDS, 2 * broker.deaf[1]), DEAF_ROUNDS_MAX)
-    why = f"round {newest} took {took_s:.1f} s with the others, {trial.before_s:.1f} s was the last before them"
+    why = f"round {newest} took {took_s:.1f} s with the others, {before_s:.1f} s was the last before them"
     return replace(broker, shares=trial.before, deaf=(version + rounds, rounds)), why
 
 
