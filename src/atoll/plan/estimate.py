@@ -17,10 +17,11 @@ from msgspec.structs import replace
 from atoll.facts.book import Facts
 from atoll.facts.rows import Region
 from atoll.model.shape import train_cost
-from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn, network_drawn
+from atoll.plan import upkeep
+from atoll.plan.carbon.energy import Drawn, network_drawn
 from atoll.plan.cost import churn
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge, wear_usd_hour
+from atoll.plan.knowledge import Knowledge
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
 from atoll.plan.pace import Pace, Ways, kinds_on, paced, sample_s, ways_of
@@ -140,11 +141,20 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     time_s = np.asarray(tokens / goal.context / samples_s)
     sent = _sent_bytes(scene)
     rounds = tokens / goal.context / np.maximum(1e-9, pace.samples * len(scene.crew) / len(scene.members))
+    traffic, tariffs = _egress(scene, rounds, facts)
+    mine_h = time_s[..., None] / HOUR_S * there
+    network = network_drawn(
+        moved_bytes=rounds * _far_bytes(scene, sent) * len(scene.crew) / len(scene.members),
+        energy_kwh_gb=drawn.every("network")[..., 0],
+        carbon_g_kwh=drawn.every("grid").mean(axis=-1),
+    )
     return Estimate(
         tokens=tokens,
         time_s=time_s,
-        bill=_bill(scene, drawn, pace, time_s / HOUR_S, there, rounds, facts),
-        drawn=_energy(scene, drawn, pace, time_s / HOUR_S, there, rounds * _far_bytes(scene, sent)),
+        bill=money.bill(
+            upkeep.terms(scene.crew, drawn.every, mine_h, pace.computing), traffic_gb=traffic, tariffs=tariffs
+        ),
+        drawn=network + upkeep.drawn(scene.crew, drawn.every, mine_h, pace.computing),
         pace=pace,
         present=float(np.median(useful)),
         sent_bytes=max((sum(size for (one, _), size in sent.items() if one == place) for place, _ in sent), default=0),
@@ -233,41 +243,6 @@ def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace) -> tuple[Floats
 # money, energy and carbon
 
 
-def _groups(scene: Scene) -> list[tuple[int, int]]:
-    """Return the machines that are alike as the place of the first and how many they are."""
-    alike: dict[Machine, list[int]] = {}
-    for place, machine in enumerate(scene.crew):
-        alike.setdefault(replace(machine, name=""), []).append(place)
-    return [(places[0], len(places)) for places in alike.values()]
-
-
-def _bill(
-    scene: Scene, drawn: _Drawn, pace: Pace, hours: Any, there: Floats, rounds: Floats, facts: Facts
-) -> money.Bill:
-    names = ("device", "host", "building", "electricity", "rent")
-    device, host, building, usd_kwh, rent = (drawn.every(name) for name in names)
-    terms: list[Any] = []
-    for place, count in _groups(scene):
-        machine, mine = scene.crew[place], hours * there[..., place]
-        if isinstance(machine.terms, Rented):
-            terms.append(money.Rented(name=machine.region, count=count, hours=mine, usd_hour=rent[..., place]))
-            continue
-        power_w = device_w(device[..., place], pace.computing) + host[..., place]
-        terms.append(
-            money.Owned(
-                name=machine.region,
-                count=count,
-                hours=mine,
-                power_kw=power_w / 1000,
-                usd_kwh=usd_kwh[..., place],
-                pue=building[..., place],
-                wear_usd_hour=wear_usd_hour(machine),
-            )
-        )
-    traffic, tariffs = _egress(scene, rounds, facts)
-    return money.bill(terms, traffic_gb=traffic, tariffs=tariffs)
-
-
 def _egress(scene: Scene, rounds: Floats, facts: Facts) -> tuple[dict[tuple[str, str], Any], list[money.Tariff]]:
     """Return what leaves cloud regions whose prices are known, in gigabytes, and those prices."""
     known = {row.region for row in facts.rows(Region)}
@@ -292,25 +267,3 @@ def _sent_bytes(scene: Scene) -> dict[tuple[int, int], float]:
 def _far_bytes(scene: Scene, sent: Mapping[tuple[int, int], float]) -> float:
     """Return what leaves the building: who is so near as to be on one switch costs a network next to nothing."""
     return sum(size for pair, size in sent.items() if scene.ways.trip_s[pair] > NEAR_TRIP_S)
-
-
-def _energy(scene: Scene, drawn: _Drawn, pace: Pace, hours: Floats, there: Floats, moved_bytes: Floats) -> Drawn:
-    names = ("device", "host", "building", "grid", "making")
-    device, host, building, grid, making = (drawn.every(name) for name in names)
-    total = network_drawn(
-        moved_bytes=moved_bytes * len(scene.crew) / len(scene.members),
-        energy_kwh_gb=drawn.every("network")[..., 0],
-        carbon_g_kwh=grid.mean(axis=-1),
-    )
-    for place, count in _groups(scene):
-        total += machines_drawn(
-            count=count,
-            most_w=device[..., place],
-            busy=pace.computing,
-            host_w=host[..., place],
-            pue=building[..., place],
-            hours=hours * there[..., place],
-            carbon_g_kwh=grid[..., place],
-            made_g=making[..., place],
-        )
-    return total

@@ -15,20 +15,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.facts.book import Facts
-from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn
+from atoll.plan import upkeep
 from atoll.plan.cost import churn
 from atoll.plan.cost.flops import head_forward_flop, layer_forward_flop, layer_parameters, of_size
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge, knowledge_of, wear_usd_hour
+from atoll.plan.knowledge import Knowledge, knowledge_of
+from atoll.plan.money.bill import bill
 from atoll.plan.place.chain import balanced
 from atoll.plan.place.crew import Crew, Job, Layer, crew_of
 from atoll.plan.place.depth import deepened
 from atoll.plan.place.fence import fenced
 from atoll.plan.place.islands import islanded
 from atoll.plan.place.placement import Placement, judged
-from atoll.plan.spread import TENTH, Range
+from atoll.plan.spread import TENTH, Floats, Range
 from atoll.spec.fleet import Churn, Fleet, Machine
-from atoll.spec.terms import Rented
 
 BYTES_PARAMETER = 16.0
 """Weights and gradients in 16 bits, a copy and Adam's two moments in 32."""
@@ -70,13 +70,15 @@ def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts) 
     there = _there(found[best], machines)
     steps = goal.tokens / goal.batch_tokens
     times_s = [steps * step_s / max(there, 1e-9) for step_s in _ends(crew, job, found[best], knowledge)]
-    ends = [(time_s / HOUR_S, end) for time_s, end in zip(times_s, _ENDS, strict=True)]
-    drawn = [_drawn(machines, knowledge, hours, end) for hours, end in ends]
+    hours = [np.full(len(machines), time_s / HOUR_S) for time_s in times_s]
+    inputs = [partial(_at, knowledge, end) for end in _ENDS]
+    drawn = [upkeep.drawn(machines, told, mine, 1.0) for told, mine in zip(inputs, hours, strict=True)]
+    bills = [bill(upkeep.terms(machines, told, mine, 1.0)) for told, mine in zip(inputs, hours, strict=True)]
     return Staged(
         placement=found[best],
         there=there,
         time_s=Range(*times_s),
-        usd=Range(*(_usd(machines, knowledge, hours, end) for hours, end in ends)),
+        usd=Range(*(float(each.total_usd) for each in bills)),
         energy_kwh=Range(*(float(each.energy_kwh) for each in drawn)),
         carbon_g=Range(*(float(each.carbon_g) for each in drawn)),
         others={name: each.step_s for name, each in found.items() if name != best},
@@ -110,6 +112,10 @@ def job_of(goal: Goal) -> Job:
     return Job(layers=tuple(layers), batch=max(1, round(goal.batch_tokens / goal.context)))
 
 
+def _at(knowledge: Knowledge, deviation: float, name: str) -> Floats:
+    return knowledge[name].at(deviation)
+
+
 def _there(placement: Placement, machines: Sequence[Machine]) -> float:
     """Return the part of the time in which at least one machine of every stage is there."""
     part = {
@@ -135,37 +141,3 @@ def _ends(crew: Crew, job: Job, placement: Placement, knowledge: Knowledge) -> l
         links = replace(crew.links, bytes_s=crew.links.bytes_s * rate)
         found.append(judged(Crew(peers, links), job, parts, placement.micro_batch, placement.solver).step_s)
     return found
-
-
-def _drawn(machines: Sequence[Machine], knowledge: Knowledge, hours: float, end: float) -> Drawn:
-    names = ("device", "host", "building", "grid", "making")
-    device, host, building, grid, making = (knowledge[name].at(end) for name in names)
-    return sum(
-        (
-            machines_drawn(
-                count=1,
-                most_w=device[place],
-                busy=1.0,
-                host_w=host[place],
-                pue=building[place],
-                hours=hours,
-                carbon_g_kwh=grid[place],
-                made_g=making[place],
-            )
-            for place in range(len(machines))
-        ),
-        Drawn(),
-    )
-
-
-def _usd(machines: Sequence[Machine], knowledge: Knowledge, hours: float, end: float) -> float:
-    names = ("device", "host", "building", "electricity", "rent")
-    device, host, building, electricity, rent = (knowledge[name].at(end) for name in names)
-    total = 0.0
-    for place, machine in enumerate(machines):
-        if isinstance(machine.terms, Rented):
-            total += hours * float(rent[place])
-            continue
-        power_kw = (device_w(device[place], 1.0) + host[place]) / 1000
-        total += hours * (float(power_kw * building[place] * electricity[place]) + wear_usd_hour(machine))
-    return total
