@@ -56,6 +56,7 @@ def random_job(draw: np.random.Generator, layers: int, batch: int = 16) -> Job:
                 state_bytes=16 * size / 4,
                 gradient_bytes=size / 4,
                 held_bytes=draw.uniform(0.5, 1.5) * 5e7,
+                working_bytes=draw.uniform(0.5, 1.5) * 4e8,
                 out_bytes=draw.uniform(0.5, 1.5) * 4e6,
             )
             for _ in range(layers)

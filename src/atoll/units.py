@@ -99,6 +99,10 @@ def _scaled(count: float, units: tuple[str, ...]) -> str:
     return f"{count:.{min(power, 1)}f}{units[power]}"
 
 
+HOURS_SAID = 72
+"""From so many hours on days are said."""
+
+
 def say_time(seconds: float) -> str:
     """Return a duration as people read it: "2 min 05 s"."""
     if seconds < 1:
@@ -109,7 +113,15 @@ def say_time(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest_s:02d} s"
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} min"
+    if hours < HOURS_SAID:
+        return f"{hours} h {minutes:02d} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours:02d} h"
+
+
+def say_usd(amount: float) -> str:
+    """Return money as people read it: "$4.12", "$10,794"."""
+    return f"${amount:,.2f}" if amount < 100 else f"${amount:,.0f}"
 
 
 def say_table(rows: Sequence[Sequence[str]]) -> list[str]:

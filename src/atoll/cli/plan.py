@@ -87,12 +87,12 @@ def command(
 
     if not fleet:
         raise SpecError("no fleet was given", hint="--fleet homes, or a file: docs/planning.md begins with one")
-    base, folder = _base(run_file)
+    base, folder = _base(run_file, model)
     goal = _goal(base, model, tokens, batch, _limits(deadline, budget, carbon), data_stays=data_stays)
     where = load_fleet(fleet, facts)
     machines = expand(where)[: peers or None]
     verdict = plan(goal, where, machines, _recipes(recipes), facts, base, folder, seed=seed, say=_say)
-    beside = central(goal, facts)
+    beside = central(goal, facts, seed)
     if out is not None:
         _write(out, verdict, where)
     if report:
@@ -115,15 +115,17 @@ def _say(text: str) -> None:
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _base(run_file: Path | None) -> tuple[Tree, Path]:
-    """Return what a run file says, and where it lies."""
+def _base(run_file: Path | None, model: str) -> tuple[Tree, Path]:
+    """Return what a run file says, and where it lies; a model that is named takes the place of its fresh one."""
     if run_file is None:
         return {}, Path()
     from atoll.spec.load import load_run
+    from atoll.spec.run import Fresh
     from atoll.spec.strict import read_toml
 
-    load_run(run_file)  # whatever is wrong with it is said before anything is planned
-    return read_toml(run_file), run_file.parent
+    run = load_run(run_file)  # whatever is wrong with it is said before anything is planned
+    dropped = {"model"} if model and isinstance(run.model, Fresh) else set()
+    return {key: value for key, value in read_toml(run_file).items() if key not in dropped}, run_file.parent
 
 
 def _limits(deadline: str, budget: float | None, carbon: str) -> dict[str, float | None]:
@@ -167,9 +169,9 @@ def _goal(
 
     if base:
         run = build_run(base, Path("run.toml"))
-        if isinstance(run.model, Folder):
-            raise SpecError("a pretrained folder cannot be planned for yet", hint="name its size: --model 1b")
-        size = size_named(model) if model else size_of(run.model)
+        if isinstance(run.model, Folder) and not model:
+            raise SpecError("the size of a pretrained folder is not read for a plan", hint="name it: --model 1b")
+        size = size_named(model) if model or isinstance(run.model, Folder) else size_of(run.model)
         vocab, context, told = vocabulary(run), run.data.context, run.budget.tokens
     elif model:
         size, vocab, context, told = size_named(model), VOCABULARY, CONTEXT, 0

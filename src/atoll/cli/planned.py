@@ -12,10 +12,11 @@ from atoll.observe.sheet import Block, Code, Heading, Plot, Series, Table, Text
 from atoll.plan.central import Central
 from atoll.plan.goal import Goal
 from atoll.plan.planner import Plan, Verdict
+from atoll.plan.ranges import Ranged, Sway
 from atoll.plan.spread import Range
 from atoll.plan.stages import Staged
 from atoll.spec.fleet import Fleet
-from atoll.units import say_count, say_table, say_time
+from atoll.units import say_count, say_table, say_time, say_usd
 
 SCHEMA = "atoll.plan/1"
 SOURCE_LETTERS = 60
@@ -30,13 +31,14 @@ def text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cent
         lines += [f"NO: {verdict.why_not}", ""]
     if shown:
         lines += say_table([HEAD, *(_row(each) for each in shown), _central_row(beside)])
-        lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0])]
+        lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0].sways)]
     if verdict.staged is not None:
-        lines += _stages(verdict.staged, beside)
-    elif not shown:
+        lines += [*_stages(verdict.staged, beside), "", *_swaying(verdict.staged.sways)]
+    elif not verdict.judged and verdict.small:
         lines.append("nor do all of them together, cut into stages")
     lines += ["", *_unproven(verdict)]
-    return [*lines, *(f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected))]
+    lines += [f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected)]
+    return [*lines, *(f"too small: {names}: {why}" for names, why in _by_reason(verdict.small))]
 
 
 def shown_of(verdict: Verdict) -> tuple[Plan, ...]:
@@ -100,25 +102,21 @@ def _central_name(beside: Central) -> str:
     return f"{beside.count} rented {beside.gpu}"
 
 
-def _cells(name: str, takes: Plan | Staged | Central, loss: str, best: str) -> tuple[str, ...]:
+def _cells(name: str, takes: Ranged, loss: str, best: str) -> tuple[str, ...]:
     """Return a row of the table: what something takes, each with its range."""
     time_s, usd, carbon_g = takes.time_s, takes.usd, takes.carbon_g
     return (
         name,
         say_time(time_s.middle),
         f"{say_time(time_s.low)} - {say_time(time_s.high)}",
-        _usd(usd.middle),
-        f"{_usd(usd.low)} - {_usd(usd.high)}",
+        say_usd(usd.middle),
+        f"{say_usd(usd.low)} - {say_usd(usd.high)}",
         f"{takes.energy_kwh.middle:,.1f}",
         f"{carbon_g.middle / 1000:,.1f}",
         f"{carbon_g.low / 1000:,.1f} - {carbon_g.high / 1000:,.1f}",
         loss,
         best,
     )
-
-
-def _usd(value: float) -> str:
-    return f"${value:,.2f}" if value < 100 else f"${value:,.0f}"
 
 
 def _reasons(goal: Goal, plan: Plan) -> list[str]:
@@ -160,30 +158,40 @@ def _lost(loss: Loss, peers: int) -> str:
 SWAY_HEAD = ("hangs on", "time", "money", "kg CO2e", "keeps to the goal", "as of", "source")
 
 
-def _swaying(plan: Plan) -> list[str]:
-    """Return what the numbers hang on, strongest first, and what they do not."""
-    rows = [(*cells[:-1], cells[-1][:SOURCE_LETTERS]) for cells in _sway_rows(plan)]
-    return [*say_table([SWAY_HEAD, *rows]), *_irrelevant(plan)]
+def _swaying(sways: Sequence[Sway]) -> list[str]:
+    """Return what the numbers hang on, strongest first, which of it would change the advice, and what does nothing."""
+    rows = [(*cells[:-1], cells[-1][:SOURCE_LETTERS]) for cells in _sway_rows(sways)]
+    return [*say_table([SWAY_HEAD, *rows]), *_other_advice(sways), *_irrelevant(sways)]
 
 
-def _sway_rows(plan: Plan) -> list[tuple[str, ...]]:
+def _other_advice(sways: Sequence[Sway]) -> list[str]:
+    """Return at which ends of which inputs another way would be recommended."""
+    return [
+        f"with {sway.name} at its {end} end: {way} instead"
+        for sway in sways
+        for end, way in zip(("low", "high"), sway.instead, strict=True)
+        if way
+    ]
+
+
+def _sway_rows(sways: Sequence[Sway]) -> list[tuple[str, ...]]:
     return [
         (
             sway.name,
             " - ".join(say_time(each) for each in sway.time_s),
-            " - ".join(_usd(each) for each in sway.usd),
+            " - ".join(say_usd(each) for each in sway.usd),
             " - ".join(f"{each / 1000:,.1f}" for each in sway.carbon_g),
             " - ".join("yes" if ok else "no" for ok in sway.feasible),
             sway.as_of,
             sway.source,
         )
-        for sway in plan.sways
+        for sway in sways
         if sway.matters
     ]
 
 
-def _irrelevant(plan: Plan) -> list[str]:
-    weak = [sway.name for sway in plan.sways if not sway.matters]
+def _irrelevant(sways: Sequence[Sway]) -> list[str]:
+    weak = [sway.name for sway in sways if not sway.matters]
     return [f"irrelevant here: {', '.join(weak)}"] if weak else []
 
 
@@ -205,6 +213,7 @@ def data(goal: Goal, fleet: Fleet, verdict: Verdict, beside: Central) -> dict[st
             for each in verdict.judged
         ],
         "rejected": verdict.rejected,
+        "too_small": verdict.small,
     }
 
 
@@ -227,7 +236,7 @@ def _plan_data(plan: Plan) -> dict[str, Any]:
         "step_s": float(pace.step_s),
         "binds": pace.binds,
         "loss_gap": plan.offer.loss.gap if plan.offer.loss else None,
-        "sways": to_builtins(plan.sways),
+        "sways": [to_builtins(sway) | {"matters": sway.matters} for sway in plan.sways],
         "run": plan.offer.tree,
     }
 
@@ -246,13 +255,20 @@ def blocks(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Ce
             _plot("carbon_g", "grams of CO2e", shown, verdict, beside),
             Heading("Why"),
             Code("\n".join(_reasons(goal, shown[0]))),
-            Heading("What it hangs on"),
-            Table(SWAY_HEAD, _sway_rows(shown[0]), words=True),
-            Text("; ".join(_irrelevant(shown[0])), "dim"),
+            *_sway_blocks(shown[0].sways),
         ]
     elif verdict.staged is not None:
-        found.append(Code("\n".join(_stages(verdict.staged, beside))))
-    return [*found, Heading("Not looked at"), Table(("what", "why"), _by_reason(verdict.rejected), words=True)]
+        found += [Code("\n".join(_stages(verdict.staged, beside))), *_sway_blocks(verdict.staged.sways)]
+    left_out = _by_reason(verdict.rejected) + _by_reason(verdict.small)
+    return [*found, Heading("Not looked at"), Table(("what", "why"), left_out, words=True)]
+
+
+def _sway_blocks(sways: Sequence[Sway]) -> list[Block]:
+    return [
+        Heading("What it hangs on"),
+        Table(SWAY_HEAD, _sway_rows(sways), words=True),
+        *(Text(line, "dim") for line in (*_other_advice(sways), *_irrelevant(sways))),
+    ]
 
 
 REPORT_HEAD = ("way", "time (P10-P90)", "money (P10-P90)", "kg CO2e (P10-P90)", "loss", "best in")

@@ -7,7 +7,7 @@ middle of everything.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,35 +15,32 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.facts.book import Facts
-from atoll.facts.rows import Region
-from atoll.model.shape import train_cost
+from atoll.facts.rows import spread as spread_of
+from atoll.model.shape import shapes, train_cost
 from atoll.plan import upkeep
-from atoll.plan.carbon.energy import Drawn, network_drawn
+from atoll.plan.carbon.energy import Drawn
 from atoll.plan.cost import churn
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge
+from atoll.plan.knowledge import AS_OF, Knowledge, stays_s
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
-from atoll.plan.pace import Pace, Ways, kinds_on, paced, sample_s, ways_of
-from atoll.plan.spread import Floats
+from atoll.plan.pace import Pace, Ways, busy, kinds_on, paced, sample_s, ways_of
+from atoll.plan.ranges import Deviations
+from atoll.plan.spread import Floats, Spread, spread
 from atoll.plan.traffic import Kind, Line, lines_of
 from atoll.spec.axes.optimizer import Assign
 from atoll.spec.axes.pace import Block
 from atoll.spec.axes.when import Every
-from atoll.spec.fleet import Churn, Fleet, Machine
+from atoll.spec.fleet import Fleet, Machine
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
-from atoll.spec.terms import Rented
 
-MEMBERS_MAX = 24
+MEMBERS_MAX = 64
 """Of a larger crew so many stand for all."""
 STATE_BYTES = 8.0
 """For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""
 RECOMPUTED = 4 / 3
 HOUR_S = 3600.0
-NEAR_TRIP_S = 2.5e-3
-
-Deviations = Mapping[str, Any]
 
 
 class Scene(Struct, frozen=True, kw_only=True):
@@ -56,6 +53,13 @@ class Scene(Struct, frozen=True, kw_only=True):
     lines: tuple[Line, ...]
     ways: Ways
     kinds: tuple[Kind, ...]
+    sent: upkeep.Sent
+    """In a mean round, by those that stand for all."""
+
+    @property
+    def count(self) -> float:
+        """Return how many of the crew each of those stands for."""
+        return len(self.crew) / len(self.members)
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
@@ -69,8 +73,6 @@ class Estimate(Struct, frozen=True, kw_only=True):
     pace: Pace
     present: float
     """The part of the work of a fleet that never leaves."""
-    sent_bytes: float
-    """By who sends most, in a round."""
 
     @property
     def usd(self) -> Floats:
@@ -93,17 +95,34 @@ class Found(Struct, frozen=True):
     """Each kind of round with the place of its channel."""
 
 
-def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, found: Found) -> Scene:
+def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, found: Found, facts: Facts) -> Scene:
     """Return an offer's crew at its work; `knowledge` is of that crew."""
     crew = offer.crew.machines
     names = tuple(machine.name for machine in crew)
     if names not in found.places:
         chosen = _standing_in(crew)
-        some = [crew[place] for place in chosen]
-        found.places[names] = chosen, tuple(lines_of(some)), ways_of(fleet, some)
+        some, count = [crew[place] for place in chosen], len(crew) / len(chosen)
+        found.places[names] = chosen, tuple(lines_of(some, count)), ways_of(fleet, some)
     members, lines, ways = found.places[names]
     kinds = _kinds(goal, offer.run.recipe, names, lines, ways, found) if len(lines) > 1 else ()
-    return Scene(crew=crew, knowledge=knowledge, members=members, lines=lines, ways=ways, kinds=kinds)
+    return Scene(
+        crew=crew,
+        knowledge=knowledge | {"loss gap": _lost(offer)},
+        members=members,
+        lines=lines,
+        ways=ways,
+        kinds=kinds,
+        sent=upkeep.sent_of([crew[place] for place in members], _flows(kinds), ways.trip_s, facts),
+    )
+
+
+def _lost(offer: Offer) -> Spread:
+    """Return how many times higher the loss of an offer is after as many tokens than with gradients at every step."""
+    if offer.loss is None:
+        why = "one machine loses nothing" if offer.alone else "nobody has measured it"
+        return spread([1.0], [1.0], [1.0], why, AS_OF)
+    low, middle, high = spread_of(offer.loss, "gap")
+    return spread([1 + low], [1 + middle], [1 + high], offer.loss.source, offer.loss.as_of)
 
 
 def _kinds(
@@ -112,7 +131,7 @@ def _kinds(
     """Return the kinds of rounds of a recipe in a crew, each with the recipe's own channel."""
     key, own = (names, _exchanged(recipe)), list(recipe.channel.values())
     if key not in found.exchanges:
-        kinds = kinds_on(recipe, goal.parameters, lines, ways)
+        kinds = kinds_on(recipe, goal.parameters, lines, ways, shapes=shapes(goal.size, goal.vocab))
         found.exchanges[key] = [(own.index(kind.channel), kind) for kind in kinds]
     return tuple(replace(kind, channel=own[place]) for place, kind in found.exchanges[key])
 
@@ -134,30 +153,21 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     drawn = _Drawn(scene, deviations or {})
     pace = _pace(goal, offer, scene, drawn)
     useful, there = _useful(goal, scene, drawn, pace)
-    samples_s = pace.samples_s * len(scene.crew) / len(scene.members) * useful.mean(axis=-1)
+    samples_s = pace.samples_s * scene.count * useful.mean(axis=-1)
     tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
-    gap = offer.loss.gap if offer.loss is not None else 0.0
-    tokens = tokens * (1 + gap) ** (1 / drawn.every("loss slope")[..., 0])
+    tokens = tokens * drawn.every("loss gap")[..., 0] ** (1 / drawn.every("loss slope")[..., 0])
     time_s = np.asarray(tokens / goal.context / samples_s)
-    sent = _sent_bytes(scene)
-    rounds = tokens / goal.context / np.maximum(1e-9, pace.samples * len(scene.crew) / len(scene.members))
-    traffic, tariffs = _egress(scene, rounds, facts)
+    often = tokens / goal.context / pace.samples  # rounds, times how many each that is looked at stands for
     mine_h = time_s[..., None] / HOUR_S * there
-    network = network_drawn(
-        moved_bytes=rounds * _far_bytes(scene, sent) * len(scene.crew) / len(scene.members),
-        energy_kwh_gb=drawn.every("network")[..., 0],
-        carbon_g_kwh=drawn.every("grid").mean(axis=-1),
-    )
+    each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
+    work = busy(offer.run.recipe, each_s, pace) if scene.kinds else np.ones_like(each_s)
     return Estimate(
         tokens=tokens,
         time_s=time_s,
-        bill=money.bill(
-            upkeep.terms(scene.crew, drawn.every, mine_h, pace.computing), traffic_gb=traffic, tariffs=tariffs
-        ),
-        drawn=network + upkeep.drawn(scene.crew, drawn.every, mine_h, pace.computing),
+        bill=upkeep.bill(scene.crew, drawn.every, mine_h, work, scene.sent, often, facts),
+        drawn=upkeep.drawn(scene.crew, drawn.every, mine_h, work, scene.sent, often),
         pace=pace,
         present=float(np.median(useful)),
-        sent_bytes=max((sum(size for (one, _), size in sent.items() if one == place) for place, _ in sent), default=0),
     )
 
 
@@ -196,8 +206,7 @@ def _speed(machine: Machine) -> float:
 
 def _pace(goal: Goal, offer: Offer, scene: Scene, drawn: _Drawn) -> Pace:
     some = [scene.crew[place] for place in scene.members]
-    flop = train_cost(goal.shape, 1).flop * (RECOMPUTED if offer.recompute else 1.0)
-    each_s = sample_s(some, flop) / drawn.some("computing")
+    each_s = _each_s(goal, offer, some, drawn.some("computing"))
     if not scene.kinds:
         return _alone(offer, each_s, scene.lines[0])
     lines, loss = drawn.some("lines"), drawn.some("loss")
@@ -209,6 +218,12 @@ def _pace(goal: Goal, offer: Offer, scene: Scene, drawn: _Drawn) -> Pace:
     )
     slower = drawn.every("forecast")[..., 0]
     return paced(offer.run.recipe, scene.kinds, each_s, scene.lines, ways, slower=slower)
+
+
+def _each_s(goal: Goal, offer: Offer, machines: Sequence[Machine], faster: Floats) -> Floats:
+    """Return how long a sample takes each machine that is so many times faster than the fleet says."""
+    flop = train_cost(goal.shape, 1).flop * (RECOMPUTED if offer.recompute else 1.0)
+    return np.asarray(sample_s(machines, flop) / faster)
 
 
 def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:
@@ -229,41 +244,19 @@ def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:
 
 def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace) -> tuple[Floats, Floats]:
     """Return which part of each machine's work counts, and which part of the time it is there."""
-    goes = [isinstance(machine.availability, Churn) for machine in scene.crew]
-    up_s = np.array([m.availability.up_s if isinstance(m.availability, Churn) else 1.0 for m in scene.crew])
-    down_s = np.array([m.availability.down_s if isinstance(m.availability, Churn) else 0.0 for m in scene.crew])
+    up_s, down_s = stays_s(scene.crew)
     up_s = up_s * drawn.every("staying")
     fetch_s = STATE_BYTES * goal.parameters / np.array([machine.down_bytes_s for machine in scene.crew])
-    there = np.where(goes, churn.availability(up_s, down_s), 1.0)
+    there = np.asarray(churn.availability(up_s, down_s))
     round_s = np.asarray(pace.round_s)[..., None]
     kept = (1 - churn.lost_part(round_s, up_s)) * np.maximum(0.0, 1 - fetch_s / up_s)
-    return np.where(goes, there * kept, 1.0), there
+    return there * kept, there
 
 
-# money, energy and carbon
-
-
-def _egress(scene: Scene, rounds: Floats, facts: Facts) -> tuple[dict[tuple[str, str], Any], list[money.Tariff]]:
-    """Return what leaves cloud regions whose prices are known, in gigabytes, and those prices."""
-    known = {row.region for row in facts.rows(Region)}
-    traffic: dict[tuple[str, str], Any] = {}
-    for (one, other), size_bytes in _sent_bytes(scene).items():
-        origin, to = scene.lines[one].region, scene.lines[other].region
-        if origin != to and origin in known and to in known and isinstance(scene.crew[one].terms, Rented):
-            traffic[origin, to] = traffic.get((origin, to), 0.0) + rounds * size_bytes / 1e9
-    tariffs = [money.Tariff(source=origin, target=to, usd_gb=facts.egress(origin, to).usd_gb) for origin, to in traffic]
-    return traffic, tariffs
-
-
-def _sent_bytes(scene: Scene) -> dict[tuple[int, int], float]:
+def _flows(kinds: Sequence[Kind]) -> dict[tuple[int, int], float]:
     """Return what goes from each to each in a mean round."""
     found: dict[tuple[int, int], float] = {}
-    for kind in scene.kinds:
+    for kind in kinds:
         for pair, size_bytes in kind.flows.items():
             found[pair] = found.get(pair, 0.0) + kind.part * size_bytes
     return found
-
-
-def _far_bytes(scene: Scene, sent: Mapping[tuple[int, int], float]) -> float:
-    """Return what leaves the building: who is so near as to be on one switch costs a network next to nothing."""
-    return sum(size for pair, size in sent.items() if scene.ways.trip_s[pair] > NEAR_TRIP_S)

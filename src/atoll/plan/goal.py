@@ -48,6 +48,11 @@ class Goal(Struct, frozen=True, kw_only=True):
         return np.asarray(self.tokens * np.maximum(1.0, samples_factor(batch_tokens, critical) / own))
 
     @property
+    def limits(self) -> tuple[float | None, float | None, float | None]:
+        """Return what it may take of time, money and carbon."""
+        return self.deadline_s, self.budget_usd, self.carbon_g
+
+    @property
     def shape(self) -> Shape:
         return Shape(size=self.size, vocab=self.vocab, context=self.context)
 

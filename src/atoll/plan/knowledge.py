@@ -7,18 +7,23 @@ a spread, and else is an estimate that says so.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
 from atoll.facts.book import Facts
-from atoll.facts.rows import Row
+from atoll.facts.rows import Region, Row
 from atoll.facts.rows import spread as spread_of
 from atoll.plan.carbon.inputs import inputs_of
-from atoll.plan.spread import Spread, spread
-from atoll.spec.fleet import Machine
+from atoll.plan.money import own
+from atoll.plan.spread import Floats, Spread, spread
+from atoll.spec.fleet import Churn, Machine
 from atoll.spec.terms import Owned, Rented
 
 OURS = "estimate: how far a fleet file may be off"
+FLEET, NOBODY = "the fleet file", "no machine is concerned"
+HOME = "home"
+"""The other end of what leaves a cloud for a place that no table knows."""
 COMPUTING, LINES, LOSS, STAYING = (0.7, 1.2), (0.7, 1.1), (0.3, 3.0), (0.5, 2.0)
 """Low and high, as parts of what a fleet file says."""
 FORECAST = (1.0, 1.08, 1.3)
@@ -30,9 +35,10 @@ LOSS_SLOPE = (0.05, 0.08, 0.12)
 """By which part the loss falls where tokens grow by one: 0.28 x 410.7/D^0.28 of 1.69 + 406.4/N^0.34 + 410.7/D^0.28."""
 LOSS_SLOPE_SOURCE = "computed at 125M parameters, 2.5G tokens from Hoffmann et al. (2022) as others quote their fit"
 AS_OF = "2026-11"
+NEVER_S = 1e15
+"""How long a machine stays that never leaves."""
 HOUSEHOLD = "World residential"
 """The electricity of a machine of which nothing is said."""
-WEAR_HOURS_YEAR = 8760.0
 
 Knowledge = dict[str, Spread]
 
@@ -56,6 +62,7 @@ def knowledge_of(machines: Sequence[Machine], facts: Facts) -> Knowledge:
         "making": _three([each.made_g for each in energy], _source(rows, "embodied")),
         "electricity": _electricity(machines, facts),
         "rent": _rent(machines, facts),
+        "egress": _egress(machines, facts),
         "network": _three([spread_of(facts.wire(), "energy_kwh_gb")], (facts.wire().source, facts.wire().as_of)),
     }
 
@@ -63,7 +70,16 @@ def knowledge_of(machines: Sequence[Machine], facts: Facts) -> Knowledge:
 def wear_usd_hour(machine: Machine) -> float:
     """Return what an hour of use takes of the price of a machine that somebody owns, where the fleet says it."""
     terms = machine.terms
-    return terms.price_usd / (terms.years * WEAR_HOURS_YEAR) if isinstance(terms, Owned) else 0.0
+    return own.wear_usd_hour(terms.price_usd, terms.years) if isinstance(terms, Owned) else 0.0
+
+
+def stays_s(machines: Sequence[Machine]) -> tuple[Floats, Floats]:
+    """Return how long each machine stays at a time, and how long it is away then."""
+    kinds = [machine.availability for machine in machines]
+    return (
+        np.array([kind.up_s if isinstance(kind, Churn) else NEVER_S for kind in kinds]),
+        np.array([kind.down_s if isinstance(kind, Churn) else 0.0 for kind in kinds]),
+    )
 
 
 def _three(threes: Sequence[tuple[float, float, float]], source: tuple[str, str]) -> Spread:
@@ -100,32 +116,53 @@ def _computing(machines: Sequence[Machine], facts: Facts) -> Spread:
 
 def _electricity(machines: Sequence[Machine], facts: Facts) -> Spread:
     """Return the price of a kilowatt-hour for each; nothing for who rents."""
-    household = facts.electricity(HOUSEHOLD)
-    low, middle, high = spread_of(household, "usd_kwh")
-    threes = []
+    threes, sources = [], dict[str, str]()
     for machine in machines:
         match machine.terms:
             case Owned(usd_kwh=usd_kwh, electricity=""):
                 threes.append((usd_kwh, usd_kwh, usd_kwh))
-            case Owned(electricity=market):
-                threes.append(spread_of(facts.electricity(market), "usd_kwh"))
+                sources[FLEET] = AS_OF
             case Rented():
                 threes.append((0.0, 0.0, 0.0))
-            case _:
-                threes.append((low, middle, high))
-    return _three(threes, (household.source, household.as_of))
+            case terms:
+                row = facts.electricity(terms.electricity if isinstance(terms, Owned) else HOUSEHOLD)
+                threes.append(spread_of(row, "usd_kwh"))
+                sources[row.source] = row.as_of
+    return _three(threes, _listed(sources))
 
 
 def _rent(machines: Sequence[Machine], facts: Facts) -> Spread:
     """Return the price of an hour for each; nothing for who owns."""
-    threes, sources = [], {"the fleet file": AS_OF}
+    threes, sources = [], dict[str, str]()
     for machine in machines:
         terms = machine.terms
         if isinstance(terms, Rented) and terms.provider:
             row = facts.price(terms.provider, machine.gpu, terms.market)
             threes.append(spread_of(row, "usd_hour"))
             sources[row.source] = row.as_of
+        elif isinstance(terms, Rented):
+            threes.append((terms.usd_hour, terms.usd_hour, terms.usd_hour))
+            sources[FLEET] = AS_OF
         else:
-            usd_hour = terms.usd_hour if isinstance(terms, Rented) else 0.0
-            threes.append((usd_hour, usd_hour, usd_hour))
-    return _three(threes, ("; ".join(sources), min(sources.values())))
+            threes.append((0.0, 0.0, 0.0))
+    return _three(threes, _listed(sources))
+
+
+def _egress(machines: Sequence[Machine], facts: Facts) -> Spread:
+    """Return how many times what the tables say a gigabyte may cost that leaves a cloud region."""
+    known = {row.region for row in facts.rows(Region)}
+    rented = {each.region for each in machines if isinstance(each.terms, Rented) and each.region in known}
+    everywhere = {each.region if each.region in known else HOME for each in machines}
+    low, high, sources = 1.0, 1.0, dict[str, str]()
+    for origin, to in product(sorted(rented), sorted(everywhere)):
+        if origin != to:
+            row = facts.egress(origin, to)
+            least, middle, most = spread_of(row, "usd_gb")
+            low, high = (min(low, least / middle), max(high, most / middle)) if middle else (low, high)
+            sources[row.source] = row.as_of
+    return _three([(low, 1.0, high)], _listed(sources))
+
+
+def _listed(sources: dict[str, str]) -> tuple[str, str]:
+    """Return where an input comes from, and how old the oldest of that is."""
+    return ("; ".join(sources), min(sources.values())) if sources else (NOBODY, AS_OF)

@@ -23,7 +23,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from atoll.plan.traffic import Kind, Line, Shapes, contributors, lines_of, round_steps, rounds
+from atoll.plan.traffic import Kind, Line, Shapes, contributors, crowd_of, lines_of, round_steps, rounds
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Block, Delay, OneRound, Quorum, RoundsLate, Seconds
 from atoll.spec.axes.when import TargetBatch
@@ -68,7 +68,7 @@ class Pace(Struct, frozen=True, kw_only=True):
     steps: float
     """Local steps of a member in it, on average."""
     samples: Floats
-    """What all together work on in it."""
+    """What those that are looked at work on in it; of a crowd, so many times as much as each stands for."""
     work_s: Floats
     lines_s: Floats
     trips_s: Floats
@@ -83,11 +83,6 @@ class Pace(Struct, frozen=True, kw_only=True):
     @property
     def samples_s(self) -> Floats:
         return self.samples / self.round_s
-
-    @property
-    def computing(self) -> Floats:
-        """Return the part of the time in which the slowest works."""
-        return self.work_s / self.round_s
 
 
 def ways_of(fleet: Fleet, machines: Sequence[Machine]) -> Ways:
@@ -134,8 +129,9 @@ def kinds_on(
     shapes: Shapes | None = None,
 ) -> list[Kind]:
     """Return what goes from whom to whom once members know what their lines carry; the same for all draws of that."""
+    more = min(_connections(channel, lines) for channel in recipe.channel.values())
     felt = [
-        replace(line, up_bytes_s=min(line.up_bytes_s, far), down_bytes_s=min(line.down_bytes_s, far))
+        replace(line, up_bytes_s=min(line.up_bytes_s, more * far), down_bytes_s=min(line.down_bytes_s, more * far))
         for line, far in zip(lines, _reach(ways), strict=True)
     ]
     return rounds(recipe, parameters, felt, knobs, shapes)
@@ -152,7 +148,7 @@ def paced(
 ) -> Pace:
     """Return what a mean round takes; `slower`: so many times longer than by formula its exchanges are."""
     often = min((kind.channel for kind in kinds), key=lambda channel: channel.when.round_steps)
-    work_s, samples = _work(recipe, often, sample_s)
+    work_s, samples = _work(recipe, often, sample_s, crowd_of(lines))
     moved = [_moved(kind, lines, ways, slower) for kind in kinds]
     lines_s = _mean(kinds, [lines_s for lines_s, _, _ in moved])
     trips_s = _mean(kinds, [trips_s for _, trips_s, _ in moved])
@@ -160,7 +156,7 @@ def paced(
     longest = max(range(len(kinds)), key=lambda number: kinds[number].part * float(np.median(moved[number][0])))
     round_s = _mean(kinds, took)
     return Pace(
-        steps=round_steps(recipe, len(lines), knobs),
+        steps=round_steps(recipe, crowd_of(lines), knobs),
         samples=samples,
         work_s=work_s,
         lines_s=lines_s,
@@ -188,25 +184,57 @@ def _reach(ways: Ways) -> list[float]:
     return [float(total) if len(others) > 1 else math.inf for total in others.sum(axis=-1)]
 
 
+def _connections(channel: Channel, lines: Sequence[Line]) -> float:
+    """Return how many times more others a member of a crowd exchanges with than are looked at."""
+    crowd, few = crowd_of(lines), len(lines)
+    if crowd <= few or few < 2:
+        return 1.0
+    return max(1.0, (min(crowd, channel.group_max(int(crowd))) - 1) / (few - 1))
+
+
 # work
 
 
-def _work(recipe: Recipe, channel: Channel, sample_s: Floats) -> tuple[Floats, Floats]:
-    """Return how long members work in a round until enough of them are done, and on how many samples all together."""
+def _work(recipe: Recipe, channel: Channel, sample_s: Floats, crowd: float) -> tuple[Floats, Floats]:
+    """Return how long members work in a round until enough of them are done, and on how many samples these do."""
     members, batch = sample_s.shape[-1], recipe.work.batch
     if isinstance(channel.when, TargetBatch):
-        samples = np.full(sample_s.shape[:-1], float(channel.when.samples))
+        samples = np.full(sample_s.shape[:-1], channel.when.samples * members / crowd)
         return samples / (1 / sample_s).sum(axis=-1), samples
-    quota = channel.when.round_steps * batch / channel.phases
-    enough = contributors(channel, members)
+    quota = _quota(recipe, channel)
+    enough = contributors(channel, crowd) * members / crowd
     if isinstance(recipe.work.quota, BySpeed):
-        work_s = quota * sample_s.min(axis=-1)
-        least = recipe.work.quota.least * batch
-        each = np.clip(np.floor(work_s[..., None] / sample_s / batch + EXACTLY) * batch, least, quota)
-        return np.maximum(work_s, (each * sample_s).max(axis=-1)), each.sum(axis=-1)
+        each = _by_speed(recipe.work.quota, batch, quota, sample_s, sample_s.min(axis=-1))
+        return np.maximum(quota * sample_s.min(axis=-1), (each * sample_s).max(axis=-1)), each.sum(axis=-1)
     if enough < members:  # each contributes at its own pace, and so many contributions are a round
         return enough * quota / (1 / sample_s).sum(axis=-1), np.full(sample_s.shape[:-1], enough * quota)
     return quota * sample_s.max(axis=-1), np.full(sample_s.shape[:-1], members * quota)
+
+
+def _quota(recipe: Recipe, channel: Channel) -> float:
+    """Return the samples that a member works on in a round, where that is the same for all."""
+    return channel.when.round_steps * recipe.work.batch / channel.phases
+
+
+def _by_speed(kind: BySpeed, batch: int, quota: float, sample_s: Floats, fastest_s: Floats) -> Floats:
+    """Return the samples of each member while the fastest has its quota, in whole batches."""
+    fits = np.floor(quota * fastest_s[..., None] / sample_s / batch + EXACTLY) * batch
+    return np.asarray(np.clip(fits, kind.least * batch, quota))
+
+
+def busy(recipe: Recipe, sample_s: Floats, took: Pace) -> Floats:
+    """Return which part of rounds each of some machines computes, those that nobody looked at among them."""
+    channel = min(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+    round_s, work_s = np.asarray(took.round_s)[..., None], np.asarray(took.work_s)[..., None]
+    count = sample_s.shape[-1]
+    if isinstance(channel.when, TargetBatch) or contributors(channel, count) < count:
+        own_s = work_s + 0.0 * sample_s  # nobody waits for anybody
+    elif isinstance(recipe.work.quota, BySpeed):
+        each = _by_speed(recipe.work.quota, recipe.work.batch, _quota(recipe, channel), sample_s, sample_s.min(axis=-1))
+        own_s = each * sample_s
+    else:
+        own_s = _quota(recipe, channel) * sample_s
+    return np.asarray(np.minimum(1.0, own_s / round_s))
 
 
 # the exchange
@@ -220,7 +248,7 @@ def _moved(kind: Kind, lines: Sequence[Line], ways: Ways, slower: Floats | float
         flows[sender, receiver] = size_bytes
     up_s = flows.sum(axis=1) / ways.up_bytes_s
     down_s = flows.sum(axis=0) / ways.down_bytes_s
-    one_s = flows / ways.one_bytes_s
+    one_s = flows / _connections(kind.channel, lines) / ways.one_bytes_s
     lines_s = np.maximum(np.maximum(up_s.max(axis=-1), down_s.max(axis=-1)), one_s.max(axis=(-2, -1)))
     trips_s = _agreed_s(ways) + _hops(kind.channel, count) * TRIPS_MOVED * ways.trip_s.max(axis=(-2, -1))
     return slower * lines_s, slower * trips_s, _fullest(lines, up_s, down_s, one_s)

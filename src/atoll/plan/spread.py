@@ -52,14 +52,15 @@ def spread(low: Any, middle: Any, high: Any, source: str, as_of: str = "") -> Sp
 
 
 class Range(Struct, frozen=True):
-    """What draws come to: nine of ten are at least, half, and nine of ten at most so much."""
+    """A number and how far off it may be: nine of ten draws are at least `low`, nine of ten at most `high`."""
 
     low: float
     middle: float
     high: float
 
 
-def range_of(draws: Floats) -> Range:
-    """Return the ends and the middle of what was drawn."""
-    low, middle, high = np.quantile(np.atleast_1d(draws), (0.1, 0.5, 0.9))
-    return Range(float(low), float(middle), float(high))
+def range_of(draws: Floats, middle: float | None = None) -> Range:
+    """Return the ends of what was drawn, and its middle: what is said, or half of the draws."""
+    low, half, high = (float(end) for end in np.quantile(np.atleast_1d(draws), (0.1, 0.5, 0.9)))
+    told = half if middle is None else middle
+    return Range(min(low, told), told, max(high, told))

@@ -34,7 +34,7 @@ is a bound: every line full all the while, nobody waiting for anybody, no latenc
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import permutations, product
 
 from msgspec import Struct
@@ -80,6 +80,8 @@ class Line(Struct, frozen=True, kw_only=True):
     reached: bool = True
     region: str = ""
     """Members of the same one are near each other."""
+    count: float = 1.0
+    """Members that it stands for: of a crowd some are looked at for all."""
 
 
 class Moved(Struct, frozen=True, kw_only=True):
@@ -139,8 +141,8 @@ class Kind(Struct, frozen=True, kw_only=True):
     """How much goes from one member to another, by their places."""
 
 
-def lines_of(machines: Sequence[Machine]) -> list[Line]:
-    """Return the lines of a fleet's machines."""
+def lines_of(machines: Sequence[Machine], count: float = 1.0) -> list[Line]:
+    """Return the lines of a fleet's machines, each of which stands for so many."""
     return [
         Line(
             name=each.name,
@@ -148,6 +150,7 @@ def lines_of(machines: Sequence[Machine]) -> list[Line]:
             down_bytes_s=each.down_bytes_s,
             reached=not each.nat,
             region=each.region,
+            count=count,
         )
         for each in machines
     ]
@@ -168,7 +171,7 @@ def traffic(
             received[receiver] += round(kind.part * size_bytes)
         between += kind.part * sum(size for (a, b), size in kind.flows.items() if lines[a].region != lines[b].region)
     return Traffic(
-        steps=round_steps(recipe, len(lines), knobs),
+        steps=round_steps(recipe, crowd_of(lines), knobs),
         exact=all(is_exact(kind.channel.what.codec) for kind in kinds),
         between_bytes=between,
         moved=tuple(
@@ -191,7 +194,12 @@ def rounds(
     ]
 
 
-def round_steps(recipe: Recipe, members: int, knobs: Knobs | None = None) -> float:
+def crowd_of(lines: Iterable[Line]) -> float:
+    """Return how many members lines stand for."""
+    return sum(line.count for line in lines)
+
+
+def round_steps(recipe: Recipe, members: float, knobs: Knobs | None = None) -> float:
     """Return how many local steps a round stands for, of each member on average."""
     named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
     often = min(named.values(), key=lambda channel: channel.when.round_steps)
@@ -235,8 +243,8 @@ def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line])
     """Return how often each kind of round of one channel comes, and what goes over lines in it."""
     if channel.regional is not None:
         return _regional_kinds(channel, channel.regional, grids[0], known)
-    members, rounds = tuple(known), _rounds(channel)
-    part, count = contributors(channel, len(members)) / len(members), len(rounds) * len(grids)
+    members, rounds, crowd = tuple(known), _rounds(channel), crowd_of(known.values())
+    part, count = contributors(channel, crowd) / crowd, len(rounds) * len(grids)
     found: list[tuple[float, list[_Moves]]] = []
     often = 1 / channel.mesh.teach_every if channel.mesh is not None and channel.mesh.teach_every else 0.0
     for key, grid in product(rounds, grids):
@@ -245,11 +253,33 @@ def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line])
         given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
         layout = _layout(channel, given, known, circles)
         moved = _transfers(layout, _lengths(channel, given, members), members, part)
-        found.append(((1 - often) / count, moved))
+        found.append(((1 - often) / count, _crowded(channel, moved, known)))
     if often:  # one teaches all others: each in its turn
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
         found.append((often, [(one, other, weights_bytes / len(members)) for one, other in permutations(members, 2)]))
     return found
+
+
+def _crowded(channel: Channel, moved: list[_Moves], known: Mapping[bytes, Line]) -> list[_Moves]:
+    """Return what each member moves where there are more of them than are looked at.
+
+    Who sends to all has more to send to. What crosses between regions is as much however many share it. The parts of a
+    butterfly come to the same, but for the one part in so many that stays at home.
+    """
+    crowd, few = crowd_of(known.values()), len(known)
+    if crowd <= few or few < 2:
+        return moved
+    match channel.whom.route:
+        case AllGather():
+            inside, across = (crowd - 1) / (few - 1), (crowd - 1) / (few - 1)
+        case Regions():
+            inside, across = 1.0, few / crowd
+        case _:
+            inside = across = (1 - 1 / crowd) / (1 - 1 / few)
+    return [
+        (one, other, size_bytes * (inside if known[one].region == known[other].region else across))
+        for one, other, size_bytes in moved
+    ]
 
 
 def _regional_kinds(
@@ -274,7 +304,7 @@ def _regional_kinds(
     return found
 
 
-def _tells(channel: Channel, home: Regional, members: int) -> float:
+def _tells(channel: Channel, home: Regional, members: float) -> float:
     """Return in which part of the rounds a region tells, taken that no two do at once."""
     enough = contributors(channel, members)
     return enough / (home.pushes + enough)
@@ -293,14 +323,14 @@ def _rounds(channel: Channel) -> list[Key]:
     return [Key("", v, scope=ALL if of_all(channel.whom, v) else CIRCLES) for v in range(1, count + 1)]
 
 
-def _steps(recipe: Recipe, channel: Channel, members: int) -> int:
+def _steps(recipe: Recipe, channel: Channel, members: float) -> int:
     """Return how many local steps a round stands for; of a batch of all together, for a member of middling speed."""
     if isinstance(channel.when, TargetBatch):
         return max(1, round(channel.when.samples / recipe.work.batch / members))
     return channel.when.round_steps
 
 
-def contributors(channel: Channel, members: int) -> int:
+def contributors(channel: Channel, members: float) -> float:
     """Return how many give something to a round: everybody, unless it ends with fewer, and gives no grace."""
     match channel.barrier:
         case Quorum(contributors=enough, grace=grace) if grace == Seconds() and not isinstance(channel.late, StandIn):

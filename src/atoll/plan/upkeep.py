@@ -1,28 +1,69 @@
-"""What machines cost and draw while they work, whatever they work on: terms for a bill, and energy with its carbon.
+"""What machines cost and draw while they work, whatever they work on: a bill, and energy with its carbon.
 
 Machines that are alike are counted together. Inputs come as a function of their name (`Knowledge` at some deviation),
-with a machine on the last axis and draws before it, if there are any.
+with a machine on the last axis and draws before it, if there are any. What leaves a rented machine's cloud region is
+paid at the price of that region; whoever is in no known one is reached over the internet. Networks draw for what leaves
+a building, not for what a switch passes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn
-from atoll.plan.knowledge import wear_usd_hour
+from atoll.facts.book import Facts
+from atoll.facts.rows import Region
+from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn, network_drawn
+from atoll.plan.knowledge import HOME, wear_usd_hour
 from atoll.plan.money import bill as money
 from atoll.spec.fleet import Machine
 from atoll.spec.terms import Rented
 
 Inputs = Callable[[str], Any]
 """An input for every machine, by its name."""
+NEAR_TRIP_S = 2.5e-3
+"""Who is so near is on one switch."""
 
 
-def terms(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) -> list[money.Term]:
-    """Return how machines are paid for that are there for so long, each, and busy for this part of it."""
+class Sent(Struct, frozen=True, kw_only=True):
+    """What machines send each other in a round, or in a step, as far as anybody is paid for it."""
+
+    far_bytes: float
+    """Beyond a building."""
+    leaving_bytes: dict[tuple[str, str], float]
+    """Out of cloud regions whose prices are known, to where."""
+
+
+def sent_of(machines: Sequence[Machine], flows: Mapping[tuple[int, int], float], trip_s: Any, facts: Facts) -> Sent:
+    """Return what flows between machines, by their places, come to."""
+    known = {row.region for row in facts.rows(Region)}
+    leaving: dict[tuple[str, str], float] = {}
+    for (one, other), size_bytes in flows.items():
+        origin, to = machines[one].region, machines[other].region
+        if origin != to and origin in known and isinstance(machines[one].terms, Rented):
+            pair = origin, to if to in known else HOME
+            leaving[pair] = leaving.get(pair, 0.0) + size_bytes
+    far_bytes = sum(size for pair, size in flows.items() if trip_s[pair] > NEAR_TRIP_S)
+    return Sent(far_bytes=far_bytes, leaving_bytes=leaving)
+
+
+def bill(
+    machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any, sent: Sent, often: Any, facts: Facts
+) -> money.Bill:
+    """Return what machines cost that are there for so long, each, busy for this part of it, and send so often."""
+    traffic = {pair: often * size_bytes / 1e9 for pair, size_bytes in sent.leaving_bytes.items()}
+    dearer = inputs("egress")[..., 0]
+    tariffs = [
+        money.Tariff(source=origin, target=to, usd_gb=facts.egress(origin, to).usd_gb * dearer)
+        for origin, to in traffic
+    ]
+    return money.bill(_terms(machines, inputs, hours, busy), traffic_gb=traffic, tariffs=tariffs)
+
+
+def _terms(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) -> list[money.Term]:
     names = ("device", "host", "building", "electricity", "rent")
     device, host, building, usd_kwh, rent = map(inputs, names)
     found: list[money.Term] = []
@@ -36,7 +77,7 @@ def terms(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) ->
                 name=machine.region,
                 count=count,
                 hours=mine,
-                power_kw=(device_w(device[..., place], busy) + host[..., place]) / 1000,
+                power_kw=(device_w(device[..., place], busy[..., place]) + host[..., place]) / 1000,
                 usd_kwh=usd_kwh[..., place],
                 pue=building[..., place],
                 wear_usd_hour=wear_usd_hour(machine),
@@ -45,15 +86,19 @@ def terms(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) ->
     return found
 
 
-def drawn(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) -> Drawn:
-    """Return what they draw meanwhile, and what that and their making emits."""
+def drawn(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any, sent: Sent, often: Any) -> Drawn:
+    """Return what they and the networks draw meanwhile, and what that and their making emits."""
     device, host, building, grid, making = map(inputs, ("device", "host", "building", "grid", "making"))
-    total = Drawn()
+    total = network_drawn(
+        moved_bytes=often * sent.far_bytes,
+        energy_kwh_gb=inputs("network")[..., 0],
+        carbon_g_kwh=grid.mean(axis=-1),
+    )
     for place, count in alike(machines):
         total += machines_drawn(
             count=count,
             most_w=device[..., place],
-            busy=busy,
+            busy=busy[..., place],
             host_w=host[..., place],
             pue=building[..., place],
             hours=hours[..., place],

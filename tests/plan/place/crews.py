@@ -15,13 +15,31 @@ def even_job(
     state_bytes: float = 1e9,
     gradient_bytes: float = 1e8,
     held_bytes: float = 5e7,
+    working_bytes: float = 2e8,
     out_bytes: float = 8e6,
 ) -> Job:
     """Return a chain of equal layers."""
     layer = Layer(
-        flop=flop, state_bytes=state_bytes, gradient_bytes=gradient_bytes, held_bytes=held_bytes, out_bytes=out_bytes
+        flop=flop,
+        state_bytes=state_bytes,
+        gradient_bytes=gradient_bytes,
+        held_bytes=held_bytes,
+        working_bytes=working_bytes,
+        out_bytes=out_bytes,
     )
     return Job(layers=(layer,) * layers, batch=batch)
+
+
+def counted_bytes(job: Job, first: int, end: int, micro_batch: int, held: int) -> float:
+    """Return what a stage needs, counted layer by layer: what lasts, what it holds, and the largest it works on."""
+    total, largest = 0.0, 0.0
+    for number in range(first, end):
+        layer = job.layers[number]
+        total += layer.state_bytes
+        for _ in range(held):
+            total += micro_batch * layer.held_bytes
+        largest = max(largest, micro_batch * layer.working_bytes)
+    return total + largest
 
 
 def island_crew(

@@ -12,7 +12,8 @@ from atoll.plan.place.crew import Crew, Job
 from atoll.plan.place.cuts import cut_stages
 from atoll.plan.place.fence import fenced, fenced_row
 from atoll.plan.place.near import communities
-from atoll.plan.place.placement import Part, fits, need_bytes, pipeline_of
+from atoll.plan.place.placement import Part, fits, pipeline_of
+from tests.plan.place.crews import counted_bytes
 
 
 def drawn(seed: int, peers: int = 4, layers: int = 5, regions: int = 0) -> tuple[Crew, Job]:
@@ -49,8 +50,8 @@ def test_no_row_asks_for_more_memory_than_there_is(seed: int, size: float, peers
     memory_bytes = {peer.name: peer.memory_bytes for peer in crew.peers}
     for found in (balanced(crew, job), fenced(crew, job)):
         for at, stage in enumerate(found.stages if found else ()):
-            held = min(found.micro_batches, len(found.stages) - at) * found.micro_batch if found else 0
-            need = need_bytes(job, stage.first, stage.end, held)
+            held, size = (min(found.micro_batches, len(found.stages) - at), found.micro_batch) if found else (0, 0)
+            need = counted_bytes(job, stage.first, stage.end, size, held)
             assert all(need <= memory_bytes[name] for name in stage.machines)
 
 

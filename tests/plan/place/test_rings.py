@@ -5,11 +5,10 @@ from bench.plan.tries import linear_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atoll.plan.place.placement import need_bytes
 from atoll.plan.place.rings import clustered, shared
 from atoll.swarm.routes.clusters import clusters_of
 from atoll.swarm.routes.shares import cap_of, slowest, solve
-from tests.plan.place.crews import even_job, island_crew
+from tests.plan.place.crews import counted_bytes, even_job, island_crew
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,4 +68,4 @@ def test_no_member_of_a_cluster_holds_more_than_it_has_memory_for(seed: int) -> 
         for name in set(cluster):
             own = [stage for stage, owner in zip(found.stages, cluster, strict=True) if owner == name] if found else []
             after = len(set(cluster[cluster.index(name) :]))
-            assert need_bytes(job, own[0].first, own[-1].end, after) <= memory_bytes[name]
+            assert counted_bytes(job, own[0].first, own[-1].end, 1, after) <= memory_bytes[name]

@@ -162,13 +162,28 @@ def _too_large(need: float, memory_bytes: float, at_once: int) -> str:
 
 def _kept_bytes(size: Size, vocab: int, context: int, tokens: int, kind: Kind, recompute: bool) -> float:
     """Return what a forward pass keeps until the way back has passed it."""
-    d, f, a, k = size.dim, size.ffn, size.heads, of_size(size, vocab, context).kv_hidden
-    layer = 4 * (10 * d + 4 * f + a + 2) if kind == "cpu" else 30 * d + 4 * k + 8 * f + 4 * a + 8
+    d, layer = size.dim, _layer_token_bytes(size, of_size(size, vocab, context).kv_hidden, kind)
     layers = 4 * d * size.layers + layer if recompute else layer * size.layers
     ends = (12 if kind == "cpu" else 10) * d + 4 + 8
-    angles = 2 * 4 * context * (d // a)
+    angles = 2 * 4 * context * (d // size.heads)
     slices = tokens * vocab > LOGITS_MAX
     return float(tokens) * (layers + ends + (0 if slices else 4 * vocab)) + angles
+
+
+def _layer_token_bytes(size: Size, kv_hidden: int, kind: Kind) -> int:
+    """Return what one layer keeps of a token until the way back has passed it."""
+    d, f, a = size.dim, size.ffn, size.heads
+    return 4 * (10 * d + 4 * f + a + 2) if kind == "cpu" else 30 * d + 4 * kv_hidden + 8 * f + 4 * a + 8
+
+
+def stage_working_bytes(size: Size, vocab: int, context: int, *, head: bool) -> float:
+    """Return what a stage on CUDA needs of each sequence for the one layer, or head, that is being gone back through.
+
+    Layers are computed again then, so that nothing but their inputs is kept of all others.
+    """
+    layer = context * _layer_token_bytes(size, of_size(size, vocab, context).kv_hidden, "cuda")
+    going_back = layer + _layer_bytes(size, context)
+    return max(going_back, 4.0 * context * vocab + _logits_bytes(vocab, context, "cuda")) if head else going_back
 
 
 def _logits_bytes(vocab: int, tokens: int, kind: Kind) -> float:

@@ -2,7 +2,8 @@
 
 Numbers are those of one training step: work and bytes of a layer are per sequence, forward and backward together.
 A link takes its latency and then its bytes one after the other; of two directions that differ the mean counts, as in
-DT-FM. Where a fleet knows only access lines, a link is as fast as the slower of the two lines at its ends.
+DT-FM. Where a fleet knows only access lines, a link is as fast as the slower of the two lines at its ends, or as one
+connection is that loses as many packets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from atoll.spec.fleet import Fleet, Machine, latency_s
+from atoll.plan.cost.holds import SPARE
+from atoll.plan.pace import connection_bytes_s
+from atoll.spec.fleet import Fleet, Machine, link
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -29,6 +32,8 @@ class Layer(Struct, frozen=True, kw_only=True):
     """What a replica has to tell the others of in a step."""
     held_bytes: float
     """Kept of each sequence between its forward and its backward."""
+    working_bytes: float = 0.0
+    """Needed beside that for each sequence while it is computed; of the layers of a stage one is at a time."""
     out_bytes: float
     """Handed on of each sequence; as much comes back."""
 
@@ -47,6 +52,7 @@ class Peer(Struct, frozen=True, kw_only=True):
     flop_s: float
     """What training reaches, not what the maker promises."""
     memory_bytes: float
+    """What training may use of it."""
     island: str = ""
     """Peers of the same one share a fast network."""
 
@@ -91,13 +97,18 @@ def crew_of(fleet: Fleet, machines: Sequence[Machine]) -> Crew:
         Peer(
             name=each.name,
             flop_s=each.device.flop_s * each.device.efficiency,
-            memory_bytes=each.device.memory_bytes,
+            memory_bytes=(1 - SPARE) * each.device.memory_bytes,
             island=each.region,
         )
         for each in machines
     )
     up, down = (np.array([getattr(each, key) for each in machines]) for key in ("up_bytes_s", "down_bytes_s"))
     regions = sorted({each.region for each in machines})
-    between_s = np.array([[latency_s(fleet, one, other) for other in regions] for one in regions])
-    at = [regions.index(each.region) for each in machines]
-    return Crew(peers, links_of(between_s[np.ix_(at, at)], np.minimum(up[:, None], down[None, :])))
+    known = [[link(fleet, one, other) for other in regions] for one in regions]
+    between_s, loss = (
+        np.array([[getattr(each, key) for each in row] for row in known]) for key in ("latency_s", "loss")
+    )
+    place = {region: number for number, region in enumerate(regions)}
+    grid = np.ix_(*[[place[each.region] for each in machines]] * 2)
+    rates = np.minimum(np.minimum(up[:, None], down[None, :]), connection_bytes_s(2 * between_s, loss)[grid])
+    return Crew(peers, links_of(between_s[grid], rates))

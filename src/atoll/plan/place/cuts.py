@@ -28,7 +28,7 @@ def cut_stages(crew: Crew, job: Job, groups: Groups, micro_batch: int, count: in
         busy_s = work / min(crew.peers[place].flop_s for place in group)
         if stage + 1 < len(groups):
             busy_s += 2 * _send_s(crew, group, groups[stage + 1], handed_bytes)
-        need = need_of(job, micro_batch * in_flight(stage, len(groups), count))
+        need = need_of(job, micro_batch, in_flight(stage, len(groups), count))
         busy_s[need > min(crew.peers[place].memory_bytes for place in group)] = np.inf
         ways = np.maximum(done_s[:, None], busy_s)
         best = ways.argmin(axis=0)

@@ -93,9 +93,11 @@ def at_once(pipeline: Pipeline) -> float:
     return through_s + (pipeline.micro_batches - 1) * slowest_s + pipeline.sync_s
 
 
-def need_bytes(job: Job, first: int, end: int, sequences: float) -> float:
-    """Return what a stage needs in memory while it holds so many sequences."""
-    return sum(layer.state_bytes + layer.held_bytes * sequences for layer in job.layers[first:end])
+def need_bytes(job: Job, first: int, end: int, micro_batch: int, held: int) -> float:
+    """Return what a stage needs in memory while it holds so many micro-batches and works on one of them."""
+    layers = job.layers[first:end]
+    kept = sum(layer.state_bytes + layer.held_bytes * micro_batch * held for layer in layers)
+    return kept + micro_batch * max(layer.working_bytes for layer in layers)
 
 
 def in_flight(stage: int, stages: int, micro_batches: int) -> int:
@@ -112,7 +114,7 @@ def fits(crew: Crew, job: Job, parts: Sequence[Part], micro_batch: int) -> bool:
     """Return whether every machine has the memory for its stage."""
     count = micro_batches(job, len(parts[0][2]), micro_batch)
     return all(
-        need_bytes(job, first, end, micro_batch * in_flight(stage, len(parts), count))
+        need_bytes(job, first, end, micro_batch, in_flight(stage, len(parts), count))
         <= min(crew.peers[place].memory_bytes for place in places)
         for stage, (first, end, places) in enumerate(parts)
     )
