@@ -130,9 +130,9 @@ def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list
             small[machine.name] = fit.reason
     found: dict[frozenset[str], Crew] = {}
     for which, some in _groups(able):
-        out = {each.name: f"not among {which}" for each in able if each not in some}
-        crew = Crew(machines=tuple(some), which=which, left_out=small | out)
-        found.setdefault(frozenset(each.name for each in some), crew)
+        names = frozenset(each.name for each in some)
+        out = {each.name: f"not among {which}" for each in able if each.name not in names}
+        found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=small | out))
     return list(found.values()), small
 
 
@@ -146,7 +146,8 @@ def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
     yield f"{len(fast)} machines without the slowest lines", fast
     quick = [each for each in able if SLOWER * _speed(each) >= speed]
     yield f"{len(quick)} machines without the slowest devices", quick
-    both = [each for each in fast if each in quick]
+    names = {each.name for each in quick}
+    both = [each for each in fast if each.name in names]
     yield f"{len(both)} machines without the slowest lines and devices", both
     for region in sorted({each.region for each in able}):
         near = [each for each in able if each.region == region]

@@ -34,7 +34,7 @@ is a bound: every line full all the while, nobody waiting for anybody, no latenc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import permutations, product
 
 from msgspec import Struct
@@ -384,9 +384,9 @@ def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes], part
 def _flows(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> tuple[list[_Flow], list[_Flow], list[_Flow]]:
     """Return what goes over lines where everybody contributes: parts to owners, sums between them, results."""
     parts = [
-        (member, owner, sum(lengths.part[member][index] for index in layout.parts(owner, member)))
+        (member, owner, size_bytes)
         for owner in layout.owners
-        for member in members
+        for member, size_bytes in _brought(layout, lengths, owner, members)
         if member != owner
     ]
     sums = [
@@ -400,6 +400,17 @@ def _flows(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> tuple
         for to, cells in layout.returns(owner).items()
     ]
     return parts, sums, returns
+
+
+def _brought(layout: Layout, lengths: _Lengths, owner: bytes, members: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
+    """Yield what every member brings an owner; who gives to the same groups in the same form is counted once."""
+    known: dict[tuple[frozenset[int], int], int] = {}
+    for member in members:
+        each = lengths.part[member]
+        alike = layout.gives(member), id(each)
+        if alike not in known:
+            known[alike] = sum(each[index] for index in layout.parts(owner, member))
+        yield member, known[alike]
 
 
 def _layout(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Layout:

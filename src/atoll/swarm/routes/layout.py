@@ -155,9 +155,13 @@ class Layout:
             for place, peer in enumerate(self.carriers)
         }
 
+    def gives(self, contributor: bytes) -> frozenset[int]:
+        """Return the groups that a member gives its contribution to: who gives to the same is asked for the same."""
+        return self._gives.get(contributor, frozenset())
+
     def parts(self, owner: bytes, contributor: bytes) -> list[int]:
         """Return the chunks of a contribution that an owner gets."""
-        gives = self._gives.get(contributor, frozenset())
+        gives = self.gives(contributor)
         return list(dict.fromkeys(index for number, index in self.units(owner) if number in gives))
 
     def owners_for(self, contributor: bytes) -> list[bytes]:
