@@ -11,6 +11,7 @@ every processor, which a library's normal distribution (vectorised logarithms an
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -110,6 +111,12 @@ def elements(layout: Shapes) -> int:
     return sum(math.prod(shape) for shape in layout.values())
 
 
+@lru_cache(maxsize=64)
+def parameters(size: Size, vocab: int) -> int:
+    """Return how many parameters the decoder has; planners ask again and again."""
+    return elements(shapes(size, vocab))
+
+
 def pieces(layout: Shapes, vector: Vector) -> dict[str, Vector]:
     """Return views of a vector's parts by parameter name."""
     assert vector.shape == (elements(layout),), "the vector belongs to another layout"
@@ -146,7 +153,7 @@ def initial(layout: Shapes, seed: int, layers: int) -> Vector:
 def train_cost(shape: Shape, samples: int, adapter: Lora | None = None) -> Cost:
     """Return the work of training on samples: 6 N per token plus causal attention; frozen weights need 4 N."""
     size, tokens = shape.size, samples * shape.context
-    total = elements(shapes(size, shape.vocab))
+    total = parameters(size, shape.vocab)
     # A lookup is no product: the embedding counts only where it is also the head.
     dense = total if size.tied else total - shape.vocab * size.dim
     per_token = 6.0 * dense if adapter is None else 4.0 * dense + 6.0 * elements(adapter_shapes(size, adapter))
@@ -160,7 +167,7 @@ def is_big(shape: Shape, samples: int, free_bytes: float) -> bool:
     # Kept for the way back, per token and layer, in bf16 beside an fp32 residual: 2 norms, q k v, output, SwiGLU.
     per_layer = 2 * (10 * size.dim + 4 * size.ffn)
     kept_bytes = samples * shape.context * (size.layers * per_layer + 4 * shape.vocab)
-    optimizer_bytes = 16 * elements(shapes(size, shape.vocab))
+    optimizer_bytes = 16 * parameters(size, shape.vocab)
     return kept_bytes > 0.5 * max(0, free_bytes - optimizer_bytes)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from atoll.errors import SpecError
-from atoll.model.shape import Shape, elements, shapes
+from atoll.model.shape import Shape, parameters
 from atoll.plan.cost.batch import samples_factor
 from atoll.plan.spread import Floats
 from atoll.spec.run import SIZES, Size
@@ -58,7 +58,7 @@ class Goal(Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        return elements(shapes(self.size, self.vocab))
+        return parameters(self.size, self.vocab)
 
 
 def size_named(name: str) -> Size:

@@ -18,11 +18,12 @@ peak (`swarm.routes.shares.peak_bytes`); on a processor everything of the device
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.shape import Shape, elements, is_big, shapes
+from atoll.model.shape import Shape, is_big, parameters, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
@@ -89,21 +90,26 @@ def device_need(
     whole_batch: bool = False,
 ) -> Need:
     """Return what a device needs for steps of so many samples at once; `whole_batch`: a step is one forward pass."""
-    layout = shapes(size, vocab)
-    parameters = elements(layout)
-    inside = sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
+    count, inside = parameters(size, vocab), _inside(size, vocab)
     tokens = samples_at_once * context
     copies = 2.0 * (inside + vocab * size.dim if kind == "cuda" else 0)
     return Need(
-        weights_bytes=4.0 * parameters,
-        gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * parameters,
-        optimizer_bytes=4.0 * _remembered(optimizer, parameters, inside),
+        weights_bytes=4.0 * count,
+        gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * count,
+        optimizer_bytes=4.0 * _remembered(optimizer, count, inside),
         kept_bytes=_kept_bytes(size, vocab, context, tokens, kind, recompute) + copies,
         working_bytes=max(
             _logits_bytes(vocab, tokens, kind), _layer_bytes(size, tokens), _stepping_bytes(optimizer, inside)
         ),
         overlap=kind == "cuda" or not whole_batch,
     )
+
+
+@lru_cache(maxsize=64)
+def _inside(size: Size, vocab: int) -> int:
+    """Return how many of a model's parameters are in the matrices of its layers."""
+    layout = shapes(size, vocab)
+    return sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
 
 
 def device_bytes(
@@ -144,7 +150,7 @@ def fits(
     at_once = work.micro_batch or work.batch
     again = kind == "cuda" and is_big(Shape(size=size, vocab=vocab, context=context), at_once, memory_bytes)
     need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=again)
-    host = host_bytes(recipe, elements(shapes(size, vocab)), members)
+    host = host_bytes(recipe, parameters(size, vocab), members)
     wants = need + host if kind == "cpu" else host
     reason = ""
     if need > (1 - SPARE) * memory_bytes:

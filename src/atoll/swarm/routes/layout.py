@@ -95,6 +95,7 @@ class Layout:
             self.ways = tuple(ways_of(trees, [members.index(peer) for peer in self.carriers]))
         self._shards = shards
         self._last: tuple[Settled, Sets] | None = None
+        self._theirs: dict[tuple[bytes, tuple[bool, ...]], frozenset[Cell]] = {}
 
     @property
     def joined(self) -> bool:
@@ -231,10 +232,16 @@ class Layout:
             return set()
         if self.carriers:
             return self._returned(owner, to)
-        theirs = {self.result(unit) for unit in self.units(owner) if self.takes(to, unit[0])}
+        theirs = set(self._made_for(owner, tuple(self.takes(to, group) for group in range(len(self.groups)))))
         if self.joined:
             theirs |= {unit for unit in self.roots(owner) if unit in self.results(to)}
         return theirs
+
+    def _made_for(self, owner: bytes, takes: tuple[bool, ...]) -> frozenset[Cell]:
+        """Return an owner's results for who takes from these groups: the same for all of them."""
+        if (owner, takes) not in self._theirs:
+            self._theirs[owner, takes] = frozenset(self.result(unit) for unit in self.units(owner) if takes[unit[0]])
+        return self._theirs[owner, takes]
 
     def _returned(self, owner: bytes, to: bytes) -> set[Cell]:
         """Return the results that who carries returns: to those below, and as root to who is in none, or in a ring."""
