@@ -27,6 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.errors import SpecError
 from atoll.facts.book import load_facts
 from atoll.net.transport import LinkKind
 from atoll.plan.estimate import estimate
@@ -208,10 +209,20 @@ def played_step_s(fleet: Fleet, way: Judged, machines: Sequence[Machine], seed: 
     return statistics.median(times) / float(way.middle.pace.steps)
 
 
+def _filed_for(told: Filed, filed: dict[str, Filed]) -> Filed:
+    """Return what was filed of a way; what is planned by now has to be that very way."""
+    if told.name not in filed or filed[told.name].way != told.way:
+        raise SpecError(
+            f"docs/forecasts/fleets.json: {told.name} is planned as '{told.way}' now, which nobody forecast",
+            hint="python -m bench.forecast file, and commit it before anything is played",
+        )
+    return filed[told.name]
+
+
 def fleets_seen() -> Iterator[Seen]:
     filed = _read("fleets")
     for fleet, way, told in fleets():
-        yield Seen(filed=filed[told.name], step_s=played_step_s(fleet, way, way.offer.crew.machines))
+        yield Seen(filed=_filed_for(told, filed), step_s=played_step_s(fleet, way, way.offer.crew.machines))
 
 
 def drawn_seen() -> Iterator[Seen]:
@@ -240,7 +251,7 @@ def drawn_seen() -> Iterator[Seen]:
                 within=replace(fleet.within, loss=fleet.within.loss * float(loss[0])),
             )
             step_s = played_step_s(worse, way, machines, draw)
-            yield Seen(filed=replace(filed[told.name], name=f"{told.name}-{draw}"), step_s=step_s)
+            yield Seen(filed=replace(_filed_for(told, filed), name=f"{told.name}-{draw}"), step_s=step_s)
 
 
 def lines_seen() -> Iterator[Seen]:

@@ -1,7 +1,7 @@
 """Who computes what: a chain of layers cut into stages, each stage on one or more machines.
 
-Every solver is a pure function of plain records (`crew`) and answers with a `Placement` (`placement`), judged by the
-same step time whoever made it:
+Every solver is a pure function of plain records (`crew`) and answers with a `Placement` (`placement`). How a step's
+parts add up is handed in, so that whoever compares solvers judges them alike; each has its paper's way by default:
 
     depth     how deep and how wide: every number of stages is laid out, and the one predicted fastest is taken (Varuna)
     groups    equal groups by their links alone: partition, matching, path (DT-FM)
@@ -10,6 +10,8 @@ same step time whoever made it:
     islands   replicas of a stage within one network, stages across (Holmes)
     rings     clusters and shares as the engine itself forms them (Ravnest): its functions are called, none is repeated
 
-How far each may be from the best is measured against brute force: `python -m bench.plan.gaps`. The engine runs what has
+How far each may be from the best is measured against brute force: `python -m bench.plan.gaps`. `plan.stages` asks
+depth, islands, chain and fence, of a model that no machine holds. Groups, which want equal machines, are asked by the
+bench (DT-FM's scenarios); clusters and shares are what the engine decides by itself in a run. The engine runs what has
 one stage; the rest says of itself that it is a plan only.
 """
