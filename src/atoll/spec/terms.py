@@ -1,7 +1,8 @@
 """On which terms somebody has a machine: owned, with its price and its electricity, or rented by the hour.
 
 Only planning reads them: nothing here changes what a simulated machine does. Prices that the file does not say come
-from the tables of `atoll.facts`, by provider and market, or by the name of an electricity market.
+from the tables of `atoll.facts`, by provider and market, or by the name of an electricity market; a price that it does
+say is the price, whoever rents the machine out.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ class Rented(Axis, frozen=True, tag="rented"):
 
     usd_hour: float
     provider: str = ""
-    """Who rents it out, where the price is theirs; empty where the file said it."""
+    """Whose list the price was looked up in; empty where the file said it."""
     market: Market = "on_demand"
+    operator: str = ""
+    """Who rents it out, so in whose buildings it stands, where the file says so."""
 
 
 Terms = Owned | Rented
@@ -50,7 +53,7 @@ class OwnedText(Axis, frozen=True, tag="owned"):
 
 
 class RentedText(Axis, frozen=True, tag="rented"):
-    """Same as `Rented`, as it stands in a file: a price, or whose."""
+    """Same as `Rented`, as it stands in a file: a price, or whose, or both, and then the price is the file's."""
 
     usd_hour: float | None = None
     provider: str = ""
@@ -64,8 +67,14 @@ def terms_of(text: TermsText, gpu: str, facts: Facts, read: Callable[..., Any]) 
     """Return the terms of a machine with this GPU; `read` reports a value that is none with its place."""
     if isinstance(text, OwnedText):
         return _owned(text, facts, read)
-    usd_hour = read(lambda _: _usd_hour(text, gpu, facts), "", "terms", "provider" if text.provider else "usd_hour")
-    return Rented(usd_hour=usd_hour, provider=text.provider, market=text.market)
+    is_listed = text.usd_hour is None and bool(text.provider)
+    usd_hour = read(lambda _: _usd_hour(text, gpu, facts), "", "terms", "provider" if is_listed else "usd_hour")
+    return Rented(
+        usd_hour=usd_hour,
+        provider=text.provider if is_listed else "",
+        market=text.market,
+        operator=text.provider,
+    )
 
 
 def _owned(text: OwnedText, facts: Facts, read: Callable[..., Any]) -> Owned:
