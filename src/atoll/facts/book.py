@@ -94,6 +94,11 @@ class Facts:
             raise SpecError(f"'{asked}' is not in the table of {kind.table}", hint=hint)
         return self.use(found)
 
+    def known(self, kind: type[R], *names: str | int) -> R | None:
+        """Return the same where there is such a row; None where there is none."""
+        found = self._table(kind).get(self._key(kind, names))
+        return None if found is None else self.use(found)
+
     def gpu(self, name: str) -> Gpu:
         """Return a GPU by any of its names."""
         return self.find(Gpu, name)
@@ -177,16 +182,6 @@ class Facts:
         """Return what a building adds: "home", "lab", "aws", ..."""
         return self.find(Site, name)
 
-    def site_of(self, provider: str) -> Site | None:
-        """Return what a provider's buildings add, where it is known."""
-        known = self._key(Site, (provider,)) in self._table(Site)
-        return self.site(provider) if known else None
-
-    def region(self, name: str) -> Region | None:
-        """Return a cloud region, where a name is one's."""
-        found = self._table(Region).get(self._key(Region, (name,)))
-        return None if found is None else self.use(found)
-
     def electricity(self, market: str) -> Electricity:
         """Return what electricity costs: "Germany residential", "Datacenter contract", ..."""
         return self.find(Electricity, market)
@@ -215,8 +210,7 @@ class Facts:
 
     def made(self, gpu: Gpu) -> Embodied:
         """Return what making a GPU has emitted: its own row, or that of any."""
-        known = self._key(Embodied, (gpu.name,)) in self._table(Embodied)
-        return self.embodied(gpu.name if known else "gpu")
+        return self.known(Embodied, gpu.name) or self.embodied("gpu")
 
     def _table(self, kind: type[R]) -> dict[str, R]:
         """Return a table by compared names; made when it is first needed."""

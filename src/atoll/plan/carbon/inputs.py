@@ -13,7 +13,7 @@ import math
 from msgspec import Struct
 
 from atoll.facts.book import Facts
-from atoll.facts.rows import Gpu, Grid, Row, Site, spread
+from atoll.facts.rows import Gpu, Grid, Region, Row, Site, spread
 from atoll.plan.carbon.hours import Clock
 from atoll.spec.fleet import Machine
 from atoll.spec.terms import Rented
@@ -65,7 +65,7 @@ def _alike(machine: Machine, facts: Facts) -> Gpu:
 def _grid(machine: Machine, facts: Facts) -> Grid:
     if machine.grid:
         return facts.grid(machine.grid)
-    region = facts.region(machine.region)
+    region = facts.known(Region, machine.region)
     return facts.grid("WORLD" if region is None else region.grid)
 
 
@@ -75,6 +75,6 @@ def _site(machine: Machine, gpu: Gpu, facts: Facts) -> Site:
     rented = isinstance(machine.terms, Rented)
     operator = machine.terms.operator if isinstance(machine.terms, Rented) else ""
     for provider in filter(None, (operator, machine.region.partition(":")[0] if ":" in machine.region else "")):
-        if (found := facts.site_of(provider)) is not None:
+        if (found := facts.known(Site, provider)) is not None:
             return found
     return facts.site("home" if gpu.kind == "consumer" and not rented else "industry")
