@@ -112,6 +112,13 @@ def test_what_is_said_for_planning_changes_nothing_that_is_played(tmp_path: Path
         ('"FR"', '"XY"', "machine[0].grid: 'XY' is not in the table of grids", "grids.csv"),
         ('"home"', '"hmoe"', "machine[0].site: 'hmoe' is not in the table of sites", "'home'"),
         ("0.30 usd/kWh", "0.30 eur", "machine[0].terms.electricity: '0.30 eur' is not a price", "usd/kWh"),
+        ("0.30 usd/kWh", "1e999 usd/kWh", "machine[0].terms.electricity: '1e999 usd/kWh' is out of range", "0.30"),
+        (
+            "0.30 usd/kWh",
+            "nan usd/kWh",
+            "machine[0].terms.electricity: 'nan usd/kWh' is not a quantity",
+            "0.30 usd/kWh",
+        ),
         ("years = 4", "years = 0", "machine[0].terms.years: 0.0 is out of range", "above 0"),
         ("price_usd = 1599", "price_usd = -1", "machine[0].terms.price_usd: -1.0 is out of range", "at least 0"),
         ('"owned"', '"leased"', 'machine[0].terms.kind: unknown kind "leased"', '"owned", "rented"'),

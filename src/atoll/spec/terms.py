@@ -7,6 +7,7 @@ say is the price, whoever rents the machine out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -80,9 +81,9 @@ def terms_of(text: TermsText, gpu: str, facts: Facts, read: Callable[..., Any]) 
 def _owned(text: OwnedText, facts: Facts, read: Callable[..., Any]) -> Owned:
     read(_not_negative, text.price_usd, "terms", "price_usd")
     read(_positive, text.years, "terms", "years")
-    said = text.electricity.lstrip()[:1].isdigit()
+    said = text.electricity.lstrip()[:1].isdigit() or "/kwh" in text.electricity.casefold()
     usd_kwh = read(
-        price_usd_kwh if said else lambda name: facts.electricity(name).usd_kwh,
+        _usd_kwh if said else lambda name: facts.electricity(name).usd_kwh,
         text.electricity,
         "terms",
         "electricity",
@@ -90,6 +91,13 @@ def _owned(text: OwnedText, facts: Facts, read: Callable[..., Any]) -> Owned:
     return Owned(
         usd_kwh=usd_kwh, electricity="" if said else text.electricity, price_usd=text.price_usd, years=text.years
     )
+
+
+def _usd_kwh(text: str) -> float:
+    usd_kwh = price_usd_kwh(text)
+    if not math.isfinite(usd_kwh):
+        raise SpecError(f"{text!r} is out of range", hint='write for example "0.30 usd/kWh"')
+    return usd_kwh
 
 
 def _usd_hour(text: RentedText, gpu: str, facts: Facts) -> float:
