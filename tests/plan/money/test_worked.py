@@ -46,7 +46,7 @@ def test_a_run_waits_for_the_sun_where_there_is_some(tmp_path: Path) -> None:
     night = [f"mine,{hour},{0.5 if hour < 6 else 7 / 6}" for hour in range(24)]
     (tmp_path / "days.csv").write_text("\n".join(["shape,hour,part", *night]) + "\n")
     (tmp_path / "grids.csv").write_text("code,day,utc_h\nFR,mine,0\n")
-    assert worked.beginning(load_facts(tmp_path), "FR", 6.0) == (0.0, pytest.approx(0.5))
+    assert worked.beginning(load_facts(tmp_path), "FR", 6.0) == pytest.approx((0.0, 0.5))
 
 
 def test_stages_cost_less_than_copies_where_leaving_costs_something(tmp_path: Path) -> None:
