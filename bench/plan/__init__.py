@@ -1,1 +1,1 @@
-"""Published figures beside what the planner says of them: a module for each source (`python -m bench.plan`)."""
+"""Figures, published or ours, beside what the planner says: a module for each source (`python -m bench.plan`)."""

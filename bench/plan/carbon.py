@@ -63,7 +63,7 @@ def _model(said: dict[str, str]) -> list[Row]:
         "carbon_t": operational_g(drawn_kwh, number["carbon_g_kwh"]) / 1e6,
     }
     return [
-        Row(source=SOURCE, setting=said["name"], quantity=key.replace("_", " "), published=number[key], predicted=value)
+        Row(source=SOURCE, setting=said["name"], quantity=key.replace("_", " "), reference=number[key], predicted=value)
         for key, value in predicted.items()
     ]
 
@@ -76,7 +76,7 @@ def _reached(said: dict[str, str]) -> Row:
         source=SOURCE,
         setting=said["name"],
         quantity="part of peak (regression)",
-        published=float(said["efficiency"]),
+        reference=float(said["efficiency"]),
         predicted=float(found),
     )
 
@@ -92,6 +92,6 @@ def _made() -> Row:
         source=SOURCE,
         setting="XLM",
         quantity="carbon of making t",
-        published=float(parts[0]["carbon_t"]),
+        reference=float(parts[0]["carbon_t"]),
         predicted=total_g / 1e6,
     )

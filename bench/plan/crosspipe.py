@@ -38,7 +38,7 @@ def _rows(name: str) -> list[Row]:
             source=SOURCE,
             setting=f"{name}, delay {cell['latency']} T_F, line {cell['busy']} T_F, {_said(cell)}",
             quantity="s/micro-batch",
-            published=float(cell[name]),
+            reference=float(cell[name]),
             predicted=PREDICTS[name](cell),
         )
         for cell in table("crosspipe")

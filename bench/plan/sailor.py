@@ -40,14 +40,21 @@ def rows() -> list[Row]:
             source=SOURCE,
             setting=plan["setting"] + (f" ({plan['doubt']})" if plan["doubt"] else ""),
             quantity="s/step",
-            published=float(plan["step_s"]),
+            reference=float(plan["step_s"]),
             predicted=predicted_s(plan),
         )
         for plan in plans
     ]
     mixed = [plan for plan in plans if plan["setting"].startswith("mixed") and not plan["doubt"]]
     orders = [
-        Row(source=SOURCE, setting=f"mixed, {nodes} nodes", quantity="Kendall tau", published=1.0, predicted=found)
+        Row(
+            source=SOURCE,
+            setting=f"mixed, {nodes} nodes",
+            quantity="Kendall tau",
+            basis="ours",
+            reference=1.0,
+            predicted=found,
+        )
         for (_, nodes, _), found in taus(mixed).items()
     ]
     return steps + orders

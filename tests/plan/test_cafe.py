@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator, default_rng
 
+from atoll.errors import SpecError
 from atoll.plan.carbon.cafe import Chosen, Numbers, coverage, double_greedy, schedule, score
 
 PIECES = 12
@@ -123,6 +124,20 @@ def test_more_weight_on_learning_covers_more_and_owes_more() -> None:
     runs = [schedule(cover, carbon_g, 0.25 * carbon_g.sum(), weight) for weight in (0.1, 30.0, 1000.0)]
     covered, owed = [run.coverage.mean() for run in runs], [run.queue.max() for run in runs]
     assert covered[0] < covered[1] < covered[2] and owed[0] < owed[1] < owed[2]
+
+
+@pytest.mark.parametrize(
+    ("carbon_g", "budget_g", "what"),
+    [
+        (np.ones((4, 3)), 0.0, "budget_g: 0.0"),
+        (np.ones((0, 3)), 1.0, "rounds: 0"),
+        (np.full((4, 3), np.nan), 1.0, "carbon_g"),
+        (np.ones((4, 2)), 1.0, "2 sites emit and 3 cover"),
+    ],
+)
+def test_a_budget_or_an_intensity_that_is_none_is_refused(carbon_g: Numbers, budget_g: float, what: str) -> None:
+    with pytest.raises(SpecError, match=what):
+        schedule(np.ones((2, 3)), carbon_g, budget_g, 1.0)
 
 
 def test_a_small_budget_goes_to_the_greenest_of_equal_sites() -> None:

@@ -59,7 +59,7 @@ def test_a_model_that_fits_a_node_is_cut_by_tensors_and_a_larger_one_by_layers_t
 
 @pytest.mark.parametrize("parameters", [0.0, -1.0, 2e12])
 def test_a_model_outside_what_was_measured_is_refused(parameters: float) -> None:
-    with pytest.raises(ValueError, match="outside what was measured"):
+    with pytest.raises(SpecError, match="outside what was measured"):
         llm.layout(parameters, 80e9)
 
 
@@ -160,6 +160,12 @@ def test_ones_own_day_replaces_the_shape() -> None:
     clock = own(hours_g, utc_h=2)
     assert clock.mean_g_kwh == 200
     assert carbon_g_kwh(clock, np.array([9.0, 10.0])).tolist() == pytest.approx([300.0, 100.0])
+
+
+@pytest.mark.parametrize("hours", [0.0, -1.0, float("nan")])
+def test_no_hours_have_no_mean(hours: float) -> None:
+    with pytest.raises(SpecError, match="hours"):
+        mean_g_kwh(Clock(mean_g_kwh=1.0), 0.0, hours)
 
 
 @pytest.mark.parametrize("numbers", [[1.0] * 23, [0.0] * 24, [], [-1.0] + [2.0] * 23])

@@ -136,6 +136,9 @@ def test_a_name_that_is_not_there_is_refused_with_the_nearest(
         ("gcp:us-central1", "gcp:us-west1", 0.01),
         ("gcp:us-central1", "gcp:europe-west4", 0.08),
         ("gcp:australia-southeast1", "gcp:us-west1", 0.15),
+        ("gcp:us-west1", "gcp:australia-southeast1", 0.15),
+        ("gcp:asia-southeast2", "gcp:us-west1", 0.15),
+        ("aws:us-east-1", "aws:ap-southeast-2", 0.02),
         ("azure:eastus", "azure:westeurope", 0.05),
         ("azure:japaneast", "lambda", 0.12),
         ("lambda", "aws:us-east-1", 0.0),
@@ -206,6 +209,27 @@ def test_a_new_row_is_found_like_any_other_and_the_last_file_is_strongest(tmp_pa
     assert len(facts.rows(Gpu)) == 85
 
 
+def test_a_row_may_be_changed_by_any_of_its_names_and_given_new_ones(tmp_path: Path) -> None:
+    (tmp_path / "gpus.csv").write_text("name,also,power_w\nRTX 3080,my card,300\n")
+    (tmp_path / "sites.csv").write_text("site,pue\ngcp,1.2\n")
+    (tmp_path / "prices.csv").write_text("provider,gpu,market,usd_hour\nme,my card,spot,0.05\n")
+    facts = load_facts(tmp_path)
+    assert (facts.gpu("my card").name, facts.gpu("rtx 3080 10gb").power_w) == ("RTX 3080 10GB", 300)
+    assert facts.site("google").pue == facts.site("gcp").pue == 1.2
+    assert facts.price("me", "RTX 3080", "spot").usd_hour == 0.05
+
+
+def test_a_name_moves_to_the_row_that_took_it_last(tmp_path: Path) -> None:
+    (tmp_path / "gpus.csv").write_text("name,also\nA100 SXM4 40GB,A100\n")
+    assert (FACTS.gpu("A100").name, load_facts(tmp_path).gpu("A100").name) == ("A100 SXM4 80GB", "A100 SXM4 40GB")
+
+
+@pytest.mark.parametrize("ones", ["1,1", "1.0,1", ","])
+def test_a_row_that_is_named_by_numbers_is_found_however_they_are_written(tmp_path: Path, ones: str) -> None:
+    (tmp_path / "spot.csv").write_text(f"zone,gpu,gpus,nodes,up_part,up_s\nany,T4,{ones},0.5,100\n")
+    assert load_facts(tmp_path).spot("T4").down_s == 100
+
+
 @pytest.mark.parametrize(
     ("name", "text", "what", "hint"),
     [
@@ -219,14 +243,26 @@ def test_a_new_row_is_found_like_any_other_and_the_last_file_is_strongest(tmp_pa
             "gpus.csv: line 3, column power_w: '80 W' is not a number",
             "unit is w",
         ),
-        ("gpus.csv", "name,power_w\nT4,-1\n", "gpus.csv: line 2, column power_w: -1 is out of range", "not negative"),
+        ("gpus.csv", "name,power_w\nT4,-1\n", "gpus.csv: line 2, column power_w: -1 is out of range", "at least 0"),
         ("gpus.csv", "name,power_w\nT4,nan\n", "gpus.csv: line 2, column power_w: nan is out of range", "finite"),
         ("gpus.csv", "name,power_w\nT4,1,2\n", "gpus.csv: line 2: 3 cells", "2 columns"),
         ("gpus.csv", "name,power_w\nX900,1\n", "gpus.csv: line 2, column flop_s: is empty", "a new row of gpus"),
         ("sites.csv", "site,pue_low\nhome,1.2\n", "sites.csv: line 2, column pue: 1.0 is not between 1.2", "pue_low"),
         ("sites.csv", "site,pue,as_of\nhome,1,soon\n", "sites.csv: line 2, column as_of: 'soon' is no date", "2026-08"),
         ("sites.csv", "site,pue,as_of\nhome,1,2026-13\n", "column as_of: '2026-13' is no date", "2026-08"),
+        ("sites.csv", "site,pue\nhome,0.5\n", "sites.csv: line 2, column pue: 0.5 is out of range", "at least 1"),
+        ("sites.csv", "site,pue\nhome,1\nHome,2\n", "line 3, column site: is a row that", "everything of a row in one"),
+        ("efficiency.csv", "family,mfu\namd,0\n", "line 2, column mfu: 0 is out of range", "above 0 and at most 1"),
+        ("efficiency.csv", "family,mfu\namd,40\n", "line 2, column mfu: 40 is out of range", "at most 1"),
+        ("gpus.csv", "name,flop_s\nT4,0\n", "gpus.csv: line 2, column flop_s: 0 is out of range", "above 0"),
+        ("gpus.csv", "name,also\nT4,A10\n", "gpus.csv: line 2, column also: 'a10' is a row itself", "leave the name"),
+        ("spot.csv", "zone,gpu,gpus,nodes,up_part,up_s\nany,T4,1,1,0,9\n", "column up_part: 0 is out", "above 0"),
+        ("grids.csv", "code,utc_h\nFR,nan\n", "column utc_h: nan is out of range", "-12 and at most 14"),
         ("days.csv", "shape,hour,part\nmine,0.5,1\n", "days.csv: line 2, column hour: 0.5 is not a whole", "point"),
+        ("days.csv", "shape,hour,part\nmine,24,1\n", "days.csv: line 2, column hour: 24 is out of range", "most 23"),
+        ("days.csv", "shape,hour,part\nmine,0,1\n", "days.csv: the shape 'mine' has 1 of 24 hours", "every hour"),
+        ("days.csv", "shape,hour,part\nsolar,0,9\n", "which come to 31.863", "all together are 24"),
+        ("sites.csv", "site,pue\n" + "x" * 200_000 + ",1\n", "sites.csv: line 2: cannot be read as CSV", "commas"),
         ("gpu.csv", "name\nT4\n", "gpu.csv: no table is called so", "'gpus.csv'"),
     ],
 )
@@ -239,9 +275,14 @@ def test_a_mistake_in_a_users_file_is_named_by_line_and_column(
     assert what in caught.value.what and hint in caught.value.hint
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_or_says_nothing_is_said(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no such file"):
         load_facts(tmp_path / "gpus.csv")
+    with pytest.raises(SpecError, match="no table is in this folder"):
+        load_facts(tmp_path)
+    (tmp_path / "gpus.csv").write_bytes(b"\xff")
+    with pytest.raises(SpecError, match="it is not UTF-8"):
+        load_facts(tmp_path)
 
 
 def test_what_training_reaches_is_a_range_for_every_family() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from atoll.facts.book import load_facts
+from atoll.facts.rows import Gpu
 from atoll.plan.carbon.energy import machines_drawn
 from atoll.plan.carbon.inputs import inputs_of
 from atoll.spec.fleet import Device, Machine
+from atoll.spec.terms import Rented
 
 
-def _machine(flop_s: float, *, region: str = "here", **said: str) -> Machine:
+def _machine(flop_s: float, *, region: str = "here", terms: Rented | None = None, **said: str) -> Machine:
     return Machine(
         name="one",
         region=region,
@@ -21,6 +23,7 @@ def _machine(flop_s: float, *, region: str = "here", **said: str) -> Machine:
         gpu=said.get("gpu", ""),
         grid=said.get("grid", ""),
         site=said.get("site", ""),
+        terms=terms,
     )
 
 
@@ -43,6 +46,31 @@ def test_a_machine_that_says_nothing_is_like_others_of_its_speed_somewhere_in_th
 
 def test_a_machine_in_a_cloud_region_has_the_grid_of_that_region() -> None:
     assert inputs_of(_machine(1e15, region="aws:eu-north-1"), load_facts()).rows[-1].key == "SE-SE3"
+
+
+@pytest.mark.parametrize(
+    ("machine", "site"),
+    [
+        (_machine(1e15, region="gcp:europe-west1"), "google"),
+        (_machine(1e15, region="AWS:eu-north-1"), "aws"),
+        (_machine(1e15, terms=Rented(usd_hour=1.0, operator="azure")), "microsoft"),
+        (_machine(1e15, region="aws:eu-north-1", terms=Rented(usd_hour=1.0, operator="oci")), "oracle"),
+        (_machine(1e15, region="aws:eu-north-1", terms=Rented(usd_hour=1.0, operator="lambda")), "aws"),
+        (_machine(1e15, region="aws:eu-north-1", site="lab"), "lab"),
+        (_machine(160e12, terms=Rented(usd_hour=0.4, operator="vast")), "industry"),
+        (_machine(160e12, region="a:b"), "home"),
+    ],
+)
+def test_the_building_is_that_of_who_rents_it_out_or_whose_region_it_is_in(machine: Machine, site: str) -> None:
+    assert inputs_of(machine, load_facts()).rows[3].key == site
+
+
+def test_the_computer_around_a_small_card_is_no_server_of_eight_large_ones() -> None:
+    facts = load_facts()
+    for gpu in facts.rows(Gpu):
+        host = facts.host(gpu)
+        assert gpu.power_w is None or host.power_w <= 2.5 * gpu.power_w, gpu.name
+    assert facts.host(facts.gpu("T4")).power_w == 100 < facts.host(facts.gpu("H100")).power_w == 575
 
 
 def test_a_gpu_whose_power_nobody_publishes_draws_what_one_of_its_speed_does() -> None:

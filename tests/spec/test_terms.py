@@ -9,6 +9,7 @@ import pytest
 
 from atoll.errors import SpecError
 from atoll.facts.book import load_facts
+from atoll.plan.knowledge import knowledge_of
 from atoll.spec.fleet import Machine, expand, load_fleet, played, schema
 from atoll.spec.terms import Owned, Rented
 
@@ -56,10 +57,18 @@ def test_a_named_gpu_brings_speed_memory_power_and_efficiency_from_the_table(tmp
 def test_terms_are_owned_or_rented_at_a_said_or_at_a_listed_price(tmp_path: Path) -> None:
     box, card, old = _fleet(tmp_path)
     assert box.terms == Owned(usd_kwh=0.30, price_usd=1599, years=4)
-    assert card.terms == Rented(
-        usd_hour=load_facts().price("aws", "H100", "spot").usd_hour, provider="aws", market="spot"
-    )
+    listed = load_facts().price("aws", "H100", "spot").usd_hour
+    assert card.terms == Rented(usd_hour=listed, provider="aws", market="spot", operator="aws")
     assert old.terms == Rented(usd_hour=0.4)
+
+
+def test_a_price_that_the_file_says_is_the_price_whoever_rents_the_machine_out(tmp_path: Path) -> None:
+    said = FLEET.replace('provider = "aws", market = "spot"', 'usd_hour = 1.25, provider = "aws", market = "spot"')
+    _, card, _ = _fleet(tmp_path, said)
+    assert card.terms == Rented(usd_hour=1.25, market="spot", operator="aws"), "no list is asked for it any more"
+    assert knowledge_of([card], load_facts())["rent"].middle.tolist() == [1.25]
+    unlisted = said.replace('provider = "aws"', 'provider = "somebody"')
+    assert _fleet(tmp_path, unlisted)[1].terms == Rented(usd_hour=1.25, market="spot", operator="somebody")
 
 
 def test_electricity_may_be_a_row_of_the_table(tmp_path: Path) -> None:
@@ -72,7 +81,7 @@ def test_a_users_facts_decide_what_names_mean_and_remember_being_asked(tmp_path:
     (tmp_path / "fleet.toml").write_text(FLEET)
     facts = load_facts(tmp_path / "prices.csv")
     assert expand(load_fleet(tmp_path / "fleet.toml", facts))[1].terms == Rented(
-        usd_hour=1.5, provider="aws", market="spot"
+        usd_hour=1.5, provider="aws", market="spot", operator="aws"
     )
     assert {("gpus", "RTX 4090"), ("prices", "aws / H100 SXM5 / spot"), ("grids", "FR")} <= set(facts.used)
 
@@ -103,6 +112,13 @@ def test_what_is_said_for_planning_changes_nothing_that_is_played(tmp_path: Path
         ('"FR"', '"XY"', "machine[0].grid: 'XY' is not in the table of grids", "grids.csv"),
         ('"home"', '"hmoe"', "machine[0].site: 'hmoe' is not in the table of sites", "'home'"),
         ("0.30 usd/kWh", "0.30 eur", "machine[0].terms.electricity: '0.30 eur' is not a price", "usd/kWh"),
+        ("0.30 usd/kWh", "1e999 usd/kWh", "machine[0].terms.electricity: '1e999 usd/kWh' is out of range", "0.30"),
+        (
+            "0.30 usd/kWh",
+            "nan usd/kWh",
+            "machine[0].terms.electricity: 'nan usd/kWh' is not a quantity",
+            "0.30 usd/kWh",
+        ),
         ("years = 4", "years = 0", "machine[0].terms.years: 0.0 is out of range", "above 0"),
         ("price_usd = 1599", "price_usd = -1", "machine[0].terms.price_usd: -1.0 is out of range", "at least 0"),
         ('"owned"', '"leased"', 'machine[0].terms.kind: unknown kind "leased"', '"owned", "rented"'),

@@ -13,7 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from atoll.errors import SpecError
-from atoll.facts.read import Cells, near, over, override_files, override_lines, plain, row, shipped
+from atoll.facts.read import (
+    Cells,
+    key_cells,
+    near,
+    over,
+    override_files,
+    override_lines,
+    plain,
+    refuse,
+    row,
+    shipped,
+)
 from atoll.facts.rows import (
     Day,
     Efficiency,
@@ -38,6 +49,8 @@ from atoll.facts.rows import (
 R = TypeVar("R", bound=Row)
 NAMES_MAX = 12
 """More names than this are not all listed in a hint."""
+PARTS_OFF_MAX = 0.01
+"""The parts of a day are rounded, so that their sum may be this far from 24."""
 
 
 def load_facts(*overrides: Path) -> Facts:
@@ -46,6 +59,8 @@ def load_facts(*overrides: Path) -> Facts:
     facts = Facts(said)
     for kind, _ in said:
         facts.rows(kind)  # a mistake in a user's file is said at once, not when the row is needed
+    for shape in {each.shape for each in facts.rows(Day)} if Day in dict(said) else ():
+        facts.hours(shape)
     return facts
 
 
@@ -78,6 +93,11 @@ class Facts:
             hint = f"{near(asked, known) or listed + '; '}or add it in a {kind.table}.csv of your own"
             raise SpecError(f"'{asked}' is not in the table of {kind.table}", hint=hint)
         return self.use(found)
+
+    def known(self, kind: type[R], *names: str | int) -> R | None:
+        """Return the same where there is such a row; None where there is none."""
+        found = self._table(kind).get(self._key(kind, names))
+        return None if found is None else self.use(found)
 
     def gpu(self, name: str) -> Gpu:
         """Return a GPU by any of its names."""
@@ -113,7 +133,18 @@ class Facts:
     def day(self, shape: str) -> list[float]:
         """Return the 24 parts of a shape of the day, by the local clock."""
         self.find(Day, shape, 0)  # one hour stands for the shape among what was used
-        return [self._table(Day)[self._key(Day, (shape, hour))].part for hour in range(24)]
+        return self.hours(shape)
+
+    def hours(self, shape: str) -> list[float]:
+        """Return the same, which does not count as used; a shape that is no day is refused."""
+        table = self._table(Day)
+        parts = [table[key].part for hour in range(24) if (key := self._key(Day, (shape, hour))) in table]
+        if len(parts) != 24 or abs(sum(parts) - 24) > PARTS_OFF_MAX:
+            raise SpecError(
+                f"days.csv: the shape '{shape}' has {len(parts)} of 24 hours, which come to {sum(parts):g}",
+                hint="give every hour from 0 to 23, each divided by the mean of the day: all together are 24",
+            )
+        return parts
 
     def egress(self, origin: str, destination: str) -> Egress:
         """Return what bytes cost that leave `origin` for `destination`.
@@ -124,7 +155,8 @@ class Facts:
         provider, continent = self._where(origin)
         scope = self._scope(origin, destination)
         table = self._table(Egress)
-        for reach in (scope, "world") if scope == "continent" else (scope,):
+        wider = {"continent": ("continent", "world"), "world": (f"to {self._where(destination)[1]}", "world")}
+        for reach in wider.get(scope, (scope,)):
             for where in (origin, continent, "any"):
                 if (found := table.get(self._key(Egress, (provider, reach, where)))) is not None:
                     return self.use(found)
@@ -140,7 +172,7 @@ class Facts:
 
     def host(self, gpu: Gpu) -> Host:
         """Return the computer around a GPU: what it draws, and what making it has emitted."""
-        return self.find(Host, gpu.kind)
+        return self.find(Host, gpu.host or gpu.kind)
 
     def wire(self, kind: str = "wan") -> Wire:
         """Return what networks draw for what is sent."""
@@ -178,8 +210,7 @@ class Facts:
 
     def made(self, gpu: Gpu) -> Embodied:
         """Return what making a GPU has emitted: its own row, or that of any."""
-        known = self._key(Embodied, (gpu.name,)) in self._table(Embodied)
-        return self.embodied(gpu.name if known else "gpu")
+        return self.known(Embodied, gpu.name) or self.embodied("gpu")
 
     def _table(self, kind: type[R]) -> dict[str, R]:
         """Return a table by compared names; made when it is first needed."""
@@ -192,33 +223,51 @@ class Facts:
     def _made(self, kind: type[R]) -> dict[str, R]:
         """Return a table with what the user says laid over."""
         cells = {self._cell_key(kind, each): (f"{kind.table}.csv", each) for each in shipped(kind)}
-        for place, each in (line for said, lines in self._said if said is kind for line in lines):
-            key = self._cell_key(kind, each)
-            cells[key] = (place, over(cells[key][1], each, kind.keys) if key in cells else each)
+        for lines in (lines for said, lines in self._said if said is kind):
+            places: dict[str, str] = {}
+            for place, each in lines:
+                key = self._cell_key(kind, each)
+                if key in places:
+                    refuse(place, kind.keys[0], f"is a row that {places[key]} is too", "say everything of a row in one")
+                places[key] = place
+                cells[key] = (place, over(cells[key][1], each, kind.keys) if key in cells else each)
         return {key: row(kind, each, place) for key, (place, each) in cells.items()}
 
     def _cell_key(self, kind: type[Row], cells: Cells) -> str:
-        return self._key(kind, [cells.get(column, "") for column in kind.keys])
+        return self._key(kind, key_cells(kind, cells))
 
     def _key(self, kind: type[Row], names: Iterable[str | int]) -> str:
-        """Return a row's name as it is compared; a GPU has one, whichever of its names was said."""
+        """Return a row's name as it is compared; a GPU or a site has one, whichever of its names was said."""
         parts = zip(kind.keys, map(str, names), strict=True)
-        return "/".join(self._gpu_name(name) if self._is_gpu(kind, column) else plain(name) for column, name in parts)
-
-    def _is_gpu(self, kind: type[Row], column: str) -> bool:
-        return column in ("gpu", "component") or (kind is Gpu and column == "name")
+        return "/".join(self._first_name(_whose(kind, column), name) for column, name in parts)
 
     def _gpu_name(self, name: str) -> str:
-        """Return a GPU's first name as it is compared; a name that no GPU has stays as it is."""
-        return self._aliases.get(plain(name), plain(name))
+        return self._first_name(Gpu, name)
+
+    def _first_name(self, kind: type[Row] | None, name: str) -> str:
+        """Return the first name of a row of a kind as it is compared; a name that no row has stays as it is."""
+        return self._aliases.get(kind, {}).get(plain(name), plain(name))
 
     @cached_property
-    def _aliases(self) -> dict[str, str]:
-        """Return the first name of each other name of a GPU."""
-        lines = [*shipped(Gpu), *(cells for kind, lines in self._said if kind is Gpu for _, cells in lines)]
-        return {
-            plain(other): plain(each["name"]) for each in lines for other in each.get("also", "").split("|") if other
-        }
+    def _aliases(self) -> dict[type[Row] | None, dict[str, str]]:
+        """Return the first name of each other name, for the kinds whose rows have several."""
+        return {kind: self._other_names(kind) for kind in (Gpu, Site)}
+
+    def _other_names(self, kind: type[Row]) -> dict[str, str]:
+        """Return other names with the first one of their row; the last row that takes a name has it."""
+        lines = [(f"{kind.table}.csv", cells) for cells in shipped(kind)]
+        lines += [line for said, lines in self._said if said is kind for line in lines]
+        found: dict[str, str] = {}
+        firsts: set[str] = set()
+        for place, cells in lines:
+            name = plain(cells[kind.keys[0]])
+            first = found.get(name, name)
+            firsts.add(first)
+            for other in filter(None, map(plain, cells.get("also", "").split("|"))):
+                if other in firsts - {first}:
+                    refuse(place, "also", f"'{other}' is a row itself", "change that row, or leave the name out")
+                found[other] = first
+        return found
 
     def _where(self, place: str) -> tuple[str, str]:
         """Return the provider and the continent of a place; a provider alone has none."""
@@ -233,6 +282,13 @@ class Facts:
         if plain(origin) == plain(destination):
             return "region"
         return "continent" if here == there else "world"
+
+
+def _whose(kind: type[Row], column: str) -> type[Row] | None:
+    """Return the kind whose names a column of a key uses, where that kind's rows have several."""
+    if column in ("gpu", "component"):
+        return Gpu
+    return kind if kind in (Gpu, Site) else None
 
 
 @cache

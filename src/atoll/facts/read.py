@@ -27,8 +27,12 @@ R = TypeVar("R", bound=Row)
 Cells = dict[str, str]
 _TABLES = files("atoll") / "facts" / "tables"
 _AS_OF = re.compile(r"^\d{4}(-\d\d){0,2}$")
-_SIGNED = ("utc_h",)
-"""Columns that may be below zero."""
+_RANGES = {"utc_h": (-12.0, 14.0), "pue": (1.0, math.inf), "hour": (0.0, 23.0)}
+"""What columns may say that is not just anything from 0 on."""
+_POSITIVE = ("flop_s", "memory_bytes", "bytes_s", "up_s", "gpus", "nodes", "peers", "steps")
+"""Columns, or how they end, that are divided by, or of which there is one at least."""
+_PARTS = ("mfu", "matmul", "share", "up_part")
+"""Columns that are a part of something: never more than 1."""
 
 
 def plain(word: str) -> str:
@@ -57,7 +61,10 @@ def override_files(paths: Iterable[Path]) -> list[tuple[type[Row], Path]]:
     for path in paths:
         if not path.exists():
             raise SpecError(f"{path}: no such file", hint=f"give a folder, or a file named one of {', '.join(known)}")
-        for file in sorted(path.glob("*.csv")) if path.is_dir() else [path]:
+        tables = sorted(path.glob("*.csv")) if path.is_dir() else [path]
+        if not tables:
+            raise SpecError(f"{path}: no table is in this folder", hint=f"tables are {', '.join(known)}")
+        for file in tables:
             if file.name not in known:
                 hint = f"{near(file.name, known)}tables are {', '.join(known)}"
                 raise SpecError(f"{file}: no table is called so", hint=hint)
@@ -70,7 +77,8 @@ def override_lines(kind: type[Row], path: Path) -> list[tuple[str, Cells]]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}", hint="give a CSV file in UTF-8") from None
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise SpecError(f"{path}: cannot be read: {why}", hint="give a CSV file in UTF-8") from None
     said = {"basis": "said", "source": path.name}
     return [
         (place, said | {column: cell for column, cell in cells.items() if cell})
@@ -93,11 +101,11 @@ def row(kind: type[R], cells: Mapping[str, str], place: str) -> R:
         if not cell and not field.required:
             continue
         if not cell:
-            _refuse(place, field.name, "is empty", f"a new row of {kind.table} needs it")
+            refuse(place, field.name, "is empty", f"a new row of {kind.table} needs it")
         values[field.name] = cell if field.type is str else _number(field, cell, place)
     _check_order(values, place)
     if values.get("as_of") and not _is_date(values["as_of"]):
-        _refuse(place, "as_of", f"'{values['as_of']}' is no date", "write 2026, 2026-08 or 2026-08-22")
+        refuse(place, "as_of", f"'{values['as_of']}' is no date", "write 2026, 2026-08 or 2026-08-22")
     return kind(**values)
 
 
@@ -107,49 +115,82 @@ def _fields(kind: type[Row]) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 def _lines(kind: type[Row], text: str, file: str) -> list[tuple[str, Cells]]:
-    """Return the cells of each line; columns are known ones, and those of the key are there."""
+    """Return the cells of each line with its place."""
     reader = csv.reader(io.StringIO(text))
-    head = [cell.strip() for cell in next(reader, [])]
-    known = [field.name for field in _fields(kind)]
+    try:
+        head = _head(kind, next(reader, []), file)
+        numbered = [(reader.line_num, cells) for cells in reader if any(cells)]
+    except csv.Error:
+        hint = "give a CSV file: commas between cells, and no cell of more than a few words"
+        raise SpecError(f"{file}: line {reader.line_num}: cannot be read as CSV", hint=hint) from None
+    for line, cells in numbered:
+        if len(cells) != len(head):
+            hint = f"there are {len(head)} columns; quote a cell with commas"
+            raise SpecError(f"{file}: line {line}: {len(cells)} cells", hint=hint)
+    return [
+        (f"{file}: line {line}", {column: cell.strip() for column, cell in zip(head, cells, strict=True)})
+        for line, cells in numbered
+    ]
+
+
+def _head(kind: type[Row], cells: list[str], file: str) -> list[str]:
+    """Return the names of the columns: known ones, and those of the key are there."""
+    head, known = [cell.strip() for cell in cells], [field.name for field in _fields(kind)]
     for column in head:
         if column not in known or head.count(column) > 1:
             hint = f"{near(column, known)}columns are {', '.join(known)}"
-            _refuse(f"{file}: line 1", column, "is there twice" if column in known else "is unknown", hint)
+            refuse(f"{file}: line 1", column, "is there twice" if column in known else "is unknown", hint)
     for column in kind.keys:
         if column not in head:
-            _refuse(
-                f"{file}: line 1", column, "is missing", f"rows of {kind.table} are named by {', '.join(kind.keys)}"
-            )
-    found: list[tuple[str, Cells]] = []
-    for cells in reader:
-        place = f"{file}: line {reader.line_num}"
-        if any(cells) and len(cells) != len(head):
-            raise SpecError(
-                f"{place}: {len(cells)} cells", hint=f"there are {len(head)} columns; quote a cell with commas"
-            )
-        if any(cells):
-            found.append((place, {column: cell.strip() for column, cell in zip(head, cells, strict=True)}))
-    return found
+            refuse(f"{file}: line 1", column, "is missing", f"rows of {kind.table} are named by {', '.join(kind.keys)}")
+    return head
+
+
+def key_cells(kind: type[Row], cells: Mapping[str, str]) -> list[str]:
+    """Return the names of a row as its own columns would have them: "1.0" GPUs are 1, and none said is the default."""
+    return [_key_cell(field, cells.get(field.name, "")) for field in _fields(kind) if field.name in kind.keys]
+
+
+def _key_cell(field: msgspec.structs.FieldInfo, cell: str) -> str:
+    if not cell and not field.required:
+        return str(field.default)
+    try:
+        return f"{float(cell):g}" if field.type is int else cell
+    except ValueError:
+        return cell  # whatever it is, `row` refuses it with its place
 
 
 def _number(field: msgspec.structs.FieldInfo, cell: str, place: str) -> float | int:
     try:
         value = float(cell)
     except ValueError:
-        _refuse(
-            place, field.name, f"'{cell}' is not a number", f"write a plain number; the unit is {_unit(field.name)}"
-        )
-    if not math.isfinite(value) or (value < 0 and field.name not in _SIGNED):
-        _refuse(place, field.name, f"{cell} is out of range", "write a finite number that is not negative")
+        refuse(place, field.name, f"'{cell}' is not a number", f"write a plain number; the unit is {_unit(field.name)}")
+    _check_range(field.name, value, cell, place)
     whole = field.type is int or field.type == int | None
     if whole and value != int(value):
-        _refuse(place, field.name, f"{cell} is not a whole number", "write one without a point")
+        refuse(place, field.name, f"{cell} is not a whole number", "write one without a point")
     return int(value) if whole else value
+
+
+def _check_range(column: str, value: float, cell: str, place: str) -> None:
+    """Refuse what the column cannot mean."""
+    name = _middle(column)
+    least, most = _RANGES.get(name, (0.0, 1.0 if name in _PARTS else math.inf))
+    above = name.endswith(_POSITIVE) or (name in _PARTS and column == name)
+    if math.isfinite(value) and least <= value <= most and (value > 0 or not above):
+        return
+    allowed = f"{'above' if above else 'at least'} {least:g}" + ("" if math.isinf(most) else f" and at most {most:g}")
+    refuse(place, column, f"{cell} is out of range", f"write a finite number {allowed}")
+
+
+def _middle(column: str) -> str:
+    """Return the column whose spread a column is an end of; itself if none."""
+    return column.removesuffix("_low").removesuffix("_high")
 
 
 def _unit(column: str) -> str:
     """Return the unit that a column's name ends with."""
-    name = column.removesuffix("_low").removesuffix("_high")
+    name = _middle(column)
     units = ("memory_bytes_s", "bytes_s", "carbon_g_kwh", "carbon_g_unit", "usd_kwh", "usd_hour", "usd_gb", "rate_hour")
     return next((unit for unit in units if name.endswith(unit)), name.rsplit("_", 1)[-1])
 
@@ -161,7 +202,7 @@ def _check_order(values: Mapping[str, Any], place: str) -> None:
             continue
         low, high = values.get(f"{column}_low", middle), values.get(f"{column}_high", middle)
         if not low <= middle <= high:
-            _refuse(
+            refuse(
                 place, column, f"{middle} is not between {low} and {high}", f"say {column}_low and {column}_high too"
             )
 
@@ -175,5 +216,6 @@ def _is_date(text: str) -> bool:
     return True
 
 
-def _refuse(place: str, column: str, what: str, hint: str) -> NoReturn:
+def refuse(place: str, column: str, what: str, hint: str) -> NoReturn:
+    """Say what is wrong with a cell."""
     raise SpecError(f"{place}, column {column}: {what}", hint=hint)

@@ -45,6 +45,8 @@ class Gpu(Row, frozen=True, kw_only=True):
     kind: str = "consumer"
     family: str = "consumer"
     """The row of the efficiency table that speaks for it."""
+    host: str = ""
+    """The row of the hosts table that speaks for the computer around it; empty: that of its kind."""
     flop_s: float
     """Dense 16-bit matrix work, sums in fp32, as in training."""
     memory_bytes: float
@@ -85,7 +87,8 @@ class Egress(Row, frozen=True, kw_only=True):
 
     provider: str
     scope: str
-    """How far: zone, region (another zone of it), continent, world (another continent) or internet."""
+    """How far: zone, region (another zone of it), continent, world (another continent), "to oceania" or another
+    continent that has a price of its own, or internet."""
     origin: str = "any"
     """A region, a continent, or any."""
     usd_gb: float
@@ -94,7 +97,7 @@ class Egress(Row, frozen=True, kw_only=True):
 
 
 class Grid(Row, frozen=True, kw_only=True):
-    """What a kilowatt-hour emits, as the mean of a year; spread between two such means of the same places."""
+    """What a kilowatt-hour emits, as the mean of a year; the spread is ours: how far such tables lie apart."""
 
     table: ClassVar = "grids"
     keys: ClassVar = ("code",)
@@ -171,6 +174,8 @@ class Site(Row, frozen=True, kw_only=True):
     keys: ClassVar = ("site",)
 
     site: str
+    also: str = ""
+    """Other names, with a bar between them: providers of which it speaks."""
     pue: float
     pue_low: float | None = None
     pue_high: float | None = None
@@ -258,7 +263,7 @@ class Efficiency(Row, frozen=True, kw_only=True):
 
 
 class Host(Row, frozen=True, kw_only=True):
-    """What the computer around a GPU draws, by the GPU's kind, for each GPU in it, and what making it has emitted."""
+    """What the computer around a GPU draws for each GPU in it, and what making it has emitted."""
 
     table: ClassVar = "hosts"
     keys: ClassVar = ("kind",)

@@ -40,7 +40,7 @@ def _value(row: Row) -> str:
     said = {
         field.name: value
         for field in msgspec.structs.fields(row)
-        if field.name not in (*row.keys, *_ABOUT) and (value := getattr(row, field.name)) is not None
+        if field.name not in (*row.keys, *_ABOUT) and (value := getattr(row, field.name)) not in (None, "")
     }
     ends = {f"{name}_{end}" for name in said for end in ("low", "high")}
     return ", ".join(f"{name} {_number(value)}{_range(said, name)}" for name, value in said.items() if name not in ends)

@@ -1,11 +1,13 @@
 """On which terms somebody has a machine: owned, with its price and its electricity, or rented by the hour.
 
 Only planning reads them: nothing here changes what a simulated machine does. Prices that the file does not say come
-from the tables of `atoll.facts`, by provider and market, or by the name of an electricity market.
+from the tables of `atoll.facts`, by provider and market, or by the name of an electricity market; a price that it does
+say is the price, whoever rents the machine out.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -34,8 +36,10 @@ class Rented(Axis, frozen=True, tag="rented"):
 
     usd_hour: float
     provider: str = ""
-    """Who rents it out, where the price is theirs; empty where the file said it."""
+    """Whose list the price was looked up in; empty where the file said it."""
     market: Market = "on_demand"
+    operator: str = ""
+    """Who rents it out, so in whose buildings it stands, where the file says so."""
 
 
 Terms = Owned | Rented
@@ -50,7 +54,7 @@ class OwnedText(Axis, frozen=True, tag="owned"):
 
 
 class RentedText(Axis, frozen=True, tag="rented"):
-    """Same as `Rented`, as it stands in a file: a price, or whose."""
+    """Same as `Rented`, as it stands in a file: a price, or whose, or both, and then the price is the file's."""
 
     usd_hour: float | None = None
     provider: str = ""
@@ -64,16 +68,22 @@ def terms_of(text: TermsText, gpu: str, facts: Facts, read: Callable[..., Any]) 
     """Return the terms of a machine with this GPU; `read` reports a value that is none with its place."""
     if isinstance(text, OwnedText):
         return _owned(text, facts, read)
-    usd_hour = read(lambda _: _usd_hour(text, gpu, facts), "", "terms", "provider" if text.provider else "usd_hour")
-    return Rented(usd_hour=usd_hour, provider=text.provider, market=text.market)
+    is_listed = text.usd_hour is None and bool(text.provider)
+    usd_hour = read(lambda _: _usd_hour(text, gpu, facts), "", "terms", "provider" if is_listed else "usd_hour")
+    return Rented(
+        usd_hour=usd_hour,
+        provider=text.provider if is_listed else "",
+        market=text.market,
+        operator=text.provider,
+    )
 
 
 def _owned(text: OwnedText, facts: Facts, read: Callable[..., Any]) -> Owned:
     read(_not_negative, text.price_usd, "terms", "price_usd")
     read(_positive, text.years, "terms", "years")
-    said = text.electricity.lstrip()[:1].isdigit()
+    said = text.electricity.lstrip()[:1].isdigit() or "/kwh" in text.electricity.casefold()
     usd_kwh = read(
-        price_usd_kwh if said else lambda name: facts.electricity(name).usd_kwh,
+        _usd_kwh if said else lambda name: facts.electricity(name).usd_kwh,
         text.electricity,
         "terms",
         "electricity",
@@ -81,6 +91,13 @@ def _owned(text: OwnedText, facts: Facts, read: Callable[..., Any]) -> Owned:
     return Owned(
         usd_kwh=usd_kwh, electricity="" if said else text.electricity, price_usd=text.price_usd, years=text.years
     )
+
+
+def _usd_kwh(text: str) -> float:
+    usd_kwh = price_usd_kwh(text)
+    if not math.isfinite(usd_kwh):
+        raise SpecError(f"{text!r} is out of range", hint='write for example "0.30 usd/kWh"')
+    return usd_kwh
 
 
 def _usd_hour(text: RentedText, gpu: str, facts: Facts) -> float:

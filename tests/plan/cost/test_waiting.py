@@ -114,7 +114,7 @@ def test_rounds_that_begin_again_take_what_playing_them_takes() -> None:
 def test_what_is_lost_of_a_machines_time_is_its_unfinished_rounds() -> None:
     lives = DRAW.exponential(5.0, 50_000)
     assert churn.lost_part(1.0, 5.0) == pytest.approx((lives % 1.0).sum() / lives.sum(), rel=0.03)
-    assert churn.round_without(1.0, 5.0) == pytest.approx((lives > 1).mean(), abs=0.01)
+    assert churn.survives(1.0, 5.0) == pytest.approx((lives > 1).mean(), abs=0.01)
 
 
 def test_beyond_the_critical_batch_peers_are_worth_little() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.errors import SpecError
 from atoll.plan.money.checkpoint import (
     best_interval_s,
     is_trusted,
@@ -81,6 +82,14 @@ def test_savings_go_through_arrays_elementwise() -> None:
     alone = [saving(float(each), 11_000.0) for each in saves]
     assert np.allclose(together.best_s, [each.best_s for each in alone])
     assert np.allclose(together.kept, [each.kept for each in alone])
+
+
+@pytest.mark.parametrize(("save_s", "mtbf_s", "restart_s"), [(0, 1, 0), (1, 0, 0), (1, np.inf, 0), (1, 1, np.nan)])
+def test_saves_that_take_no_time_and_machines_that_never_fail_have_no_best_interval(
+    save_s: float, mtbf_s: float, restart_s: float
+) -> None:
+    with pytest.raises(SpecError, match="is out of range"):
+        saving(save_s, mtbf_s, restart_s)
 
 
 def test_interruptions_go_on_during_what_they_cost() -> None:

@@ -16,7 +16,6 @@ from atoll.plan.money.samples import (
     pair_shares,
     speedup,
     usd_1m_samples,
-    utilisation,
 )
 
 CONTINENTS = ("us", "eu", "asia", "oceania")
@@ -39,7 +38,6 @@ def test_more_machines_gain_what_a_shorter_calculation_does(calc_s: float, comm_
     granular = granularity(calc_s, comm_s)
     assert speedup(granular, k) == pytest.approx((calc_s + comm_s) / (calc_s / k + comm_s))
     assert speedup(granular, k) * (1 + 1e-12) >= 1 and speedup(granular, k) <= k * (1 + 1e-12)
-    assert utilisation(granular) == pytest.approx(calc_s / (calc_s + comm_s))
 
 
 def test_a_third_of_what_two_and_two_send_stays_within() -> None:

@@ -65,7 +65,12 @@ def test_what_is_no_trace_is_refused_with_a_hint(tmp_path: Path) -> None:
     file = tmp_path / "market.csv"
     for text, said in (
         ("when,where\n", "not a trace"),
-        ("time_h,zone,usd_hour,available\n0,a,cheap,4\n", "cheap"),
+        ("time_h,zone,usd_hour,available\n0,a,cheap,4\n", r"market.csv: line 2, column usd_hour: 'cheap' is none"),
+        ("time_h,zone,usd_hour,available\n0,a,nan,4\n", "line 2, column usd_hour: 'nan' is none"),
+        ("time_h,zone,usd_hour,available\n0,a,1,4\n1,a,inf,4\n", "line 3, column usd_hour: 'inf' is none"),
+        ("time_h,zone,usd_hour,available\n-1,a,1,4\n", "column time_h: '-1' is none"),
+        ("time_h,zone,usd_hour,available\n0,a,1,2.5\n", "column available: '2.5' is none"),
+        ("time_h,zone,usd_hour,available\n0,a,1\n", "line 2: 3 cells"),
         ("time_h,zone,usd_hour,available\n", "rows"),
         ("time_h,zone,usd_hour,available\n0,a,1,1\n2,b,1,1\n", "hour 0"),
         ("time_h,zone,usd_hour,available\n0,a,1,1\n2,a,1,1\n1,a,1,1\n", "order"),
@@ -73,9 +78,24 @@ def test_what_is_no_trace_is_refused_with_a_hint(tmp_path: Path) -> None:
         file.write_text(text, "utf-8")
         with pytest.raises(SpecError, match=said):
             read(file, step_h=1.0)
-    file.write_text("0,added,node1\n", "utf-8")
-    with pytest.raises(SpecError, match="neither"):
-        read_nodes(file)
+    with pytest.raises(SpecError, match="cannot be read: No such file"):
+        read(tmp_path / "none.csv", step_h=1.0)
+
+
+def test_what_is_no_trace_of_nodes_is_refused_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "nodes.csv"
+    for text, said in (
+        ("0,added,node1\n", "line 1: 'added' is neither"),
+        ("0,add,a\nsoon,add,b\n", "line 2: 'soon,add,b' is no event"),
+        ("0,add\n", "line 1: '0,add' is no event"),
+        ("0,add,a\n5,remove,b\n", "remove 'b' at 5 ms"),
+        ("0,add,a\n5,add,a\n", "add 'a' at 5 ms"),
+    ):
+        file.write_text(text, "utf-8")
+        with pytest.raises(SpecError, match=said):
+            read_nodes(file)
+    with pytest.raises(SpecError, match="nobody left"):
+        describe([Event(0, "add", "a")])
 
 
 def test_zones_know_their_regions() -> None:

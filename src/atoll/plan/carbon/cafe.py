@@ -18,6 +18,9 @@ from msgspec import Struct
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from atoll.errors import SpecError
+from atoll.plan.money.check import not_negative, positive
+
 Numbers = NDArray[np.float64]
 Chosen = NDArray[np.bool_]
 
@@ -86,6 +89,13 @@ def schedule(
 ) -> Schedule:
     """Return who takes part round by round; `carbon_g` is rounds x sites, `budget_g` for all rounds together."""
     rounds = len(carbon_g)
+    positive(rounds=rounds, budget_g=budget_g)
+    not_negative(cover=cover, carbon_g=carbon_g, weight=weight)
+    if carbon_g.shape[1:] != cover.shape[1:]:
+        raise SpecError(
+            f"{carbon_g.shape[1]} sites emit and {cover.shape[1]} cover",
+            hint="cover is pieces x sites, carbon_g rounds x sites",
+        )
     share_g = budget_g / rounds
     chosen, queue = np.zeros(carbon_g.shape, bool), np.zeros(rounds)
     owed = 0.0

@@ -14,6 +14,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from atoll.errors import SpecError
+from atoll.plan.money.check import not_negative, positive
 
 Numbers = NDArray[np.float64]
 
@@ -28,6 +29,7 @@ class Clock(Struct, frozen=True, kw_only=True):
     """How far the local clock is ahead."""
 
     def __post_init__(self) -> None:
+        not_negative(mean_g_kwh=self.mean_g_kwh)
         if len(self.day) != 24 or min(self.day) < 0 or not np.isclose(sum(self.day), 24, atol=0.01):
             raise SpecError("a day has 24 parts around 1", hint="give 24 numbers; `own` makes parts of intensities")
 
@@ -49,6 +51,7 @@ def carbon_g_kwh(clock: Clock, utc_hour: ArrayLike) -> Numbers:
 
 def mean_g_kwh(clock: Clock, begin_utc_h: ArrayLike, hours: ArrayLike) -> Numbers:
     """Return the mean intensity of something that draws evenly for so many hours from there on."""
+    positive(hours=hours)
     begin = np.asarray(begin_utc_h, float) + clock.utc_h
     lasting = np.asarray(hours, float)
     found: Numbers = clock.mean_g_kwh * (_until(clock, begin + lasting) - _until(clock, begin)) / lasting

@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike
 
+from atoll.errors import SpecError
+
 N = Any
 """A number, or an array of them."""
 
@@ -85,7 +87,8 @@ class Layout(Struct, frozen=True, kw_only=True):
 def layout(model_parameters: float, memory_bytes: float, node_gpus: int = 8) -> Layout:
     """Return the best spread of a model over nodes of GPUs with this memory."""
     if not 0 < model_parameters <= PARAMETERS_MAX:
-        raise ValueError(f"{model_parameters:g} parameters are outside what was measured, up to {PARAMETERS_MAX:g}")
+        hint = f"the regression is of models up to {PARAMETERS_MAX:g} parameters"
+        raise SpecError(f"{model_parameters:g} parameters are outside what was measured", hint=hint)
     capacity = CAPACITY_BYTE * memory_bytes
     if model_parameters < node_gpus * capacity:
         tensor, pipeline = int(np.ceil(model_parameters / capacity)), 1

@@ -22,7 +22,7 @@ def availability(up_s: Number, down_s: Number) -> Number:
 
 
 def survives(work_s: Number, up_s: Number) -> Number:
-    """Return how likely it is that a machine which is there stays for some work."""
+    """Return how likely it is that a machine which is there stays for some work: that part of a round counts."""
     return np.exp(-work_s / np.asarray(up_s, float))
 
 
@@ -59,11 +59,6 @@ def round_with_restarts_s(round_s: Number, up_s: Number, members: Number, restar
     """
     rate = members / up_s
     return (1 / rate + restart_s) * np.expm1(rate * round_s)
-
-
-def round_without(round_s: Number, up_s: Number) -> Number:
-    """Return the part of the work that counts when a round goes on without who leaves: those that stayed."""
-    return survives(round_s, up_s)
 
 
 def lost_part(round_s: Number, up_s: Number) -> Number:

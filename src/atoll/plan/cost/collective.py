@@ -1,7 +1,7 @@
 """Bytes and times of what groups of devices exchange, for one round among n of x bytes each.
 
     all-reduce     2 (n - 1) / n x sent by each: a ring in 2 (n - 1) steps of x / n, a butterfly in two
-    sharded server the same bytes: everybody owns a part; one server takes and gives n x
+    sharded server the same bytes: everybody owns a part
     all-gather     (n - 1) x: where contributions cannot be summed on the way
     tree           x up and x down at every level, and f x into whoever merges f of them
     islands        all-reduce inside, then of the island's part between (HSDP: of the shard each member holds)
@@ -41,11 +41,6 @@ def all_reduce_bytes(size_bytes: Number, members: Number) -> Number:
 def butterfly_bytes(size_bytes: Number, members: Number, share: Number) -> Number:
     """Return what a member sends that owns a share of the vector: its contribution, and results to the others."""
     return size_bytes * (1.0 + (members - 2.0) * share)
-
-
-def server_bytes(size_bytes: Number, members: Number) -> tuple[Number, Number]:
-    """Return what a member and the one server send."""
-    return size_bytes, members * size_bytes
 
 
 def all_gather_bytes(size_bytes: Number, members: Number) -> Number:

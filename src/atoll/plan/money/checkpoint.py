@@ -15,6 +15,8 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
+from atoll.plan.money.check import not_negative, positive
+
 ROUNDS = 60
 """Of Newton's method, which starts on the side from which it cannot overshoot."""
 TRUSTED = 0.2
@@ -40,11 +42,14 @@ class Saving(Struct, frozen=True, kw_only=True):
 
 def mtbf_h(devices: float, failures_device_hour: float) -> float:
     """Return the hours between failures of any of so many devices."""
+    positive(devices=devices, failures_device_hour=failures_device_hour)
     return 1 / (devices * failures_device_hour)
 
 
 def saving(save_s: float, mtbf_s: float, restart_s: float = 0.0) -> Saving:
     """Return when to save, by the rule of thumb and exactly, and what is lost each way."""
+    positive(save_s=save_s, mtbf_s=mtbf_s)
+    not_negative(restart_s=restart_s)
     young_s, best_s = young_interval_s(save_s, mtbf_s), best_interval_s(save_s, mtbf_s)
     return Saving(
         young_s=young_s,

@@ -15,6 +15,9 @@ from typing import assert_never
 
 from msgspec import Struct
 
+from atoll.errors import SpecError
+from atoll.plan.money.check import not_negative, positive
+
 
 class Functions(Struct, frozen=True, kw_only=True):
     """Serverless: so many at once, paid by memory and second of running."""
@@ -28,6 +31,10 @@ class Functions(Struct, frozen=True, kw_only=True):
     start_s: float = 0.0
     """Before it works, each round; it is paid."""
 
+    def __post_init__(self) -> None:
+        positive(count=self.count, samples_s=self.samples_s)
+        not_negative(memory_gb=self.memory_gb, usd_gb_s=self.usd_gb_s, start_s=self.start_s)
+
 
 class Machines(Struct, frozen=True, kw_only=True):
     """Hired for the whole run, waiting included."""
@@ -37,6 +44,10 @@ class Machines(Struct, frozen=True, kw_only=True):
     usd_hour: float
     samples_s: float
     """Of each."""
+
+    def __post_init__(self) -> None:
+        positive(count=self.count, samples_s=self.samples_s)
+        not_negative(usd_hour=self.usd_hour)
 
 
 Option = Functions | Machines
@@ -53,6 +64,12 @@ class Site(Struct, frozen=True, kw_only=True):
     usd_gb: float = 0.0
     """For what leaves it."""
 
+    def __post_init__(self) -> None:
+        positive(up_bytes_s=self.up_bytes_s)
+        not_negative(samples=self.samples, usd_gb=self.usd_gb)
+        if not self.options:
+            raise SpecError(f"nothing can work at {self.name!r}", hint="give functions or machines for every site")
+
 
 class Choice(Struct, frozen=True, kw_only=True):
     """An option for every site, in their order, and what the run takes."""
@@ -64,6 +81,8 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 def front(sites: Sequence[Site], rounds: int, update_bytes: float) -> list[Choice]:
     """Return the choices that no other beats in both time and money, the quickest first."""
+    positive(sites=len(sites), rounds=rounds)
+    not_negative(update_bytes=update_bytes)
     lengths_s = sorted({work_s(site, option) for site in sites for option in site.options})
     found = [_within(sites, rounds, update_bytes, length_s) for length_s in lengths_s]
     best: list[Choice] = []

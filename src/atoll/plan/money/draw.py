@@ -16,6 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from atoll.errors import SpecError
+from atoll.plan.money.check import not_negative, part, positive
 from atoll.plan.money.trace import Trace
 
 CHANGE = 0.009
@@ -35,6 +37,13 @@ class Zone(Struct, frozen=True, kw_only=True):
     up_median_h: float = 1.0
     """Well below the mean: most runs are short, few are very long."""
 
+    def __post_init__(self) -> None:
+        part(up_fraction=self.up_fraction)
+        positive(up_mean_h=self.up_mean_h, up_median_h=self.up_median_h)
+        not_negative(usd_hour=self.usd_hour)
+        if self.up_median_h > self.up_mean_h:
+            raise SpecError(f"{self.name}: the median run is longer than the mean", hint="give up_median_h below it")
+
 
 def draw(
     zones: Sequence[Zone],
@@ -46,6 +55,7 @@ def draw(
     change: float = CHANGE,
 ) -> Trace:
     """Return a market of these zones; the same for the same seed."""
+    positive(zones=len(zones), days=days, step_h=step_h)
     each = np.random.default_rng(seed).spawn(2 * len(zones))
     steps, day = round(days * 24 / step_h), round(24 / step_h)
     prices = [_prices(zone, days, change, rng) for zone, rng in zip(zones, each[::2], strict=True)]

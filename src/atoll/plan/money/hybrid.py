@@ -4,7 +4,7 @@ A round has to get through some samples; who is there shares them by speed. As s
 have learnt has to cross the line between them in both directions, which no number of hired machines makes shorter. So
 hiring is of no use below a certain line, has less of it the more is hired, and may be worse than hiring everything in
 one place and leaving one's own machines idle. All three are counted here; nothing else of a cluster is (what machines
-of one site say to each other takes `near_s`, whoever they are).
+of one site say to each other takes `near_s`, whoever they are, where there are two or more).
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from atoll.errors import SpecError
 from atoll.plan.money.bill import Bill, Owned, Rented, Tariff, bill
+from atoll.plan.money.check import not_negative, part, positive
 
 HERE, AWAY = "own", "cloud"
 
@@ -27,6 +29,10 @@ class Own(Struct, frozen=True, kw_only=True):
     """Of each."""
     power_kw: float = 0.0
     usd_kwh: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(samples_s=self.samples_s)
+        not_negative(count=self.count, power_kw=self.power_kw, usd_kwh=self.usd_kwh)
 
 
 class Offer(Struct, frozen=True, kw_only=True):
@@ -42,6 +48,11 @@ class Offer(Struct, frozen=True, kw_only=True):
     usd_gb: float = 0.0
     """For what leaves that cloud."""
 
+    def __post_init__(self) -> None:
+        positive(samples_s=self.samples_s)
+        part(up_fraction=self.up_fraction)
+        not_negative(usd_hour=self.usd_hour, count_max=self.count_max, usd_gb=self.usd_gb)
+
 
 class Work(Struct, frozen=True, kw_only=True):
     """What is to be done."""
@@ -51,9 +62,13 @@ class Work(Struct, frozen=True, kw_only=True):
     round_bytes: float
     """Each way between two sites, once a round."""
     near_s: float = 0.0
-    """What a round takes to agree within a site."""
+    """What a round takes to agree within a site of several machines."""
     overlapped: bool = False
     """Whether a round's bytes travel while the next is calculated."""
+
+    def __post_init__(self) -> None:
+        positive(samples=self.samples, round_samples=self.round_samples)
+        not_negative(round_bytes=self.round_bytes, near_s=self.near_s)
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -62,6 +77,10 @@ class Line(Struct, frozen=True, kw_only=True):
     up_bytes_s: float
     down_bytes_s: float
     latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(up_bytes_s=self.up_bytes_s, down_bytes_s=self.down_bytes_s)
+        not_negative(latency_s=self.latency_s)
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -94,11 +113,10 @@ class Decision(Struct, frozen=True, kw_only=True):
 
 def mix(work: Work, own: Own, offer: Offer | None, hired: int, line: Line) -> Mix:
     """Return what a run takes with all of one's own machines and so many of an offer."""
-    away_s = hired * offer.samples_s * offer.up_fraction if offer is not None else 0.0
-    calculating_s = work.round_samples / (own.count * own.samples_s + away_s)
+    site_s = within_s(work, own, offer, hired)
     between = own.count > 0 and hired > 0
     line_s = crossing_s(work, line) if between else 0.0
-    spent_s = max(calculating_s + work.near_s, line_s) if work.overlapped else calculating_s + work.near_s + line_s
+    spent_s = max(site_s, line_s) if work.overlapped else site_s + line_s
     rounds = work.samples / work.round_samples
     hours = rounds * spent_s / 3600
     sent_gb = rounds * work.round_bytes / 1e9 if between else 0.0
@@ -108,7 +126,7 @@ def mix(work: Work, own: Own, offer: Offer | None, hired: int, line: Line) -> Mi
         hired=hired,
         hours=hours,
         paid=_paid(own, offer, hired, hours, sent_gb),
-        binds="line" if line_s > calculating_s else "compute",
+        binds="line" if line_s > (site_s if work.overlapped else calculating_s(work, own, offer, hired)) else "compute",
     )
 
 
@@ -118,6 +136,8 @@ def decide(work: Work, own: Own, offers: Sequence[Offer], line: Line, deadline_h
     none = Own(count=0, samples_s=own.samples_s)
     away = list(_tries(work, none, offers, line))
     tried = [*([alone] if alone else []), *_tries(work, own, offers, line), *away]
+    if not tried:
+        raise SpecError("nobody is there to do the work", hint="say machines of one's own, or offers of one at least")
     in_time = [each for each in tried if each.hours <= deadline_h]
     best = min(in_time, key=_cheap) if in_time else min(tried, key=lambda each: (each.hours, each.paid.total_usd))
     return Decision(
@@ -128,6 +148,20 @@ def decide(work: Work, own: Own, offers: Sequence[Offer], line: Line, deadline_h
     )
 
 
+def within_s(work: Work, own: Own, offer: Offer | None, hired: int) -> float:
+    """Return how long a round takes at the sites: calculating, and agreeing where one has several machines."""
+    return calculating_s(work, own, offer, hired) + (work.near_s if max(own.count, hired) > 1 else 0.0)
+
+
+def calculating_s(work: Work, own: Own, offer: Offer | None, hired: int) -> float:
+    """Return how long a round's samples take, shared by speed."""
+    hired_s = 0.0 if offer is None else hired * offer.samples_s * offer.up_fraction
+    together_s = own.count * own.samples_s + hired_s
+    if together_s <= 0:
+        raise SpecError("nobody is there to do the work", hint="say machines of one's own, or hire one at least")
+    return work.round_samples / together_s
+
+
 def crossing_s(work: Work, line: Line) -> float:
     """Return how long a round's bytes take over the line, both directions at once."""
     return work.round_bytes / min(line.up_bytes_s, line.down_bytes_s) + 2 * line.latency_s
@@ -135,10 +169,9 @@ def crossing_s(work: Work, line: Line) -> float:
 
 def line_needed_bytes_s(work: Work, own: Own, offer: Offer, hired: int, latency_s: float = 0.0) -> float:
     """Return the slowest line over which hiring makes a run quicker than one's own machines alone are."""
-    alone_s = work.round_samples / (own.count * own.samples_s)
-    both_s = work.round_samples / (own.count * own.samples_s + hired * offer.samples_s * offer.up_fraction)
-    spare_s = (alone_s if work.overlapped else alone_s - both_s) - 2 * latency_s
-    return work.round_bytes / spare_s if spare_s > 0 else float("inf")
+    alone_s, both_s = within_s(work, own, None, 0), within_s(work, own, offer, hired)
+    spare_s = alone_s - (0.0 if work.overlapped else both_s) - 2 * latency_s
+    return work.round_bytes / spare_s if spare_s > 0 and both_s < alone_s else float("inf")
 
 
 def _cheap(one: Mix) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from atoll.errors import SpecError
+from atoll.plan.money.check import not_negative, positive
 from atoll.plan.money.policy import OnDemand, Policy, Sight, Stay, choose
 from atoll.plan.money.trace import Trace
 
@@ -195,8 +195,8 @@ def _work(board: _Board, state: _State) -> None:
 
 
 def _board(trace: Trace, job: Job) -> _Board:
-    if job.work_h <= 0 or job.move_h < 0 or job.save_every_h <= 0:
-        raise SpecError("a job has work to do and saves now and then", hint="work_h and save_every_h above 0")
+    positive(work_h=job.work_h, machines=job.machines, save_every_h=job.save_every_h, deadline_h=job.deadline_h or 1.0)
+    not_negative(move_h=job.move_h, state_gb=job.state_gb, on_demand_usd_hour=job.on_demand_usd_hour or 0.0)
     step_h, on_demand = trace.step_h, job.on_demand_usd_hour
     steady = np.full((trace.steps, 1), 0.0 if on_demand is None else on_demand)
     deadline_h = trace.steps * step_h if job.deadline_h is None else job.deadline_h

@@ -1,9 +1,9 @@
 """What a sample costs, and what more machines would gain: the arithmetic of Erben et al. (VLDB 2024).
 
 Granularity G is the time a round calculates over the time it communicates. With k times the machines only the
-calculating gets shorter, so at best the speed grows by (G + 1) / (G / k + 1), and the part of the time that is of use
-is G / (G + 1). Who sends how much to whom follows from where the peers are: each to each, or each within its group and
-groups to groups; priced by the place it comes from, as every provider does.
+calculating gets shorter, so at best the speed grows by (G + 1) / (G / k + 1). Who sends how much to whom follows from
+where the peers are: each to each, or each within its group and groups to groups; priced by the place it comes from, as
+every provider does.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ def granularity(calculating_s: float, communicating_s: float) -> float:
 def speedup(granular: float, factor: float) -> float:
     """Return how much faster a run is at best with so many times its machines."""
     return (granular + 1) / (granular / factor + 1)
-
-
-def utilisation(granular: float) -> float:
-    """Return the part of the time in which something is calculated."""
-    return granular / (granular + 1)
 
 
 def usd_1m_samples(usd_hour: float, samples_s: float) -> float:

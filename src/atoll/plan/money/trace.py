@@ -15,6 +15,7 @@ name; no head), are another kind of trace. `gang_trace` turns one into the other
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from atoll.errors import SpecError
+from atoll.plan.money.check import positive
 
 HEAD = ["time_h", "zone", "usd_hour", "available"]
 _LETTER = re.compile(r"(?<=\d)-?[a-z]$")
@@ -91,19 +93,50 @@ def region_of(zone: str) -> str:
 
 def read(path: Path, step_h: float, needed: int = 1) -> Trace:
     """Return the trace of a file for who needs so many machines in one zone."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.reader(file))
+    rows = _rows(path)
     if not rows or rows[0] != HEAD:
         raise SpecError(f"{path}: not a trace of prices", hint=f"its first line is {','.join(HEAD)}")
     try:
-        changes = [Change(float(time), zone, float(usd), int(many)) for time, zone, usd, many in rows[1:]]
-    except ValueError as wrong:
-        raise SpecError(f"{path}: {wrong}", hint=f"each line is {','.join(HEAD)}") from wrong
-    return laid_out(changes, step_h, needed)
+        return laid_out([_change(row, f"{path}: line {line}") for line, row in enumerate(rows[1:], 2)], step_h, needed)
+    except SpecError as wrong:
+        what = wrong.what if wrong.what.startswith(str(path)) else f"{path}: {wrong.what}"
+        raise SpecError(what, hint=wrong.hint) from None
+
+
+def _rows(path: Path) -> list[list[str]]:
+    """Return the cells of a file's lines."""
+    try:
+        return list(csv.reader(path.read_text("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no CSV in UTF-8"
+        raise SpecError(
+            f"{path}: cannot be read: {why}", hint=f"give a CSV file with the head {','.join(HEAD)}"
+        ) from None
+
+
+def _change(cells: list[str], place: str) -> Change:
+    """Return a line of a trace of prices; whatever is wrong is refused with its place."""
+    if len(cells) != len(HEAD):
+        raise SpecError(f"{place}: {len(cells)} cells", hint=f"each line is {','.join(HEAD)}")
+    said = dict(zip(HEAD, cells, strict=True))
+    time_h, usd_hour, available = (_number(said, column, place) for column in ("time_h", "usd_hour", "available"))
+    return Change(time_h, said["zone"].strip(), usd_hour, int(available))
+
+
+def _number(said: dict[str, str], column: str, place: str) -> float:
+    try:
+        number = float(said[column])
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0 and (column != "available" or number == int(number))):
+        hint = "a whole number, at least 0" if column == "available" else "a finite number, at least 0"
+        raise SpecError(f"{place}, column {column}: '{said[column]}' is none", hint=hint)
+    return number
 
 
 def laid_out(changes: Sequence[Change], step_h: float, needed: int = 1) -> Trace:
     """Return changes in equal steps, to the end of the step in which the last one is."""
+    positive(step_h=step_h, needed=needed)
     zones = tuple(sorted({one.zone for one in changes}))
     if not zones or any(b.time_h < a.time_h for a, b in pairwise(changes)):
         raise SpecError("a trace needs rows in order of time", hint=f"columns: {','.join(HEAD)}")
@@ -122,17 +155,33 @@ def laid_out(changes: Sequence[Change], step_h: float, needed: int = 1) -> Trace
 
 def read_nodes(path: Path) -> list[Event]:
     """Return the events of a trace of nodes."""
-    events = []
-    for line in path.read_text("utf-8").splitlines():
-        time_ms, kind, node = line.split(",")
-        if kind not in ("add", "remove"):
-            raise SpecError(f"{path}: {kind!r} is neither add nor remove", hint="a line is milliseconds,kind,node")
-        events.append(Event(int(time_ms), "add" if kind == "add" else "remove", node))
-    return sorted(events, key=lambda one: one.time_ms)
+    events = sorted(
+        (_event(cells, f"{path}: line {line}") for line, cells in enumerate(_rows(path), 1)),
+        key=lambda one: one.time_ms,
+    )
+    here: set[str] = set()
+    for one in events:
+        if (one.node in here) == (one.kind == "add"):
+            raise SpecError(f"{path}: {one.kind} {one.node!r} at {one.time_ms} ms", hint="nodes come, and go once each")
+        here ^= {one.node}
+    return events
+
+
+def _event(cells: list[str], place: str) -> Event:
+    """Return a line of a trace of nodes."""
+    hint = "a line is milliseconds,add or remove,node"
+    if len(cells) != 3 or not cells[0].strip().isdecimal():
+        raise SpecError(f"{place}: '{','.join(cells)}' is no event", hint=hint)
+    time_ms, kind, node = cells
+    if kind not in ("add", "remove"):
+        raise SpecError(f"{place}: {kind!r} is neither add nor remove", hint=hint)
+    return Event(int(time_ms), "add" if kind == "add" else "remove", node)
 
 
 def describe(events: Sequence[Event]) -> Nodes:
     """Return how many went, how long they lived, and how many there were."""
+    if not any(one.kind == "remove" for one in events):
+        raise SpecError("nobody left in this trace", hint="lifetimes are known of nodes that went")
     came: dict[str, int] = {}
     lives_h, node_hours, present, most, then_ms = [], 0.0, 0, 0, 0
     for one in events:

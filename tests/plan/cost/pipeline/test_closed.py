@@ -19,7 +19,6 @@ def test_all_forms_are_one_where_stages_are_equal_and_lines_free() -> None:
     nothing = [0.0] * 4
     assert closed.chain_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.overlapped_s([3.0] * 4, nothing, 8) == closed.even_s(4, 8, 1, 2)
-    assert closed.oobleck_s([3.0] * 4, 8) == closed.even_s(4, 8, 1, 2)
     assert closed.chain_s([3.0] * 4, nothing, 8, 0.5) == closed.even_s(4, 8, 1, 2) + 0.5
 
 
@@ -38,11 +37,6 @@ def test_hidden_sends_cost_less_than_open_ones() -> None:
     assert closed.overlapped_s([1.0, 2.0], [0.5, 0.5], 10) == 3 + 1 + 9 * 2
     assert closed.chain_s([1.0, 2.0], [0.5, 0.5], 10) == 4 + 9 * 2.5
     assert closed.overlapped_s([1.0, 2.0], [5.0, 0.0], 10) == 3 + 5 + 9 * 5
-
-
-def test_oobleck_counts_the_slowest_stage_for_what_is_not_hidden() -> None:
-    stage_s = [1.0, 2.0, 1.0]
-    assert closed.oobleck_s(stage_s, 12) == 4 + (12 - 3 + 1 - 1) * 2 + 3
 
 
 def test_zero_bubbles_are_a_third_and_none() -> None:

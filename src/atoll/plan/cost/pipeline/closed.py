@@ -5,7 +5,6 @@ interleaved   the bubble (P - 1)(F + B) falls to a v-th with v parts a device
 zero-bubble   (P - 1)(F + D - W) is left of it in H1, (P - 1)(F + D - 2 W) in H2, never less than nothing
 chain         MLTC and Sailor: the slowest stage with its sends, once per micro-batch, and once through all others
 overlapped    FusionAI: the same, sends hidden behind compute unless they are longer
-oobleck       T1 + T2 + T3: once through all, the slowest for each further micro-batch, and out from there
 """
 
 from __future__ import annotations
@@ -50,17 +49,6 @@ def chain_s(compute_s: Sequence[float], send_s: Sequence[float], micro_batches: 
 def overlapped_s(compute_s: Sequence[float], send_s: Sequence[float], micro_batches: int) -> float:
     """Return a step whose sends go on while devices compute: what is longer of all counts per micro-batch."""
     return sum(compute_s) + sum(send_s) + (micro_batches - 1) * max(*compute_s, *send_s)
-
-
-def oobleck_s(stage_s: Sequence[float], micro_batches: int) -> float:
-    """Return once through all stages, N - S + k* - 1 times the slowest, k*, and from there to the end.
-
-    This is the paper's form as we remember it, and exact for equal stages; its code has 2 S + k* + 1 of the slowest in
-    place of that, for four micro-batches a stage.
-    """
-    slowest = max(range(len(stage_s)), key=lambda stage: stage_s[stage])
-    rest = max(0, micro_batches - len(stage_s) + slowest - 1)
-    return sum(stage_s) + rest * stage_s[slowest] + sum(stage_s[slowest:])
 
 
 def boundary_rate_bytes_s(
