@@ -104,7 +104,7 @@ def test_a_model_that_no_machine_holds_is_refused_with_the_memory_it_needs() -> 
 def test_a_model_that_fits_no_machine_is_cut_over_several_and_that_is_a_plan_only() -> None:
     fleet = load_fleet("lan")
     small = [
-        replace(each, device=replace(each.device, memory_bytes=800 * 10**6), availability=Churn(up_s=9.0, down_s=1.0))
+        replace(each, device=replace(each.device, memory_bytes=800 * 10**6), availability=Churn(up_s=9e5, down_s=1e5))
         for each in expand(fleet)
     ]
     verdict = plan(GOAL, fleet, small, RECIPES, FACTS)
@@ -142,7 +142,7 @@ def test_who_is_away_costs_a_pipeline_nothing_but_time() -> None:
         for each in expand(fleet)
     ]
     steady = staged(GOAL, fleet, small, FACTS)
-    leaving = staged(GOAL, fleet, [replace(each, availability=Churn(up_s=9.0, down_s=1.0)) for each in small], FACTS)
+    leaving = staged(GOAL, fleet, [replace(each, availability=Churn(up_s=9e5, down_s=1e5)) for each in small], FACTS)
     assert steady is not None
     assert leaving is not None
     machines = sum(len(stage.machines) for stage in leaving.placement.stages)

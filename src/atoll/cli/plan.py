@@ -101,6 +101,7 @@ def command(
         print(json.dumps(planned.data(goal, where, verdict, beside)))
         return
     print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
+    print("\n".join(f"note: {each}" for each in notes(where, machines, facts)[:NOTES_MAX]), end="\n" * bool(machines))
     if shows:
         from atoll.facts.say import say_used
 

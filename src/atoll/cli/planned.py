@@ -61,8 +61,14 @@ def _stages(cut: Staged, beside: Central) -> list[str]:
         "",
         f"plan only: {placed.plan_only}. A step takes {say_time(placed.step_s)}, every stage has a machine "
         f"{100 * cut.there:.0f} % of the time; {placed.binds} binds: {placed.where}.",
+        *([_saved(cut)] if cut.save_every_s else []),
         *stages,
     ]
+
+
+def _saved(cut: Staged) -> str:
+    lost = f"{100 * (1 - cut.kept):.1f} % of the work is saving, or done again"
+    return f"Save every {say_time(cut.save_every_s)} (Young, Daly), as stages of one machine are lost with it: {lost}."
 
 
 def _unproven(verdict: Verdict) -> list[str]:

@@ -15,15 +15,13 @@ from atoll.facts.book import Facts
 from atoll.facts.rows import Region, Row
 from atoll.facts.rows import spread as spread_of
 from atoll.plan.carbon.inputs import inputs_of
-from atoll.plan.money import own
+from atoll.plan.money.inputs import HOME
 from atoll.plan.spread import Floats, Spread, spread
 from atoll.spec.fleet import Churn, Machine
 from atoll.spec.terms import Owned, Rented
 
 OURS = "estimate: how far a fleet file may be off"
 FLEET, NOBODY = "the fleet file", "no machine is concerned"
-HOME = "home"
-"""The other end of what leaves a cloud for a place that no table knows."""
 COMPUTING, LINES, LOSS, STAYING = (0.7, 1.2), (0.7, 1.1), (0.3, 3.0), (0.5, 2.0)
 """Low and high, as parts of what a fleet file says."""
 FORECAST = (1.0, 1.08, 1.3)
@@ -35,6 +33,7 @@ LOSS_SLOPE = (0.05, 0.08, 0.12)
 """By which part the loss falls where tokens grow by one: 0.28 x 410.7/D^0.28 of 1.69 + 406.4/N^0.34 + 410.7/D^0.28."""
 LOSS_SLOPE_SOURCE = "computed at 125M parameters, 2.5G tokens from Hoffmann et al. (2022) as others quote their fit"
 AS_OF = "2026-11"
+HOURS_YEAR = 8760.0
 NEVER_S = 1e15
 """How long a machine stays that never leaves."""
 HOUSEHOLD = "World residential"
@@ -70,7 +69,7 @@ def knowledge_of(machines: Sequence[Machine], facts: Facts) -> Knowledge:
 def wear_usd_hour(machine: Machine) -> float:
     """Return what an hour of use takes of the price of a machine that somebody owns, where the fleet says it."""
     terms = machine.terms
-    return own.wear_usd_hour(terms.price_usd, terms.years) if isinstance(terms, Owned) else 0.0
+    return terms.price_usd / (terms.years * HOURS_YEAR) if isinstance(terms, Owned) else 0.0
 
 
 def stays_s(machines: Sequence[Machine]) -> tuple[Floats, Floats]:
@@ -150,7 +149,7 @@ def _rent(machines: Sequence[Machine], facts: Facts) -> Spread:
 
 def _egress(machines: Sequence[Machine], facts: Facts) -> Spread:
     """Return how many times what the tables say a gigabyte may cost that leaves a cloud region."""
-    known = {row.region for row in facts.rows(Region)}
+    known = {each.region for each in machines if facts.known(Region, each.region) is not None}
     rented = {each.region for each in machines if isinstance(each.terms, Rented) and each.region in known}
     everywhere = {each.region if each.region in known else HOME for each in machines}
     low, high, sources = 1.0, 1.0, dict[str, str]()

@@ -2,7 +2,8 @@
 
 Every solver that takes a fleet as it is proposes a placement, all are judged by the same step time, and the fastest
 wins. A pipeline is there only while every stage has a machine, so whoever comes and goes costs more here than among
-replicas; a machine is paid for while it is there, whether or not the others are. Solvers that want something else of a
+replicas; a machine is paid for while it is there, whether or not the others are. Where a stage has one machine alone,
+whatever was done since the last time it was saved is lost with it (Young, Daly). Solvers that want something else of a
 fleet are not asked: equal groups (`groups`), the engine's clusters and its shares of a result (`rings`).
 """
 
@@ -23,7 +24,8 @@ from atoll.plan.cost import churn
 from atoll.plan.cost.flops import head_forward_flop, layer_forward_flop, layer_parameters, of_size
 from atoll.plan.cost.holds import stage_working_bytes
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge, knowledge_of, stays_s
+from atoll.plan.knowledge import AS_OF, Knowledge, knowledge_of, stays_s
+from atoll.plan.money.inputs import keeping
 from atoll.plan.place.chain import balanced
 from atoll.plan.place.crew import Crew, Job, Layer, crew_of
 from atoll.plan.place.depth import deepened
@@ -31,7 +33,7 @@ from atoll.plan.place.fence import fenced
 from atoll.plan.place.islands import islanded
 from atoll.plan.place.placement import Part, Placement, in_turn, pipeline_of
 from atoll.plan.ranges import Deviations, Ranged, Sway, ranged, sways
-from atoll.plan.spread import Floats
+from atoll.plan.spread import Floats, Spread, spread
 from atoll.spec.fleet import Fleet, Machine
 
 BYTES_PARAMETER = 16.0
@@ -42,6 +44,8 @@ TIMES_TRAINED = 4.0
 HOUR_S = 3600.0
 MANY = 200
 """For more machines only the quicker solvers are asked: whoever has a thousand wants an answer within a minute."""
+DISK_BYTES_S = 1e9
+"""What a machine writes of its stage each second: an estimate."""
 DRAWS = 100
 """Fewer than of replicas: each is a placement judged anew."""
 CONCERNED = ("computing", "lines", "staying", "forecast", "device", "host", "building", "grid", "making")
@@ -56,6 +60,10 @@ class Staged(Ranged, frozen=True, kw_only=True):
     placement: Placement
     there: float
     """The part of the time in which every stage has a machine."""
+    kept: float
+    """The part of what is done then that is neither saving nor done again."""
+    save_every_s: float
+    """How often to save; 0: no stage depends on one machine."""
     others: dict[str, float]
     """What a step takes by the other solvers."""
     sways: tuple[Sway, ...]
@@ -82,6 +90,8 @@ def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, 
         **ranged(goal, manned.knowledge, manned.takes, seed, DRAWS),
         placement=found[best],
         there=float(manned.there({})),
+        kept=float(manned.knowledge["failing"].middle[0]),
+        save_every_s=manned.save_every_s,
         others={name: each.step_s for name, each in found.items() if name != best},
         sways=sways(goal, manned.knowledge, manned.takes),
     )
@@ -138,6 +148,7 @@ class _Manned:
         ]
         trip_s = 2 * self._crew.links.latency_s
         self._sent = upkeep.sent_of(machines, _flows(self._job, self._parts), trip_s, facts)
+        self.knowledge["failing"], self.save_every_s = self._failing()
 
     def takes(self, deviations: Deviations) -> _Takes:
         """Return time, money, energy and carbon where inputs deviate so much from their middle."""
@@ -146,7 +157,8 @@ class _Manned:
             return self.knowledge[name].at(deviations.get(name, 0.0))
 
         step_s, work = self._steps_s(inputs)
-        time_s = self._steps * step_s / np.maximum(self.there(deviations), 1e-9)
+        useful = self.there(deviations) * inputs("failing")[..., 0]
+        time_s = self._steps * step_s / np.maximum(useful, 1e-9)
         hours = np.asarray(time_s)[..., None] / HOUR_S * self._present(deviations)
         bill = upkeep.bill(self._machines, inputs, hours, work, self._sent, self._steps, self._facts)
         drawn = upkeep.drawn(self._machines, inputs, hours, work, self._sent, self._steps)
@@ -163,6 +175,18 @@ class _Manned:
         up_s, down_s = stays_s(self._machines)
         up_s = up_s * self.knowledge["staying"].at(deviations.get("staying", 0.0))
         return np.asarray(churn.availability(up_s, down_s))
+
+    def _failing(self) -> tuple[Spread, float]:
+        """Return the part of the work that stays, and how often to save, where some stage depends on one machine."""
+        alone = [(first, end, self._machines[places[0]]) for first, end, places in self._parts if len(places) == 1]
+        if not alone:
+            return spread([1.0], [1.0], [1.0], "every stage has a second machine", AS_OF), 0.0
+        states = [sum(layer.state_bytes for layer in self._job.layers[first:end]) for first, end, _ in alone]
+        machines = [machine for _, _, machine in alone]
+        fetch_s = max(state / machine.down_bytes_s for state, machine in zip(states, machines, strict=True))
+        seldom, middle, often = keeping(machines, self._facts, max(states) / DISK_BYTES_S, fetch_s)
+        about = spread([often.kept], [middle.kept], [seldom.kept], "failures and spot tables, or the fleet file", AS_OF)
+        return about, middle.best_s
 
     def _steps_s(self, inputs: Callable[[str], Any]) -> tuple[Floats, Floats]:
         """Return how long a step takes, and which part of it each machine computes; for each draw."""

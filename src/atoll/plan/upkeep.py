@@ -17,8 +17,9 @@ from msgspec.structs import replace
 from atoll.facts.book import Facts
 from atoll.facts.rows import Region
 from atoll.plan.carbon.energy import Drawn, device_w, machines_drawn, network_drawn
-from atoll.plan.knowledge import HOME, wear_usd_hour
+from atoll.plan.knowledge import wear_usd_hour
 from atoll.plan.money import bill as money
+from atoll.plan.money.inputs import tariffs
 from atoll.spec.fleet import Machine
 from atoll.spec.terms import Rented
 
@@ -39,13 +40,12 @@ class Sent(Struct, frozen=True, kw_only=True):
 
 def sent_of(machines: Sequence[Machine], flows: Mapping[tuple[int, int], float], trip_s: Any, facts: Facts) -> Sent:
     """Return what flows between machines, by their places, come to."""
-    known = {row.region for row in facts.rows(Region)}
+    known = {each.region for each in machines if facts.known(Region, each.region) is not None}
     leaving: dict[tuple[str, str], float] = {}
     for (one, other), size_bytes in flows.items():
         origin, to = machines[one].region, machines[other].region
         if origin != to and origin in known and isinstance(machines[one].terms, Rented):
-            pair = origin, to if to in known else HOME
-            leaving[pair] = leaving.get(pair, 0.0) + size_bytes
+            leaving[origin, to] = leaving.get((origin, to), 0.0) + size_bytes
     far_bytes = sum(size for pair, size in flows.items() if trip_s[pair] > NEAR_TRIP_S)
     return Sent(far_bytes=far_bytes, leaving_bytes=leaving)
 
@@ -56,11 +56,8 @@ def bill(
     """Return what machines cost that are there for so long, each, busy for this part of it, and send so often."""
     traffic = {pair: often * size_bytes / 1e9 for pair, size_bytes in sent.leaving_bytes.items()}
     dearer = inputs("egress")[..., 0]
-    tariffs = [
-        money.Tariff(source=origin, target=to, usd_gb=facts.egress(origin, to).usd_gb * dearer)
-        for origin, to in traffic
-    ]
-    return money.bill(_terms(machines, inputs, hours, busy), traffic_gb=traffic, tariffs=tariffs)
+    prices = [replace(tariff, usd_gb=tariff.usd_gb * dearer) for tariff in tariffs(traffic, facts)]
+    return money.bill(_terms(machines, inputs, hours, busy), traffic_gb=traffic, tariffs=prices)
 
 
 def _terms(machines: Sequence[Machine], inputs: Inputs, hours: Any, busy: Any) -> list[money.Term]:
