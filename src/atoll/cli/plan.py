@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 VOCABULARY, CONTEXT = 32_000, 1024
 BATCH_TOKENS = 2**18
+NOTES_MAX = 6
+"""About lines that are unlike all that is known, so many are printed."""
 
 RunFile = Annotated[
     Path | None, typer.Argument(metavar="[RUN.toml]", help="Plan for its model and data; or name a model.")
@@ -82,6 +84,7 @@ def command(
         return
     from atoll.cli import planned
     from atoll.plan.central import central
+    from atoll.plan.cost.told import notes
     from atoll.plan.planner import plan
     from atoll.spec.fleet import expand, load_fleet
 
@@ -101,7 +104,8 @@ def command(
         print(json.dumps(planned.data(goal, where, verdict, beside)))
         return
     print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
-    print("\n".join(f"note: {each}" for each in notes(where, machines, facts)[:NOTES_MAX]), end="\n" * bool(machines))
+    for note in notes(where, machines, facts)[:NOTES_MAX]:
+        print(f"note: {note}")
     if shows:
         from atoll.facts.say import say_used
 
