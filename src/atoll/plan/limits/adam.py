@@ -6,6 +6,7 @@ whatever an optimizer of this kind has to keep shows, and nothing is said before
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from typing import Any
 
@@ -56,7 +57,7 @@ class _Full:
         self.values[:] = values
 
 
-def train(*, eight_bits: bool, side: int = 256, steps: int = 60, rate: float = 0.02) -> Held:
+def train(*, eight_bits: bool, side: int = 384, steps: int = 60, rate: float = 0.02) -> Held:
     """Return what training a matrix held; `eight_bits`: the two moments are kept so."""
     rng = np.random.default_rng(0)
     wanted = rng.standard_normal((side, side), np.float32) / np.float32(4)
@@ -64,6 +65,7 @@ def train(*, eight_bits: bool, side: int = 256, steps: int = 60, rate: float = 0
     traced = tracemalloc.is_tracing()
     if not traced:
         tracemalloc.start()
+    gc.collect()
     before, _ = tracemalloc.get_traced_memory()
     moments = _Eight if eight_bits else _Full
     master = np.zeros(side * side, np.float32)
@@ -81,6 +83,7 @@ def train(*, eight_bits: bool, side: int = 256, steps: int = 60, rate: float = 0
         master -= rate * mean / (1 - 0.9**step) / (np.sqrt(square / (1 - 0.99**step)) + 1e-3)
         weights[:] = master
         del off, mean, root, square
+    gc.collect()
     held, _ = tracemalloc.get_traced_memory()
     if not traced:
         tracemalloc.stop()

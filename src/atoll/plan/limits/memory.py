@@ -182,7 +182,7 @@ def checks(s: Scenario, seed: int) -> list[Check]:
                 formula=PRECISIONS[key].total,
                 run=adam.train(eight_bits=eight).bytes_each,
                 within=0.02,
-                how="65,536 parameters really trained for 60 steps, what stays allocated counted",
+                how="147,456 parameters really trained for 60 steps, what stays allocated counted",
             )
             for key, name, eight in (("mixed adam", "fp32 Adam", False), ("8-bit adam", "8-bit Adam", True))
         ),
