@@ -24,6 +24,7 @@ from atoll.plan.limits import bandwidth, drift, memory, stragglers
 from atoll.plan.limits.finding import Amount, Check, Drawing, Judged, Limit, Marks, Rows, Verdict
 from atoll.plan.limits.flows import ring_run
 from atoll.plan.limits.scenario import SHARES, Scenario, present, said, with_value
+from atoll.units import say_number
 
 HALF = 0.5
 """How far inputs are moved to see what the ratio hangs on."""
@@ -267,7 +268,8 @@ def _even(s: Scenario) -> Rows:
 
 def drawings(s: Scenario, seed: int) -> list[Drawing]:
     """Return the cost under half and one and a half times each input, and over the number of peers."""
-    counts = np.geomspace(2, max(4.0, 4 * s.peers.count.value), 30)
+    fewest = 2.0 if memory.crew(s).stages <= 1 else float(memory.crew(s).stages)  # fewer do not hold the model
+    counts = np.geomspace(fewest, max(2 * fewest, 4 * s.peers.count.value), 30)
     fleets = [with_value(s, "peers.count", float(count)) for count in counts]
     mine = Marks(label="these peers", x=counts.tolist(), y=[float(bill(each).usd) for each in fleets])
     usd = float(central_bill(s).usd)
@@ -312,7 +314,7 @@ def _tornado(s: Scenario) -> Drawing:
                 value=now,
                 low=min(now, ends[0]),
                 high=max(now, ends[1]),
-                say=f"{ends[0]:.2g} to {ends[1]:.2g}",
+                say=f"{say_number(ends[0])} to {say_number(ends[1])}",
             )
         )
     bars.sort(key=lambda bar: (bar.low or 0) - (bar.high or 0))
