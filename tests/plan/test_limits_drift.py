@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from atoll.plan.cost.batch import members_for, speed_up
 from atoll.plan.limits import drift, quadratics, tiny
 
 
@@ -47,20 +48,29 @@ def test_the_draw_of_seed_0_is_a_far_one_most_lose_less() -> None:
 
 @pytest.mark.parametrize(("critical", "expected"), [(4e6, (71, 197, 234, 242)), (16e6, (91, 495, 818, 932))])
 def test_so_many_peers_are_worth_so_few(critical: float, expected: tuple[int, ...]) -> None:
-    found = [round(float(drift.useful_peers(peers, 16384, critical))) for peers in (100, 1000, 5000, 20000)]
+    found = [round(float(speed_up(peers, 16384, critical))) for peers in (100, 1000, 5000, 20000)]
     assert found == pytest.approx(expected, abs=1)
 
 
-@pytest.mark.parametrize("peers", [3, 30, 300])
-def test_steps_really_taken_gain_as_much_as_the_critical_batch_says(peers: int) -> None:
-    rng = np.random.default_rng(peers)
-    one, all_ = (drift.step_gain(many, 32, 50.0, 20000, rng) for many in (1, peers))
-    assert all_ / one == pytest.approx(float(drift.useful_peers(peers, 1, 50.0)), rel=0.06)
+@pytest.mark.parametrize(
+    ("peers", "own"), [(3, 0.02), (30, 0.02), (300, 0.02), (8, 0.5), (1000, 0.004), (20000, 0.004)]
+)
+def test_steps_really_taken_gain_as_much_as_the_critical_batch_says(peers: int, own: float) -> None:
+    drawn = peers * drift.worth_drawn(peers, own, np.random.default_rng(peers))
+    assert drawn == pytest.approx(float(speed_up(peers, own, 1.0)), rel=0.04)
+
+
+def test_the_critical_batch_of_the_toy_comes_out_of_its_samples() -> None:
+    rng = np.random.default_rng(2)
+    gradients = drift._mean_gradients(20000, 1, 60, rng)
+    signal = float(np.linalg.norm(gradients.mean(0)) ** 2)
+    noise = float(gradients.var(0).sum())
+    assert noise / signal == pytest.approx(61, rel=0.1)
 
 
 def test_half_of_the_work_counts_with_just_so_many_peers() -> None:
-    peers = drift.peers_at(0.5, 16384, 4e6)
-    assert drift.useful_peers(peers, 16384, 4e6) / peers == pytest.approx(0.5)
+    peers = round(float(members_for(0.5, 16384, 4e6)))
+    assert drift.worth_drawn(peers, 16384 / 4e6, np.random.default_rng(1)) == pytest.approx(0.5, rel=0.04)
 
 
 def test_a_language_model_drifts_when_texts_differ_and_exchanges_are_rare_and_hardly_otherwise() -> None:

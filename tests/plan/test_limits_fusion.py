@@ -12,18 +12,21 @@ E = f.example()
 
 def test_peaks_are_at_parity_and_so_is_a_pipeline_whose_lines_keep_up() -> None:
     assert f.peak_ratio(E.many, E.few) == pytest.approx(0.984, abs=0.0005)
-    assert 0.9 <= float(f.ratio(E, 2 * f.line_needed_mbit(E))) <= 1.1
+    played = f.pace_s(E, E.many, 2 * f.line_needed_mbit(E), 150) / f.pace_s(E, E.few, E.few.up_mbit, 150)
+    assert played == pytest.approx(0.984, abs=0.01)
 
 
 def test_below_the_line_that_is_needed_throughput_falls_with_the_line() -> None:
     needed = f.line_needed_mbit(E)
+    enough, half = (f.pace_s(E, E.many, line, 150) for line in (needed, needed / 2))
+    assert half / enough == pytest.approx(0.5, abs=0.03), "a line that is just enough is not more than that"
     assert float(f.ratio(E, needed)) == pytest.approx(f.peak_ratio(E.many, E.few), rel=1e-6)
-    assert float(f.ratio(E, needed / 2)) < 0.75 * f.peak_ratio(E.many, E.few)
     assert float(f.ratio(E)) < 0.01, "a home's uplink"
 
 
-def test_pipelines_played_take_as_long_as_the_formula_says() -> None:
-    assert all(check.agrees for check in f.checks(E, batches=500))
+def test_pipelines_played_are_as_fast_as_the_formula_says() -> None:
+    for check in f.checks(E):
+        assert check.agrees, (check.what, check.formula, check.run)
 
 
 def test_a_sample_is_a_dozen_times_as_long_on_its_way() -> None:

@@ -9,20 +9,21 @@ from collections.abc import Sequence
 
 from atoll.observe.sheet import Bar, Block, Code, Heading, Plot, Series, Table, Text
 from atoll.plan.limits.answer import Answer
+from atoll.plan.limits.cost import say_days, say_usd
 from atoll.plan.limits.finding import Check, Drawing, Finding, Rows
 from atoll.units import say_number
 
 
 def of_answer(found: Answer, command: str) -> list[Block]:
     """Return the report of a scenario: the verdict, the seven, each in full, and where far apart is right."""
-    low, days, high = found.days
-    usd_low, usd, usd_high = found.usd
+    low, days, high = map(say_days, found.days)
+    usd_low, usd, usd_high = map(say_usd, found.usd)
     blocks: list[Block] = [
         Text(found.about, "dim"),
         Text(f"{found.verdict.upper()}: {found.because}.", "found"),
         Text(
-            f"{days:,.1f} days ({low:,.1f} to {high:,.1f}), {found.deadline_days:,.0f} allowed; "
-            f"${usd:,.0f} (${usd_low:,.0f} to ${usd_high:,.0f}). Ranges: four of five draws of the inputs."
+            f"{days} ({low} to {high}), {found.deadline_days:,.0f} allowed, kept in {found.in_time:.0%} of draws; "
+            f"{usd} ({usd_low} to {usd_high}). Ranges: four of five draws of the inputs."
         ),
         Table(
             ["limit", "verdict", "number", "what binds", "what would move it"],
@@ -34,7 +35,7 @@ def of_answer(found: Answer, command: str) -> list[Block]:
     if found.nearest is not None:
         near = found.nearest
         still = f" Still binding: {', '.join(near.left)}." if near.left else ""
-        says = f"{'; '.join(near.changes)}. Then: {near.verdict}, {near.days:,.1f} days, ${near.usd:,.0f}.{still}"
+        says = f"{'; '.join(near.changes)}. Then: {near.verdict}, {say_days(near.days)}, {say_usd(near.usd)}.{still}"
         blocks += [Heading("The nearest plan"), Text(says)]
     mark = {True: "yes", False: "no", None: "-"}
     rows = [[each.name, mark[each.holds], each.why] for each in found.regimes]
@@ -50,7 +51,8 @@ def of_finding(found: Finding) -> list[Block]:
     return [
         Heading(f"{found.limit}: {found.verdict}"),
         Text(found.question, "dim"),
-        Text(f"{found.says} ({found.low:.3g} to {found.high:.3g}). Binds: {found.binds}. Moved by: {found.moves}."),
+        Text(f"{found.says} ({say_number(found.low)} to {say_number(found.high)}). Binds: {found.binds}."),
+        Text(f"Moved by: {found.moves}."),
         *map(_plot, found.drawings),
         _checks(found.checks),
         *_tables(found.tables),
@@ -76,9 +78,14 @@ def inputs(found: Finding) -> list[list[str]]:
     return rows
 
 
+def figure(number: float) -> str:
+    """Return a number with five digits that say something, large ones in full."""
+    return f"{number:,.0f}" if abs(number) >= 1e5 else f"{number:,.5g}"
+
+
 def _checks(checks: Sequence[Check]) -> Table:
     rows = [
-        [each.what, f"{each.formula:,.5g}", f"{each.run:,.5g}", "agree" if each.agrees else "do not agree", each.how]
+        [each.what, figure(each.formula), figure(each.run), "agree" if each.agrees else "do not agree", each.how]
         for each in checks
     ]
     return Table(["quantity", "formula", "drawn or run", "within what is allowed", "how"], rows, words=True)

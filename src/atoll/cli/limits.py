@@ -6,6 +6,7 @@ What is said here is computed in `plan.limits`; this file reads flags, prints, a
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 import textwrap
@@ -17,7 +18,7 @@ import typer
 
 from atoll.cli.options import Json
 from atoll.errors import SpecError
-from atoll.units import say_table
+from atoll.units import say_number, say_table
 
 if TYPE_CHECKING:
     from atoll.plan.limits.answer import Answer
@@ -27,6 +28,9 @@ SCHEMA = "atoll.limits/1"
 WIDE = (11, 8, 30, 42, 46)
 """Columns of the table of seven, in letters."""
 WIDTH_MIN = 100
+"""On narrower screens limits stand one below the other."""
+SOURCE_MIN = 24
+"""Letters that must be left for a source beside its input; else it stands below."""
 
 Which = Annotated[
     str,
@@ -81,10 +85,10 @@ def _all(*, as_json: bool, seed: int) -> None:
         print(json.dumps({"schema": SCHEMA, "answers": [_data(each) for each in found]}))
         return
     for each in found:
-        print(f"{each.scenario}: {each.about}\n  {each.verdict}: {each.because}\n")
-    print(
-        "one of them: atoll limits homes; your own: atoll limits labs --toml > mine.toml, then atoll limits mine.toml"
-    )
+        lines = [*_wrapped(f"{each.scenario}: {each.about}"), *_wrapped(f"{each.verdict}: {each.because}", "  ")]
+        print("\n".join([*lines, ""]))
+    print("one of them: atoll limits homes")
+    print("your own: atoll limits labs --toml > mine.toml, then atoll limits mine.toml")
 
 
 def _print_toml(name: str) -> None:
@@ -168,15 +172,18 @@ def _fusion_says(facts: dict[str, float]) -> list[str]:
 
 def _text(found: Answer, name: str) -> list[str]:
     """Return an answer as people read it."""
-    low, days, high = found.days
-    usd_low, usd, usd_high = found.usd
+    from atoll.plan.limits.cost import say_days, say_usd
+
+    low, days, high = map(say_days, found.days)
+    usd_low, usd, usd_high = map(say_usd, found.usd)
     agree = [check for finding in found.findings for check in finding.checks]
+    allowed = f"{found.deadline_days:,.0f} allowed, kept in {found.in_time:.0%} of draws"
     lines = [
-        f"{found.scenario}: {found.about}",
+        *_wrapped(f"{found.scenario}: {found.about}"),
         "",
-        f"{found.verdict.upper()}: {found.because}",
-        f"time    {days:,.1f} days ({low:,.1f} to {high:,.1f}), {found.deadline_days:,.0f} allowed",
-        f"money   ${usd:,.0f} (${usd_low:,.0f} to ${usd_high:,.0f})",
+        *_wrapped(f"{found.verdict.upper()}: {found.because}"),
+        *_wrapped(f"time    {days} ({low.removesuffix(' days')} to {high}), {allowed}", "", " " * 8),
+        f"money   {usd} ({usd_low} to {usd_high})",
         "",
         *_seven(found.findings),
         f"{sum(check.agrees for check in agree)} of {len(agree)} formulas agree with what was drawn or run beside it.",
@@ -184,26 +191,53 @@ def _text(found: Answer, name: str) -> list[str]:
     if found.nearest is not None:
         near = found.nearest
         left = f"; {', '.join(near.left)} would still bind" if near.left else ""
-        lines += ["", f"the nearest plan ({near.verdict}: {near.days:,.1f} days, ${near.usd:,.0f}{left}):"]
-        lines += [f"  - {change}" for change in near.changes]
+        lines += [
+            "",
+            *_wrapped(f"the nearest plan ({near.verdict}: {say_days(near.days)}, {say_usd(near.usd)}{left}):"),
+        ]
+        lines += [line for change in near.changes for line in _wrapped(change, "  - ", "    ")]
     lines += ["", "where training far apart is right:"]
     mark = {True: "yes", False: "no", None: "-"}
-    lines += [f"  {mark[each.holds]:<4}{each.name}: {each.why}" for each in found.regimes]
+    for each in found.regimes:
+        lines += _wrapped(f"{each.name}: {each.why}", f"  {mark[each.holds]:<4}", " " * 6)
     return [
         *lines,
         "",
-        f"in full: atoll limits {name} --limit NAME; with plots: atoll limits {name} --report limits.html",
+        f"in full: atoll limits {name} --limit NAME",
+        f"with plots: atoll limits {name} --report limits.html",
     ]
 
 
+def _width() -> int:
+    return shutil.get_terminal_size((140, 24)).columns
+
+
+def _wrapped(text: str, first: str = "", then: str | None = None) -> list[str]:
+    """Return a text as lines that fit the screen."""
+    later = first if then is None else then
+    return textwrap.wrap(text, max(40, _width()), initial_indent=first, subsequent_indent=later)
+
+
 def _seven(findings: Sequence[Finding]) -> list[str]:
-    """Return the table of seven, cells wrapped."""
-    room = max(WIDTH_MIN, shutil.get_terminal_size((140, 24)).columns) - sum(WIDE[:3]) - 8
+    """Return the table of seven, cells wrapped; on a narrow screen one limit below the other."""
+    if _width() < WIDTH_MIN:
+        return [line for each in findings for line in _stacked(each)]
+    room = _width() - sum(WIDE[:3]) - 8
     wide = (*WIDE[:3], room * WIDE[3] // (WIDE[3] + WIDE[4]), room * WIDE[4] // (WIDE[3] + WIDE[4]))
     lines = [*_row(("limit", "verdict", "number", "what binds", "what would move it"), wide), ""]
     for each in findings:
         lines += [*_row((each.limit, each.verdict, each.says, each.binds, each.moves), wide), ""]
     return lines
+
+
+def _stacked(found: Finding) -> list[str]:
+    """Return one limit below its name."""
+    return [
+        *_wrapped(f"{found.limit}: {found.verdict}, {found.says}"),
+        *_wrapped(found.binds, "  binds: ", " " * 9),
+        *_wrapped(found.moves, "  moved by: ", " " * 12),
+        "",
+    ]
 
 
 def _row(cells: Sequence[str], wide: Sequence[int]) -> list[str]:
@@ -219,10 +253,12 @@ def _row(cells: Sequence[str], wide: Sequence[int]) -> list[str]:
 def _details(found: Finding) -> list[str]:
     """Return one limit in full."""
     return [
-        f"{found.limit}: {found.question}",
-        f"{found.verdict}: {found.says} ({found.low:.3g} to {found.high:.3g} in four of five draws)",
-        f"binds: {found.binds}",
-        f"moved by: {found.moves}",
+        *_wrapped(f"{found.limit}: {found.question}"),
+        *_wrapped(
+            f"{found.verdict}: {found.says} ({say_number(found.low)} to {say_number(found.high)} in four of five draws)"
+        ),
+        *_wrapped(f"binds: {found.binds}"),
+        *_wrapped(f"moved by: {found.moves}"),
         "",
         *_inputs(found),
         "",
@@ -237,26 +273,34 @@ def _inputs(found: Finding) -> list[str]:
     head, *rows = inputs(found)
     *numbers, _ = zip(head, *rows, strict=True)
     sources = [head[-1], *(row[-1] for row in rows)]
-    return [
-        f"{line}  {source}" for line, source in zip(say_table(list(zip(*numbers, strict=True))), sources, strict=True)
-    ]
+    lines = []
+    for line, source in zip(say_table(list(zip(*numbers, strict=True))), sources, strict=True):
+        indent = len(line) + 2 if _width() - len(line) > SOURCE_MIN else 4
+        first, *more = textwrap.wrap(source, _width() - indent)
+        lines += [f"{line}  {first}"] if indent > 4 else [line, f"    {first}"]
+        lines += [" " * indent + rest for rest in more]
+    return lines
 
 
 def _checks(checks: Sequence[Check]) -> list[str]:
+    from atoll.cli.blocks import figure
+
     lines = ["the formula, and what was drawn or run beside it:"]
     for check in checks:
         word = "agree" if check.agrees else "DO NOT AGREE"
-        lines += [
-            f"  {check.what}",
-            f"    {check.formula:,.5g} and {check.run:,.5g}: {word} within {check.within:.2g}; {check.how}",
-        ]
+        both = f"{figure(check.formula)} and {figure(check.run)}: {word} within {check.within:.2g}"
+        lines += [*_wrapped(check.what, "  "), *_wrapped(f"{both}; {check.how}", "    ")]
     return lines
 
 
 def _tables(tables: Sequence[Rows]) -> list[str]:
     lines: list[str] = []
     for table in tables:
-        lines += ["", table.title, *(f"  {line}" for line in say_table([list(table.head), *map(list, table.rows)]))]
+        lines += [
+            "",
+            *_wrapped(table.title),
+            *(f"  {line}" for line in say_table([list(table.head), *map(list, table.rows)])),
+        ]
     return lines
 
 
@@ -279,8 +323,21 @@ def _plain(found: Any) -> dict[str, Any]:
     """Return a record as JSON has it; numbers of numpy are numbers."""
     from msgspec import to_builtins
 
-    told: dict[str, Any] = to_builtins(found, enc_hook=float)
+    told: dict[str, Any] = _finite(to_builtins(found, enc_hook=float))
     return told
+
+
+def _finite(told: Any) -> Any:
+    """Return the same with null for what has no end: JSON has no word for it."""
+    match told:
+        case float():
+            return told if math.isfinite(told) else None
+        case dict():
+            return {key: _finite(each) for key, each in told.items()}
+        case list() | tuple():
+            return [_finite(each) for each in told]
+        case _:
+            return told
 
 
 # the report

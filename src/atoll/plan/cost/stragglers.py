@@ -75,6 +75,25 @@ def quorum_time(spread: Spread, members: int, quorum: float) -> float:
     return expected_rank(spread, max(1, math.ceil(quorum * members)), members)
 
 
+def expected_quorum(spread: Spread, rank: int, groups: int, *, together: int = 1, drop_out: float = 0.0) -> float:
+    """Return the mean time until so many of all groups are done, where they are at all, in means of one member.
+
+    A group is done when all `together` members are, and none is of which one drops out: by the time t with the chance
+    ((1 - p) F(t))^together. Infinite where as good as never enough are.
+    """
+    from scipy.special import betainc, betaincinv
+
+    logits = _LOGITS[::3]
+    too_few = betainc(groups - rank + 1, rank, 1 - (1 - drop_out) ** together)
+    if too_few >= 1:
+        return math.inf
+    below = 1 / (1 + np.exp(logits))
+    slower = betaincinv(groups - rank + 1, rank, too_few + (1 - too_few) * below)
+    missing = -np.expm1(np.log1p(-np.minimum(slower, 1 - 1e-16)) / together)  # the part of members not done by then
+    times = above(spread, np.clip((missing - drop_out) / (1 - drop_out), 1e-300, 1 - 1e-16))
+    return float(np.trapezoid(times * below * (1 - below), logits))
+
+
 def lognormal_max_over_median(sigma: Number, members: Number) -> Number:
     """Return the usual estimate of the slowest of many, in medians."""
     return np.exp(sigma * np.sqrt(2 * np.log(members)))

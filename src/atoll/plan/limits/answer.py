@@ -63,6 +63,8 @@ class Answer(Struct, frozen=True, kw_only=True):
     usd: tuple[float, float, float]
     """Low, expected, high: of ten draws of the inputs one lies below and one above."""
     deadline_days: float
+    in_time: float
+    """The part of those draws that are done by then."""
     findings: tuple[Finding, ...]
     nearest: Nearest | None
     """None where the answer is yes, or where nothing near is better."""
@@ -86,6 +88,7 @@ def answer(scenario: Scenario, seed: int = 0, *, whole: bool = True) -> Answer:
         days=_range(bills.days, here.days),
         usd=_range(bills.usd, here.usd),
         deadline_days=scenario.goal.deadline_days.value,
+        in_time=float(np.mean(np.broadcast_to(bills.days <= many.goal.deadline_days.value, WORLDS))),
         findings=findings,
         nearest=None if verdict == "yes" else nearest(scenario),
         regimes=tuple(regimes(scenario)),
@@ -93,24 +96,29 @@ def answer(scenario: Scenario, seed: int = 0, *, whole: bool = True) -> Answer:
 
 
 def _range(draws: object, value: object) -> tuple[float, float, float]:
-    low, high = np.quantile(np.asarray(draws, float), (0.1, 0.9))
+    low, high = _tenths(draws)
     here = float(np.asarray(value))
-    return min(float(low), here), here, max(float(high), here)
+    return min(low, here), here, max(high, here)
+
+
+def _tenths(draws: object) -> tuple[float, float]:
+    """Return where a tenth of all draws lies below and above: of the draws themselves, for some may have no end."""
+    low, high = np.quantile(np.broadcast_to(np.asarray(draws, float), WORLDS), (0.1, 0.9), method="inverted_cdf")
+    return float(low), float(high)
 
 
 def find(limit: Limit, scenario: Scenario, seed: int = 0, *, whole: bool = True) -> Finding:
     """Return what one limit comes to, with everything beside it."""
     judged = limit.judge(scenario)
-    draws = np.asarray(limit.number(worlds(scenario, np.random.default_rng(seed), WORLDS)), float)
-    low, high = np.quantile(np.broadcast_to(draws, WORLDS), (0.1, 0.9))
+    low, high = _tenths(limit.number(worlds(scenario, np.random.default_rng(seed), WORLDS)))
     given = tuple(_given(limit, scenario, path) for path in limit.inputs)
     return Finding(
         limit=limit.name,
         question=limit.question,
         verdict=judged.verdict,
         number=judged.number,
-        low=min(float(low), judged.number),
-        high=max(float(high), judged.number),
+        low=min(low, judged.number),
+        high=max(high, judged.number),
         says=judged.says,
         binds=judged.binds,
         moves=_moves(limit, scenario, judged, [each.flip for each in given if each.flip]),
@@ -178,15 +186,10 @@ def decide(s: Scenario) -> tuple[Said, str, str]:
     days, deadline = float(cost.bill(s).days), s.goal.deadline_days.value
     if days > deadline:
         worst = max(cost.losses(s).items(), key=lambda item: float(item[1]))
-        most = worst[0] if float(worst[1]) >= 2 else "peers"
-        why = f"it takes {days:,.0f} days of {deadline:,.0f}"
-        return (
-            "no",
-            most,
-            f"{why}; {most} multiplies the time by {float(worst[1]):.1f}"
-            if most != "peers"
-            else f"{why}: too few peers",
-        )
+        most = worst[0] if float(worst[1]) >= LOSS_MAX else "peers"
+        why = f"it takes {cost.say_days(days)}, {deadline:,.0f} are allowed"
+        eats = ": too few peers" if most == "peers" else f"; {most} multiplies the time by {float(worst[1]):.1f}"
+        return "no", most, why + eats
     binding = [name for name, each in judged.items() if each.verdict == "binds"]
     if binding:
         first, *others = binding
@@ -235,4 +238,6 @@ def _sooner(s: Scenario) -> list[tuple[str, Scenario]]:
         offers.append((f"find {s.peers.count.value * times:,.0f} such peers", more))
     offers += cost.LIMIT.ease(s)
     days = float(np.ceil(float(cost.bill(s).days)))
+    if np.isinf(days):
+        return offers
     return [*offers, (f"take {days:,.0f} days", with_value(s, "goal.deadline_days", days))]

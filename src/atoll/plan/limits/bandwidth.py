@@ -6,10 +6,12 @@ A peer of F useful FLOP/s trains H steps of B tokens on a model of N parameters,
     ring      T_c = 2 (R - 1) / R . N b / U         (up; as much comes down)
     tree      levels . max(f N b / D, N b / U) + the way back, with fan-in f and levels = ceil(log_f R)
     swarm     max(S / u_seed, S / d_min, R S / (u_seed + sum u))     a file to R peers: no protocol is faster
-    efficient T_l / (T_l + T_c)
+    computing T_l / (T_l + T_c)
 
 N cancels: the tax of exchanging now and then does not grow with the model. What is left is H . B . U / b against F, so
-the least H for an efficiency e is  e / (1 - e) . 2 (R - 1) / R . b F / (6 U B).  Nothing is taken to overlap.
+the least H for an efficiency e is  e / (1 - e) . 2 (R - 1) / R . b F / (6 U B).  Nothing is taken to overlap. The forms
+are `plan.cost`'s; what they are held against is played piece by piece (`flows.py`). It is asked as if every peer held
+the whole model: whether it does is memory's question.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from atoll.plan.cost.collective import all_reduce_bytes, ring_s, tree_levels
+from atoll.plan.cost.local import computed_part, exchange_bytes, local_s, spread_s, steps_for
 from atoll.plan.limits.finding import Check, Drawing, Judged, Limit, Marks, Rows, Verdict
-from atoll.plan.limits.flows import ring_run_s, swarm_run_slots
+from atoll.plan.limits.flows import ring_run, rounds_run, steps_found, swarm_run_slots
 from atoll.plan.limits.scenario import Scenario, with_value
 
 STEPS_MAX = 500
@@ -35,46 +38,23 @@ CODECS = (("fp32", 4.0), ("bf16", 2.0), ("int8", 1.0), ("sparse, 146 times", SEN
 LINES = (("cable 20 / 250 Mbit", 20.0, 250.0), ("fibre 500 / 500", 500.0, 500.0), ("1 Gbit", 1000.0, 1000.0))
 
 
-def local_s(steps: Any, batch_tokens: Any, parameters: Any, flop_s: Any) -> Any:
-    """Return the time between two exchanges."""
-    return steps * batch_tokens * 6 * parameters / flop_s
+def merged_s(
+    size_bytes: float, peers: float, line: tuple[float, float], merger: tuple[float, float] | None = None
+) -> float:
+    """Return the time in which contributions go up a tree of mergers, level after level, and the sum comes by swarm.
+
+    Lines are (up, down) in bytes a second; mergers are peers like all others unless they are said to have their own.
+    """
+    (up, down), (merger_up, merger_down) = line, merger or line
+    merge_s = max(FAN_IN * size_bytes / merger_down, size_bytes / merger_up)
+    back_s = float(spread_s(size_bytes, merger_up, up, down, round(peers)))
+    return max(1.0, float(tree_levels(peers, FAN_IN))) * merge_s + back_s
 
 
-def ring_s(size_bytes: Any, peers: Any, up_bytes_s: Any, down_bytes_s: Any = np.inf) -> Any:
-    """Return the time of an all-reduce among equal lines."""
-    return 2 * (peers - 1) / peers * size_bytes / np.minimum(up_bytes_s, down_bytes_s)
-
-
-def levels(peers: float, fan_in: int = FAN_IN) -> int:
-    """Return how often sums are merged on the way to the root of a tree."""
-    return max(1, math.ceil(math.log(peers, fan_in) - 1e-9))
-
-
-def tree_s(size_bytes: float, peers: float, up_bytes_s: float, down_bytes_s: float, fan_in: int = FAN_IN) -> float:
-    """Return the time in which contributions go up a tree of peers, level after level, and the sum comes back."""
-    merge_s = max(fan_in * size_bytes / down_bytes_s, size_bytes / up_bytes_s)
-    return levels(peers, fan_in) * merge_s + swarm_s(
-        size_bytes, up_bytes_s, np.full(int(peers), up_bytes_s), down_bytes_s
-    )
-
-
-def swarm_s(size_bytes: float, seed_bytes_s: float, up_bytes_s: NDArray[np.float64], down_bytes_s: float) -> float:
-    """Return the least time to bring a file to all peers who pass on what they have (the fluid bound)."""
-    spread = len(up_bytes_s) * size_bytes / (seed_bytes_s + float(up_bytes_s.sum()))
-    return max(size_bytes / seed_bytes_s, size_bytes / down_bytes_s, spread)
-
-
-def efficiency(local: Any, exchange: Any) -> Any:
-    """Return the part of a round that is spent computing."""
-    return local / (local + exchange)
-
-
-def steps_min(
-    wanted: Any, sent_bytes: Any, flop_s: Any, up_bytes_s: Any, batch_tokens: Any, peers: Any = np.inf
-) -> Any:
+def steps_min(wanted: Any, sent_bytes: Any, flop_s: Any, up_bytes_s: Any, batch_tokens: Any, peers: Any) -> Any:
     """Return the least local steps for an efficiency; the size of the model is not asked."""
-    both_ways = 2.0 if np.all(np.isinf(peers)) else 2 * (peers - 1) / peers
-    return wanted / np.maximum(1 - wanted, 1e-9) * both_ways * sent_bytes * flop_s / (6 * up_bytes_s * batch_tokens)
+    many = steps_for(np.minimum(wanted, 1 - 1e-9), batch_tokens, flop_s, up_bytes_s, sent_bytes)
+    return many * (peers - 1) / peers
 
 
 def flop_s(s: Scenario) -> Any:
@@ -89,21 +69,24 @@ def up_bytes_s(s: Scenario) -> Any:
 
 def round_parts_s(s: Scenario) -> tuple[Any, Any]:
     """Return the time of a round's local steps, and that of its exchange."""
-    size_bytes = s.model.parameters.value * s.work.sent_bytes.value
     local = local_s(s.work.local_steps.value, s.work.batch_tokens.value, s.model.parameters.value, flop_s(s))
-    return local, ring_s(size_bytes, np.maximum(s.peers.count.value, 1.0), up_bytes_s(s))
+    return local, ring_s(contribution_bytes(s), np.maximum(s.peers.count.value, 1.0), 0.0, up_bytes_s(s))
+
+
+def contribution_bytes(s: Scenario) -> Any:
+    """Return what a peer has to say of its steps."""
+    return exchange_bytes(s.model.parameters.value, s.work.sent_bytes.value)
 
 
 def number(s: Scenario) -> Any:
     """Return the part of its time in which a peer computes."""
-    return efficiency(*round_parts_s(s))
+    return computed_part(*round_parts_s(s))
 
 
 def month_gb(s: Scenario) -> Any:
     """Return what a peer sends and receives in a month of nothing else."""
     local, exchange = round_parts_s(s)
-    peers = np.maximum(s.peers.count.value, 1.0)
-    moved_bytes = 2 * 2 * (peers - 1) / peers * s.model.parameters.value * s.work.sent_bytes.value
+    moved_bytes = 2 * all_reduce_bytes(contribution_bytes(s), np.maximum(s.peers.count.value, 1.0))
     return moved_bytes * MONTH_S / (local + exchange) / 1e9
 
 
@@ -160,31 +143,63 @@ def ease(s: Scenario) -> list[tuple[str, Scenario]]:
 
 
 def checks(s: Scenario, seed: int) -> list[Check]:
-    """Return the ring and the swarm, played out piece by piece."""
+    """Return rounds played step by step and piece by piece, a ring of unequal lines, and a swarm."""
     rng = np.random.default_rng(seed)
-    size_bytes, line = s.model.parameters.value * s.work.sent_bytes.value, float(up_bytes_s(s))
+    size_bytes, line = float(contribution_bytes(s)), float(up_bytes_s(s))
     peers = int(min(max(s.peers.count.value, 2), 256))
     drawn = line * np.exp(0.3 * rng.standard_normal(peers))
-    pieces, few = 100, min(peers, 32)
-    slots = swarm_run_slots(few, pieces, max(1, round(s.line.down_mbit.value / s.line.up_mbit.value)), rng)
-    slot_s = size_bytes / pieces / line
-    bound = swarm_s(size_bytes, line, np.full(few, line), s.line.down_mbit.value * 1e6 / 8)
+    step_s = 6 * s.model.parameters.value * s.work.batch_tokens.value / float(flop_s(s))
+    steps = max(1, round(s.work.local_steps.value))
+    played = rounds_run(size_bytes, np.full(peers, line), step_s, steps, rounds=3)
+    few, many = with_value(s, "peers.count", float(peers)), f"{peers} peers, pieces one after the other"
+    least = steps_min(
+        s.work.efficiency.value, s.work.sent_bytes.value, flop_s(s), line, s.work.batch_tokens.value, peers
+    )
     return [
         Check(
+            what="part of the time computing",
+            formula=float(number(with_value(few, "work.local_steps", float(steps)))),
+            run=played.computing,
+            within=0.01,
+            how=f"3 rounds of {steps:,} steps and a ring, {many}",
+        ),
+        Check(
+            what="GB a month up and down a line",
+            formula=float(month_gb(with_value(few, "work.local_steps", float(steps)))),
+            run=2 * played.sent_bytes_s * MONTH_S / 1e9,
+            within=0.01,
+            how="bytes of those rounds counted as they are sent",
+        ),
+        Check(
+            what="least local steps for the efficiency that is asked for",
+            formula=float(max(1, math.ceil(least))),
+            run=float(steps_found(size_bytes, np.full(peers, line), step_s, s.work.efficiency.value)),
+            within=0.01,
+            how="rounds played with more and more steps until they compute enough",
+        ),
+        Check(
             what="hours of a ring whose lines differ: as long as the slowest needs",
-            formula=float(ring_s(size_bytes, peers, drawn.min())) / 3600,
-            run=ring_run_s(size_bytes, drawn) / 3600,
+            formula=float(ring_s(size_bytes, peers, 0.0, drawn.min())) / 3600,
+            run=ring_run(size_bytes, drawn).lasts_s / 3600,
             within=0.05,
             how=f"{peers} peers with drawn lines, {2 * (peers - 1)} pieces one after the other",
         ),
-        Check(
-            what="hours for all to have a file by swarm, against the fluid bound",
-            formula=bound / 3600,
-            run=slots * slot_s / 3600,
-            within=0.2,
-            how=f"{few} peers and a seed, {pieces} pieces, the rarest first",
-        ),
+        _swarm_check(s, size_bytes, rng),
     ]
+
+
+def _swarm_check(s: Scenario, size_bytes: float, rng: np.random.Generator) -> Check:
+    """Return a file passed on piece by piece beside the bound that no protocol beats."""
+    up, down = s.line.up_mbit.value * 1e6 / 8, s.line.down_mbit.value * 1e6 / 8
+    pieces, few = 100, int(min(max(s.peers.count.value, 2), 32))
+    slots = swarm_run_slots(few, pieces, max(1, round(down / up)), rng)
+    return Check(
+        what="hours for all to have a file by swarm, against the fluid bound",
+        formula=float(spread_s(size_bytes, up, up, down, few)) / 3600,
+        run=slots * size_bytes / pieces / min(up, down) / 3600,
+        within=0.2,
+        how=f"{few} peers and a seed, {pieces} pieces, the rarest first",
+    )
 
 
 def tables(s: Scenario) -> list[Rows]:
@@ -211,20 +226,31 @@ def tables(s: Scenario) -> list[Rows]:
                     f"{month_gb(here):,.0f}",
                 ]
             )
-    head = ["line", "form", "GB a round", "hours to exchange", "computing", "least steps", "GB a month"]
-    return [Rows(title="By line and form, with the scenario's steps and batch", head=head, rows=rows), _routes(s)]
+    head = ["line", "form", "GB", "hours", "computing", "least steps", "GB a month"]
+    return [
+        Rows(
+            title="What a round sends, and its exchange, by line and form, with the scenario's steps and batch",
+            head=head,
+            rows=rows,
+        ),
+        _routes(s),
+    ]
 
 
 def _routes(s: Scenario) -> Rows:
-    size_bytes, peers = s.model.parameters.value * s.work.sent_bytes.value, max(s.peers.count.value, 2)
+    peers = max(s.peers.count.value, 2)
     up, down = s.line.up_mbit.value * 1e6 / 8, s.line.down_mbit.value * 1e6 / 8
     local, ring = round_parts_s(s)
-    tree = tree_s(size_bytes, peers, up, down)
-    weights = swarm_s(s.model.parameters.value * 2, up, np.full(int(peers), up), down)
+    tree = merged_s(float(contribution_bytes(s)), peers, (up, down))
+    weights = float(spread_s(s.model.parameters.value * 2, up, up, down, round(peers)))
     rows = [
         ["local steps", f"{local / 3600:.2f}", ""],
-        ["ring or butterfly", f"{ring / 3600:.2f}", f"{efficiency(local, ring):.1%}"],
-        [f"tree of {levels(peers)} levels, {FAN_IN} to one", f"{tree / 3600:.2f}", f"{efficiency(local, tree):.1%}"],
+        ["ring or butterfly", f"{ring / 3600:.2f}", f"{computed_part(local, ring):.1%}"],
+        [
+            f"tree of {tree_levels(peers, FAN_IN):.0f} levels, {FAN_IN} to one",
+            f"{tree / 3600:.2f}",
+            f"{computed_part(local, tree):.1%}",
+        ],
         ["a new peer fetches the model (16 bits) by swarm", f"{weights / 3600:.2f}", ""],
     ]
     return Rows(title="By route", head=["what", "hours", "computing"], rows=rows)

@@ -6,8 +6,8 @@ together as 1 + B_all / B_crit, so that R peers of B tokens a step are worth
 
     R (1 + B / B_crit) / (1 + R B / B_crit)   <=   1 + B_crit / B
 
-peers, whatever the network. The second is exact for a step of the best size along a noisy gradient, which is how it is
-checked: gradients are drawn and the step is taken.
+peers, whatever the network (`cost.batch`). That is exact for a step of the best size along a noisy gradient. It is held
+against steps really taken on least squares, where nobody says what the critical batch is: it comes out of the samples.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from atoll.plan.cost.batch import members_for, speed_up, speed_up_max
+from atoll.plan.cost.flops import compute_s, six_n_d
 from atoll.plan.limits import quadratics, tiny
 from atoll.plan.limits.bandwidth import flop_s
 from atoll.plan.limits.finding import Check, Drawing, Judged, Limit, Marks, Rows, Verdict
-from atoll.plan.limits.scenario import Scenario, with_value
+from atoll.plan.limits.scenario import Scenario, present, with_value
 
 USEFUL = 0.5
 """Below this part of the peers' work counting, the ceiling is said to bind."""
@@ -27,28 +30,17 @@ RATE, PEERS, SIZE = 0.5, 20, 30
 """Of the exact demonstration."""
 
 
-def useful_peers(peers: Any, batch_tokens: Any, critical_batch_tokens: Any) -> Any:
-    """Return how many peers' worth of progress so many peers make."""
-    own = batch_tokens / critical_batch_tokens
-    return peers * (1 + own) / (1 + peers * own)
-
-
-def peers_at(useful_share: float, batch_tokens: float, critical_batch_tokens: float) -> float:
-    """Return with how many peers this part of their work still counts."""
-    own = batch_tokens / critical_batch_tokens
-    return (1 + own - useful_share) / (useful_share * own)
-
-
 def number(s: Scenario) -> Any:
     """Return the part of the peers' work that counts."""
-    peers = np.maximum(s.peers.count.value * s.peers.up_share.value, 1.0)
-    return useful_peers(peers, s.work.batch_tokens.value, s.work.critical_batch_tokens.value) / peers
+    peers = present(s)
+    return speed_up(peers, s.work.batch_tokens.value, s.work.critical_batch_tokens.value) / peers
 
 
 def least_days(s: Scenario) -> Any:
     """Return how long it takes with peers without number, and with no exchange at all."""
-    most = 1 + s.work.critical_batch_tokens.value / s.work.batch_tokens.value
-    return 6 * s.model.parameters.value * s.model.tokens.value / (flop_s(s) * most) / 86400
+    most = speed_up_max(s.work.batch_tokens.value, s.work.critical_batch_tokens.value)
+    alone_s = compute_s(six_n_d(s.model.parameters.value, s.model.tokens.value), flop_s(s), 1.0)
+    return alone_s / most / 86400
 
 
 def judge(s: Scenario) -> Judged:
@@ -74,7 +66,7 @@ def judge(s: Scenario) -> Judged:
 
 def ease(s: Scenario) -> list[tuple[str, Scenario]]:
     """Return fewer peers, or text that is dealt out to all."""
-    enough = int(peers_at(USEFUL, s.work.batch_tokens.value, s.work.critical_batch_tokens.value))
+    enough = int(members_for(USEFUL, s.work.batch_tokens.value, s.work.critical_batch_tokens.value))
     eased = []
     if enough < s.peers.count.value * s.peers.up_share.value:
         enough = int(enough / s.peers.up_share.value)
@@ -87,26 +79,56 @@ def ease(s: Scenario) -> list[tuple[str, Scenario]]:
 # the run of chance
 
 
-def step_gain(batch: int, size: int, noise: float, draws: int, rng: np.random.Generator) -> float:
-    """Return the mean gain of one step along a gradient averaged over drawn samples, at the best length for all draws.
+def step_gain(samples: int, size: int, draws: int, rng: np.random.Generator) -> float:
+    """Return the part of the loss that one step gains, at the length that is best over all draws.
 
-    On the bowl |x|^2 / 2 at |x| = 1, where a sample's gradient is x plus noise of variance `noise` in all: a step of
-    length r along g gains r x.g - r^2 |g|^2 / 2.
+    Least squares whose answer lies in the data: a sample is a random row a, its loss (a . e)^2 / 2 for an error e, its
+    gradient (a . e) a. Steps along the mean of so many gradients are taken at lengths tried one by one, and what is
+    left of |e|^2 is measured. (How noisy such gradients are is nowhere put in: with rows of `size` normal numbers the
+    variance of one is size + 1 times its mean squared, which is then the critical batch.)
     """
-    x = np.zeros(size)
-    x[0] = 1.0
-    gradients = x + rng.standard_normal((draws, size)) * np.sqrt(noise / size / batch)
-    along, square = float(gradients[:, 0].mean()), float((gradients**2).sum(1).mean())
-    return along**2 / square / 2
+    along = square = 0.0
+    left = draws
+    while left:
+        now = min(left, max(1, 2_000_000 // (samples * size)))
+        gradients = _mean_gradients(now, samples, size, rng)
+        along += float(gradients[:, 0].sum())  # the error is one, in the first coordinate
+        square += float((gradients**2).sum())
+        left -= now
+    lengths = np.linspace(0.001, 1.2, 1200)
+    return 1 - float((1 - 2 * lengths * along / draws + lengths**2 * square / draws).min())
+
+
+def _mean_gradients(draws: int, samples: int, size: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return mean gradients of drawn samples, some samples at a time."""
+    total, left = np.zeros((draws, size)), samples
+    while left:
+        now = min(left, 20000)
+        rows = rng.standard_normal((draws, now, size), np.float32)
+        total += (rows[:, None, :, 0] @ rows)[:, 0]
+        left -= now
+    return total / samples
+
+
+def worth_drawn(peers: float, own: float, rng: np.random.Generator) -> float:
+    """Return what a peer among so many is worth, as a part of one alone, by steps really taken.
+
+    `own` is a peer's batch over the critical one. In the toy both are whole samples, so it is met as nearly as those
+    allow; a batch of fifty critical ones stands for all larger ones, which gain no more than 2 % beyond it.
+    """
+    size = int(np.clip(round(1 / own) - 1, 120, 400))
+    alone = max(1, round(own * (size + 1)))
+    together = max(alone, round(peers * own * (size + 1)))
+    seen = (min(alone, 50 * size), min(together, 50 * size))
+    gains = [step_gain(many, size, int(np.clip(10_000_000 // (many * size), 8, 20000)), rng) for many in seen]
+    return gains[1] / gains[0] * alone / together
 
 
 def checks(s: Scenario, seed: int) -> list[Check]:
     """Return steps really taken beside the ceiling, and FedAvg really run beside its fixed point."""
     rng = np.random.default_rng(seed)
     own = s.work.batch_tokens.value / s.work.critical_batch_tokens.value
-    peers = max(2, round(s.peers.count.value))
-    batch, noise = 4, 4 / own  # the noise scale is the critical batch: in units in which a peer's batch is 4
-    gains = [step_gain(batch * many, 64, noise, 20000, rng) for many in (1, peers)]
+    peers = max(2.0, float(present(s)))
     steps = int(min(max(s.work.local_steps.value, 1), 100))
     bowls = quadratics.bowls(PEERS, SIZE, rng)
     rounds = quadratics.rounds_to(bowls, steps, RATE, 1e-9)
@@ -114,11 +136,11 @@ def checks(s: Scenario, seed: int) -> list[Check]:
     best = quadratics.optimum(bowls)
     return [
         Check(
-            what=f"peers' worth of progress that {peers:,} peers make",
-            formula=float(useful_peers(peers, batch, noise)),
-            run=gains[1] / gains[0],
-            within=0.05,
-            how="the gain of a step of the best length, 20,000 drawn gradients for one peer and for all",
+            what=f"part of the work of {peers:,.0f} peers that counts",
+            formula=float(speed_up(peers, own, 1.0)) / peers,
+            run=worth_drawn(peers, own, rng),
+            within=0.04,
+            how="steps along mean gradients of drawn samples, at the best of 1,200 lengths, for one peer and for all",
         ),
         Check(
             what=f"how far from the optimum FedAvg of {steps} local steps settles (quadratics)",
@@ -139,7 +161,7 @@ def _ceiling(s: Scenario) -> Rows:
     many = (10, 100, 1000, 5000, 20000)
     batch, critical = s.work.batch_tokens.value, s.work.critical_batch_tokens.value
     rows = [
-        [f"{scale * critical / 1e6:.3g} M", *(f"{useful_peers(peers, batch, scale * critical):,.0f}" for peers in many)]
+        [f"{scale * critical / 1e6:.3g} M", *(f"{speed_up(peers, batch, scale * critical):,.0f}" for peers in many)]
         for scale in (0.25, 1, 4)
     ]
     title = f"Peers' worth of progress, of peers with {batch:,.0f} tokens a step"
@@ -183,16 +205,16 @@ def drawings(s: Scenario, seed: int) -> list[Drawing]:
         Marks(
             label=f"critical batch {scale * critical / 1e6:.3g} M tokens",
             x=many.tolist(),
-            y=np.asarray(useful_peers(many, batch, scale * critical)).tolist(),
+            y=np.asarray(speed_up(many, batch, scale * critical)).tolist(),
         )
         for scale in (0.25, 1, 4)
     ]
-    few, noise = [1, 10, 100, 1000, 10000], 4 * critical / batch
-    gains = [step_gain(4 * peers, 64, noise, 20000, rng) for peers in few]
-    drawn = Marks(label="steps really taken", x=few, y=[gain / gains[0] for gain in gains], joined=False)
+    few = [1, 10, 100, 1000, 10000]
+    worth = [peers * worth_drawn(peers, batch / critical, rng) for peers in few]
+    drawn = Marks(label="steps really taken", x=few, y=worth, joined=False)
     all_count = Marks(label="if every peer counted", x=[1, 20000], y=[1, 20000], grey=True)
     here = s.peers.count.value
-    mine = Marks(label="this scenario", x=[here], y=[float(useful_peers(here, batch, critical))], joined=False)
+    mine = Marks(label="this scenario", x=[here], y=[float(speed_up(here, batch, critical))], joined=False)
     return [
         Drawing(
             title="What another peer is worth",

@@ -43,11 +43,11 @@ class Check(Struct, frozen=True, kw_only=True):
 
     @property
     def apart(self) -> float:
-        return abs(self.run - self.formula) / (1.0 if self.chance else abs(self.formula) or 1.0)
+        return float(abs(self.run - self.formula)) / (1.0 if self.chance else abs(self.formula) or 1.0)
 
     @property
     def agrees(self) -> bool:
-        return self.apart <= self.within
+        return bool(self.apart <= self.within)
 
 
 class Rows(Struct, frozen=True, kw_only=True):

@@ -4,9 +4,12 @@ While a parameter is trained it takes 16 bytes (16-bit weights and gradients, fp
 8-bit moments, 8 in pure bf16, 6 with both. A device gives 0.9 of its memory less 1 GB for whatever else lives there:
 
     alone      N_max = (0.9 V - 1 GB) / bytes
-    together   P = ceil(16 N / (0.8 V)) stages, each sending 2 h bytes a token forward and as much back
-    its line   U = F P / (6 N) . 2 h . 8 bit/s keeps a stage busy; less, and it idles for the rest
+    together   P = ceil(bytes N / (0.8 V)) stages, each sending 2 h bytes a token on and as many back (`tandem.py`)
+    its line   U = F P / (6 N) . 4 h . 8 bit/s up keeps a stage busy; less, and it idles for the rest
     there      a^P: all stages at once, each there for the part a of the time
+
+The forms are `plan.cost`'s. What fits in the smallest form is taken to be trained by each peer alone; only what does
+not is cut into pipelines, and then it is them that cost adds up.
 """
 
 from __future__ import annotations
@@ -14,16 +17,31 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
+from atoll.plan.cost import memory as forms
+from atoll.plan.cost.churn import pipeline_availability
+from atoll.plan.cost.flops import compute_s, of_gpt, six_n_d
+from atoll.plan.cost.memory import PRECISIONS, stage_kept_bytes, stages_needed
+from atoll.plan.cost.pipeline.closed import overlapped_s
+from atoll.plan.limits import adam
 from atoll.plan.limits.bandwidth import flop_s
 from atoll.plan.limits.finding import Check, Drawing, Judged, Limit, Marks, Rows, Verdict
 from atoll.plan.limits.scenario import Scenario, with_value
-from atoll.plan.limits.tandem import pipeline_s, run_s
+from atoll.plan.limits.tandem import play_s, uplink_bytes, uplink_needed_bytes_s
 
-FORMS = (("16: fp32 Adam", 16.0), ("10: 8-bit Adam", 10.0), ("8: pure bf16", 8.0), ("6: bf16, 8-bit moments", 6.0))
-FORMS_MIN = 6.0
+FORMS = tuple(
+    (f"{PRECISIONS[key].total:g}: {name}", PRECISIONS[key].total)
+    for key, name in (
+        ("mixed adam", "fp32 Adam"),
+        ("8-bit adam", "8-bit Adam"),
+        ("bf16 adam", "pure bf16"),
+        ("bf16, 8-bit adam", "bf16, 8-bit moments"),
+    )
+)
+FORMS_MIN = min(size for _, size in FORMS)
 """The least that training of all parameters has been written down for; adapters alone need less."""
-ADAPTERS = ("0.7: adapters on 4 bits", 0.7)
+ADAPTERS = ("0.7: adapters on 4 bits", PRECISIONS["qlora"].total)
 BUSY = 0.5
 """A pipeline that is busy for less of its time than this is no way to train."""
 GB = 1e9
@@ -31,28 +49,7 @@ GB = 1e9
 
 def most_parameters(memory_bytes: Any, training_bytes: Any) -> Any:
     """Return the largest model that a memory trains alone, activations recomputed."""
-    return np.maximum(0.0, 0.9 * memory_bytes - GB) / training_bytes
-
-
-def activation_bytes(context: Any, hidden: Any, layers: Any, heads: Any, samples: Any = 1) -> Any:
-    """Return what recomputed activations take: 16 bits between layers, and one layer in full."""
-    kept = 2 * context * samples * hidden * layers
-    return kept + 34 * context * samples * hidden + 5 * heads * context**2 * samples
-
-
-def stages(parameters: Any, memory_bytes: Any, training_bytes: Any = 16.0) -> Any:
-    """Return over how many peers a model must be cut."""
-    return np.ceil(training_bytes * parameters / (0.8 * memory_bytes))
-
-
-def busy_line_bits_s(flop_s: Any, parameters: Any, stages: Any, hidden: Any) -> Any:
-    """Return the uplink with which a stage sends as fast as it computes, 16 bits an activation."""
-    return flop_s * stages / (6 * parameters) * 2 * hidden * 8
-
-
-def all_there(up_share: Any, stages: Any) -> Any:
-    """Return the part of the time in which every stage of a pipeline is there."""
-    return up_share**stages
+    return np.maximum(0.0, forms.largest_model(memory_bytes, training_bytes))
 
 
 def memory_bytes(s: Scenario) -> Any:
@@ -64,11 +61,44 @@ def number(s: Scenario) -> Any:
     return most_parameters(memory_bytes(s), s.model.training_bytes.value) / s.model.parameters.value
 
 
+class Crew(Struct, frozen=True, kw_only=True):
+    """How peers hold the model; elementwise over worlds."""
+
+    stages: Any
+    """Peers who hold one copy together: 1 where each has its own."""
+    copies: Any
+    line_share: Any
+    """The part of a stage's computing that its line keeps up with: 1 where it does, and for whoever is alone."""
+    there: Any
+    """The part of the time in which a copy has all of its peers."""
+
+
+def in_line(s: Scenario) -> Any:
+    """Return over how many peers the model must be cut."""
+    return stages_needed(s.model.parameters.value, memory_bytes(s), s.model.training_bytes.value)
+
+
+def crew(s: Scenario) -> Crew:
+    """Return each peer with a copy where one fits in some form; else pipelines of as many as it takes."""
+    tight = np.minimum(s.model.training_bytes.value, FORMS_MIN)
+    alone = most_parameters(memory_bytes(s), tight) >= s.model.parameters.value
+    stages = np.where(alone, 1.0, np.maximum(in_line(s), 2.0))
+    copies = np.where(alone, np.maximum(s.peers.count.value, 1.0), np.floor(s.peers.count.value / stages + 1e-9))
+    there = np.maximum(pipeline_availability(s.peers.up_share.value, stages), 1e-300)
+    return Crew(stages=stages, copies=copies, line_share=line_share(s, stages), there=there)
+
+
+def line_share(s: Scenario, stages: Any) -> Any:
+    """Return the part of its time in which a stage computes that waits for its line; as much comes down as goes up."""
+    needed = uplink_needed_bytes_s(flop_s(s), s.model.parameters.value, stages, s.model.hidden.value)
+    has = np.minimum(s.line.up_mbit.value, s.line.down_mbit.value) * 1e6 / 8
+    return np.minimum(1.0, has / np.maximum(needed, 1e-9))
+
+
 def busy(s: Scenario) -> float:
     """Return the part of its time in which a pipeline of these peers computes."""
-    count = stages(s.model.parameters.value, memory_bytes(s), s.model.training_bytes.value)
-    line = busy_line_bits_s(flop_s(s), s.model.parameters.value, count, s.model.hidden.value)
-    return float(min(1.0, s.line.up_mbit.value * 1e6 / line) * all_there(s.peers.up_share.value, count))
+    many = in_line(s)
+    return float(line_share(s, many) * pipeline_availability(s.peers.up_share.value, many))
 
 
 def judge(s: Scenario) -> Judged:
@@ -76,7 +106,7 @@ def judge(s: Scenario) -> Judged:
     found = float(number(s))
     largest = found * s.model.parameters.value
     tight = float(number(with_value(s, "model.training_bytes", FORMS_MIN)))
-    count = int(stages(s.model.parameters.value, memory_bytes(s), s.model.training_bytes.value))
+    count = int(in_line(s))
     wanted = f"{s.model.parameters.value / 1e9:.3g}B"
     has = f"{float(memory_bytes(s)) / GB:,.0f} GB a peer hold {largest / 1e9:.3g}B of {wanted}"
     if found >= 1:
@@ -87,6 +117,8 @@ def judge(s: Scenario) -> Judged:
     else:
         verdict = "binds" if busy(s) >= BUSY and count <= s.peers.count.value else "wall"
         binds = f"{has}; {count} peers in line would be busy for {busy(s):.1%} of the time"
+        if count > s.peers.count.value:
+            binds = f"{has}; {count} peers would hold it together, there are {s.peers.count.value:,.0f}"
     return Judged(
         verdict=verdict,
         number=found,
@@ -116,72 +148,83 @@ def ease(s: Scenario) -> list[tuple[str, Scenario]]:
     return eased
 
 
-# the small real run
+# the small real runs
 
 
-def inventory_bytes(hidden: int, layers: int, vocabulary: int = 32000) -> tuple[int, int]:
-    """Return parameters and bytes of a transformer whose every tensor is really laid out, for fp32 Adam."""
-    shapes = [(vocabulary, hidden), *[(hidden, 4 * hidden), (3 * hidden, 4 * hidden), (hidden,), (hidden,)] * layers]
-    kinds = (np.float16, np.float16, np.float32, np.float32, np.float32)  # weights, gradients, master, two moments
-    count = total = 0
-    for shape in shapes:
-        count += int(np.prod(shape))
-        total += sum(np.empty(shape, kind).nbytes for kind in kinds)  # empty: laid out, never written
-    return count, total
+def there_run(up_share: float, stages: int, rng: np.random.Generator, *, stays: int = 4000) -> float:
+    """Return the part of the time in which all stages are there, each coming and going at times of its own."""
+    gone = (1 - up_share) / up_share
+    begins_ends = []
+    for _ in range(stages):
+        stay = np.stack([rng.exponential(1.0, stays), rng.exponential(gone, stays)], axis=1)
+        ends = np.cumsum(stay.ravel())
+        begins_ends.append((np.concatenate([[0.0], ends[1:-1:2]]), ends[::2]))
+    until = min(float(ends[-1]) for _, ends in begins_ends)
+    moments = np.concatenate([each for pair in begins_ends for each in pair])
+    steps = np.concatenate([np.full(stays, sign) for _ in begins_ends for sign in (1, -1)])
+    order = np.argsort(moments, kind="stable")
+    moments, there = np.minimum(moments[order], until), np.cumsum(steps[order])
+    return float(np.diff(moments)[there[:-1] == stages].sum() / until)
 
 
 def checks(s: Scenario, seed: int) -> list[Check]:
-    """Return tensors laid out, a pipeline played, and stages that come and go."""
+    """Return optimizers really run, a pipeline played, and stages that come and go."""
     rng = np.random.default_rng(seed)
-    count, total = inventory_bytes(1024, 12)
-    stages_ = int(stages(s.model.parameters.value, memory_bytes(s), s.model.training_bytes.value))
-    several = max(2, min(stages_, 64))
-    there = float((rng.random((20000, several)) < s.peers.up_share.value).all(1).mean())
-    compute_s = 6 * s.model.parameters.value / several * s.work.batch_tokens.value / flop_s(s)
-    sent_s = 2 * s.model.hidden.value * s.work.batch_tokens.value * 8 / (s.line.up_mbit.value * 1e6)
-    many = 400
+    many, several = 200, max(3, min(int(in_line(s)), 64))
+    tokens, up = s.work.batch_tokens.value, min(s.line.up_mbit.value, s.line.down_mbit.value) * 1e6 / 8
+    compute = float(compute_s(six_n_d(s.model.parameters.value / several, tokens), flop_s(s), 1.0))
+    send = float(uplink_bytes(tokens, s.model.hidden.value, several)) / up
+    hop = 2 * s.model.hidden.value * tokens / up
     return [
-        Check(
-            what="bytes a parameter with fp32 Adam",
-            formula=16.0,
-            run=total / count,
-            within=1e-6,
-            how=f"the tensors of a model of {count / 1e6:.0f}M parameters, each laid out",
+        *(
+            Check(
+                what=f"bytes a parameter with {name}",
+                formula=PRECISIONS[key].total,
+                run=adam.train(eight_bits=eight).bytes_each,
+                within=0.02,
+                how="147,456 parameters really trained for 60 steps, what stays allocated counted",
+            )
+            for key, name, eight in (("mixed adam", "fp32 Adam", False), ("8-bit adam", "8-bit Adam", True))
         ),
         Check(
             what=f"hours of {many} micro-batches through {several} stages over these lines",
-            formula=pipeline_s([compute_s] * several, [sent_s] * several, many) / 3600,
-            run=run_s([compute_s] * several, [sent_s] * several, many) / 3600,
+            formula=overlapped_s([compute] * several, [send] * several, many) / 3600,
+            run=play_s(several, compute, hop, many) / 3600,
             within=0.02,
-            how="each stage computes, then its line sends, one micro-batch after another",
+            how="each there and back: devices and lines take up what is there, gradients first",
         ),
         Check(
-            what=f"chance that {several} stages are all there",
-            formula=float(all_there(s.peers.up_share.value, several)),
-            run=there,
-            within=0.012,
+            what=f"part of the time in which {several} stages are all there",
+            formula=float(pipeline_availability(s.peers.up_share.value, several)),
+            run=there_run(s.peers.up_share.value, several, rng),
+            within=0.02,
             chance=True,
-            how="20,000 draws of who is there",
+            how="each coming and going 4,000 times",
         ),
     ]
 
 
 def tables(s: Scenario) -> list[Rows]:
     """Return what fits by memory and form, and what pipelines would ask of lines."""
-    forms = (*FORMS, ADAPTERS)
+    forms_ = (*FORMS, ADAPTERS)
     fits = [
-        [f"{size} GB", *(f"{float(most_parameters(size * GB, form)) / 1e9:.2f}" for _, form in forms)]
+        [f"{size} GB", *(f"{float(most_parameters(size * GB, form)) / 1e9:.2f}" for _, form in forms_)]
         for size in (8, 12, 16, 24, 32, 80, 640)
     ]
     lines = []
     for parameters, hidden in ((7e9, 4096), (70e9, 8192), (405e9, 16384)):
-        count = float(stages(parameters, memory_bytes(s)))
-        line = float(busy_line_bits_s(flop_s(s), parameters, count, hidden))
-        share = min(1.0, s.line.up_mbit.value * 1e6 / line)
-        there = float(all_there(s.peers.up_share.value, count))
+        here = with_value(with_value(s, "model.parameters", parameters), "model.hidden", float(hidden))
+        count = float(in_line(here))
+        line = 8 * float(uplink_needed_bytes_s(flop_s(s), parameters, count, hidden))
+        share = float(line_share(here, count))
+        there = float(pipeline_availability(s.peers.up_share.value, count))
         lines.append([f"{parameters / 1e9:.0f}B", f"{count:.0f}", f"{line / 1e6:,.0f}", f"{share:.1%}", f"{there:.2g}"])
     return [
-        Rows(title="Largest model alone, billions", head=["memory", *(name for name, _ in forms)], rows=fits),
+        Rows(
+            title=f"Largest model alone, billions, by bytes a parameter ({', '.join(name for name, _ in forms_)})",
+            head=["memory", *(f"{form:g} bytes" for _, form in forms_)],
+            rows=fits,
+        ),
         _activations(s),
         Rows(
             title="Cut over peers like these",
@@ -192,12 +235,12 @@ def tables(s: Scenario) -> list[Rows]:
 
 
 def _activations(s: Scenario) -> Rows:
-    hidden = s.model.hidden.value
-    layers = s.model.parameters.value / (12 * hidden**2)
-    rows = [
-        [f"{context:,}", f"{float(activation_bytes(context, hidden, layers, hidden / 128)) / GB:.2f}"]
-        for context in (512, 2048, 8192)
-    ]
+    hidden = round(s.model.hidden.value)
+    layers = max(1, round(s.model.parameters.value / (12 * hidden**2)))
+    rows = []
+    for context in (512, 2048, 8192):
+        decoder = of_gpt(layers, hidden, 0, context, heads=max(1, hidden // 128))
+        rows.append([f"{context:,}", f"{float(stage_kept_bytes(decoder, layers, 1, 1, 'full')) / GB:.2f}"])
     return Rows(title="Beside it: activations of one sample, recomputed", head=["tokens", "GB"], rows=rows)
 
 
@@ -237,6 +280,8 @@ LIMIT = Limit(
         "peers.mfu",
         "peers.up_share",
         "line.up_mbit",
+        "line.down_mbit",
+        "peers.count",
     ),
     levers=("model.parameters", "model.training_bytes", "peers.devices", "peers.device_memory_gb", "line.up_mbit"),
     number=number,

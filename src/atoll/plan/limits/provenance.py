@@ -5,8 +5,10 @@
     proof     32 ceil(log2 n) bytes show that a record belongs to a set of n that is named by one hash
     removal   1 / shards of a training, where it was cut so that what one contributor touched is one shard; else all
 
-A backdoor needs some hundred documents, not a part of them, so one contributor is enough. Where the run itself deals
-out shards that are named by their hash, a peer can corrupt training but not data, and that is the envelope's question.
+One contributor is counted as enough: a backdoor is said to need a number of documents rather than a part of them (we
+remember this from the literature and have not read it again). Where the run itself deals out shards that are named by
+their hash, a peer can corrupt training but not data, and that is the envelope's question. Text that may not move cannot
+be dealt out.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ def removal_share(shards: int) -> float:
     return 1 / shards
 
 
-def coverage(tokens: dict[str, int], verified: set[str]) -> float:
-    """Return the part of the tokens whose shard has a manifest that was checked."""
-    return sum(count for name, count in tokens.items() if name in verified) / sum(tokens.values())
+def dealt_out(s: Scenario) -> bool:
+    """Return whether the run says who trains on what, so that nobody brings data."""
+    return s.data.assigned and s.data.moves
 
 
 def number(s: Scenario) -> Any:
     """Return the chance that the data of at least one contributor is bad and goes into the model."""
     chance = tainted(s.data.tainted.value, np.maximum(s.peers.count.value, 1))
-    return chance * 0.0 if s.data.assigned else chance
+    return chance * 0.0 if dealt_out(s) else chance
 
 
 def audited(s: Scenario) -> bool:
@@ -70,13 +72,15 @@ def judge(s: Scenario) -> Judged:
         verdict = "wall" if s.trust.peers == "strangers" else "binds"
     elif chance > TAINT_MAX:
         verdict = "binds" if s.trust.peers == "strangers" else "no wall"
-    if s.data.assigned:
+    if dealt_out(s):
         return Judged(
             verdict=verdict, number=chance, says="shards are dealt out by hash", binds="nothing: peers bring no data"
         )
     need = float(audit_documents(max(s.data.bad_documents.value, 1e-9)))
     read = f"{s.data.audited_documents.value:,.0f} documents of each are read"
-    binds = f"{read}, {need:,.0f} would show {s.data.bad_documents.value:.2%} bad ones"
+    binds = (
+        f"{read}, {need:,.0f} would show {s.data.bad_documents.value:.2%} bad ones; contributors are {s.trust.peers}"
+    )
     return Judged(verdict=verdict, number=chance, says=f"{chance:.0%} chance of a tainted contributor", binds=binds)
 
 
@@ -120,12 +124,21 @@ def belongs(record: bytes, index: int, beside: list[bytes], root: bytes) -> bool
     return at == root
 
 
+def _fleets_tainted(peers: int, part: float, rng: np.random.Generator, fleets: int = 20000) -> float:
+    """Return in which part of drawn fleets somebody is tainted."""
+    bad, left = 0, fleets
+    while left:
+        now = min(left, max(1, 4_000_000 // peers))
+        bad += int((rng.random((now, peers), np.float32) < part).any(1).sum())
+        left -= now
+    return bad / fleets
+
+
 def checks(s: Scenario, seed: int) -> list[Check]:
     """Return contributors, audits and proofs, drawn and made."""
     rng = np.random.default_rng(seed)
     peers, part = round(max(s.peers.count.value, 1)), s.data.tainted.value
     bad = max(s.data.bad_documents.value, 1e-4)
-    sample = int(audit_documents(bad))
     records = [str(i).encode() for i in range(1000)]
     levels = tree_of(records)
     proofs = [proof(levels, i) for i in range(len(records))]
@@ -134,18 +147,17 @@ def checks(s: Scenario, seed: int) -> list[Check]:
         Check(
             what=f"chance that one of {peers:,} contributors is tainted",
             formula=float(tainted(part, peers)),
-            run=float((rng.binomial(peers, part, 20000) > 0).mean()),
+            run=_fleets_tainted(peers, part, rng),
             within=0.012,
             chance=True,
-            how="20,000 fleets drawn",
+            how="20,000 fleets drawn, contributor by contributor",
         ),
         Check(
-            what=f"chance that an audit of {sample:,} documents shows a bad one",
-            formula=1 - (1 - bad) ** sample,
-            run=float((rng.binomial(sample, bad, 20000) > 0).mean()),
-            within=0.012,
-            chance=True,
-            how=f"20,000 audits drawn, {bad:.2%} of the documents bad",
+            what="documents to read until a bad one is met, 95 of 100 times",
+            formula=float(audit_documents(bad)),
+            run=float(np.quantile(rng.geometric(bad, 40000), SURE)),
+            within=0.04,
+            how=f"40,000 audits, each read until it meets one, {bad:.2%} of the documents bad",
         ),
         Check(
             what="bytes of a proof for one of 1,000 records",
@@ -189,7 +201,7 @@ def drawings(s: Scenario, seed: int) -> list[Drawing]:
         Marks(label=f"{part:.2%} of contributors", x=many.tolist(), y=[100 * float(tainted(part, at)) for at in many])
         for part in (1e-4, 1e-3, 1e-2)
     ]
-    drawn = [100 * float((rng.binomial(peers, 1e-3, 5000) > 0).mean()) for peers in few]
+    drawn = [100 * _fleets_tainted(peers, 1e-3, rng, 1000) for peers in few]
     series.append(Marks(label="0.10 %, drawn", x=few, y=drawn, joined=False))
     return [
         Drawing(
@@ -208,7 +220,7 @@ LIMIT = Limit(
     question="Can anybody say what the model was trained on?",
     inputs=("peers.count", "data.tainted", "data.bad_documents", "data.audited_documents"),
     levers=("peers.count", "data.tainted", "data.audited_documents"),
-    switches=("data.assigned",),
+    switches=("data.assigned", "data.moves"),
     number=number,
     judge=judge,
     checks=checks,

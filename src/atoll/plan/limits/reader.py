@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from atoll.errors import SpecError
-from atoll.plan.limits.scenario import MAY_BE_ZERO, SHARES, Said, Scenario
+from atoll.plan.limits.scenario import MAY_BE_ZERO, SHARES, WHOLE, Said, Scenario, least_of
 from atoll.spec.strict import Layers, Tree, near, parse_toml, read_toml, record
 
 _SHIPPED = files("atoll") / "plan" / "limits" / "scenarios"
@@ -83,6 +83,10 @@ def _in_range(section: str, key: str, leaf: Said, layers: Layers) -> None:
         )
     if path in SHARES and not 0 <= low <= high <= 1:
         layers.refuse((section, key), f"{leaf.value:g} is out of range", hint="a part of something: from 0 to 1")
+    if low < least_of(path):
+        layers.refuse((section, key), f"{low:g} is out of range", hint="at least 1")
+    if path in WHOLE and leaf.value != round(leaf.value):
+        layers.refuse((section, key), f"{leaf.value:g} is not a whole number", hint=f"{round(leaf.value):,}")
     zero = path in MAY_BE_ZERO
     if low < 0 or (leaf.value == 0 and not zero):
         layers.refuse((section, key), f"{low:g} is out of range", hint="at least 0" if zero else "more than 0")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
+from atoll.plan.cost.flops import compute_s, six_n_d
 from atoll.plan.limits import bandwidth, cost, memory
 from atoll.plan.limits.scenario import Scenario
 
@@ -55,13 +56,15 @@ def regimes(s: Scenario) -> Iterator[Regime]:
         name="devices that are there anyway, clean or cheap power, time enough",
         holds=not s.peers.usd_hour.value and cheap and days <= s.goal.deadline_days.value,
         why=f"rent ${s.peers.usd_hour.value:g} an hour; a kWh ${s.power.usd_kwh.value:g}, "
-        f"{s.power.carbon_g_kwh.value:.0f} g; {days:,.0f} of {s.goal.deadline_days.value:,.0f} days",
+        f"{s.power.carbon_g_kwh.value:.0f} g; {cost.say_days(days)}, {s.goal.deadline_days.value:,.0f} allowed",
     )
-    alone = 6 * parameters * s.model.tokens.value / float(bandwidth.flop_s(s)) / 86400
+    alone = float(compute_s(six_n_d(parameters, s.model.tokens.value), bandwidth.flop_s(s), 1.0)) / 86400
+    each = fits and alone <= s.goal.deadline_days.value
     yield Regime(
         name="many small models",
-        holds=fits and alone <= s.goal.deadline_days.value,
-        why=f"one peer alone trains it in {alone:,.0f} days: " + ("each can have its own" if fits else "if it held it"),
+        holds=each,
+        why=f"one peer alone would train it in {alone:,.0f} days"
+        + (": each can have its own" if each else ", if it held it" if not fits else ""),
     )
     yield Regime(name="sovereignty, censors, teaching", holds=None, why="a purpose, not a matter of numbers")
     cheaper = 0 < s.peers.usd_hour.value < s.central.usd_hour.value

@@ -1,7 +1,9 @@
 """Ways to merge updates of which some are lies, and ways to lie: what each rule lets through, by trying it.
 
-Updates are rows of a matrix. The setting in which rules are compared is that of large models: the common signal of a
-round is small beside what each peer's own batch adds to it, so that honest updates hardly point in the same direction.
+Rules are the engine's own (`sync.combine`), asked as a round asks them; Krum, which Atoll does not have, stands beside
+them. Updates are rows of a matrix. The setting in which rules are compared is that of large models: the common signal
+of a round is small beside what each peer's own batch adds to it, so that honest updates hardly point in the same
+direction.
 """
 
 from __future__ import annotations
@@ -12,28 +14,31 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from atoll.spec.axes.merge import CentredClip, Combine, Mean, MedianNormClip, Trimmed
+from atoll.sync.combine import combined
+
+TRIM = 0.25
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 
 
-def mean(updates: Matrix) -> Vector:
-    return np.asarray(updates.mean(0))
+def merged(combine: Combine, updates: Matrix) -> Vector:
+    """Return what the engine makes of a round's updates, all weighing the same."""
+    rows = [np.ascontiguousarray(row, np.float32) for row in updates]
+    return combined(combine, rows, [1.0] * len(rows)).astype(np.float64)
 
 
-def norm_clip(updates: Matrix, times: float = 1.0) -> Vector:
-    """Return the mean after no update is longer than so many times the median length."""
-    lengths = np.linalg.norm(updates, axis=1)
-    return np.asarray((updates * np.minimum(1, times * np.median(lengths) / lengths)[:, None]).mean(0))
+def norm_clip(updates: Matrix) -> Vector:
+    return merged(MedianNormClip(), updates)
 
 
 def median(updates: Matrix) -> Vector:
-    return np.asarray(np.median(updates, axis=0))
+    """Return the middle of each coordinate: the mean without all the others."""
+    return merged(Trimmed(drop=0.5), updates)
 
 
-def trimmed(updates: Matrix, part: float = 0.25) -> Vector:
-    """Return the mean of each coordinate without its largest and smallest."""
-    cut = int(part * len(updates))
-    return np.asarray(np.sort(updates, axis=0)[cut : len(updates) - cut].mean(0))
+def trimmed(updates: Matrix) -> Vector:
+    return merged(Trimmed(drop=TRIM), updates)
 
 
 def krum(updates: Matrix, liars: int) -> Vector:
@@ -44,25 +49,15 @@ def krum(updates: Matrix, liars: int) -> Vector:
     return np.asarray(updates[int(np.argmin(near.sum(1)))])
 
 
-def centred_clip(updates: Matrix, turns: int = 20) -> Vector:
-    """Return where the mean of clipped ways to all updates is nothing; the clip is their median length."""
-    at = norm_clip(updates)
-    for _ in range(turns):
-        ways = updates - at
-        lengths = np.linalg.norm(ways, axis=1)
-        at = at + (ways * np.minimum(1, np.median(lengths) / np.maximum(lengths, 1e-300))[:, None]).mean(0)
-    return np.asarray(at)
-
-
 def rules(liars: int) -> dict[str, Callable[[Matrix], Vector]]:
     """Return the ways to merge, by name."""
     return {
-        "mean": mean,
+        "mean": lambda updates: merged(Mean(), updates),
         "norm clip": norm_clip,
         "median": median,
-        "trim 25 %": trimmed,
-        "Krum": lambda updates: krum(updates, liars),
-        "centred clip": centred_clip,
+        f"trim {TRIM:.0%}": trimmed,
+        "centred clip": lambda updates: merged(CentredClip(), updates),
+        "(Krum)": lambda updates: krum(updates, liars),
     }
 
 
@@ -111,8 +106,8 @@ def kept(rule: str, attack: str, peers: int, liars: int, rng: np.random.Generato
     signal /= np.linalg.norm(signal)
     honest = signal + 0.05 * rng.standard_normal((peers - liars, size))
     sent = np.vstack([honest, Lies(honest, signal, liars).made(attack)])
-    merged = rules(liars)[rule](sent)
-    return float(merged @ signal / max(float(np.linalg.norm(merged)), 1e-300))
+    one = rules(liars)[rule](sent)
+    return float(one @ signal / max(float(np.linalg.norm(one)), 1e-300))
 
 
 def passes(update: Vector, reference: Vector, norm_max: float, cosine_min: float) -> bool:
@@ -150,15 +145,48 @@ def leaves_found(depth: int, fan_in: int, rule: Callable[[Matrix], Vector] = med
     raise AssertionError("where all lie, the root does")
 
 
-def turned_at(honest_cosine: float, rng: np.random.Generator, *, peers: int = 400, size: int = 1000) -> float:
-    """Return the least part of liars with whom the mean of clipped updates really points backwards."""
-    signal = np.zeros(size)
-    signal[0] = 1.0
+class Crowd(Struct, frozen=True):
+    """Honest updates around a common signal of length one, and what liars of full length send."""
+
+    signal: Vector
+    honest: Matrix
+
+    def left(self, liars: int) -> float:
+        """Return which part of the signal the engine's clipped mean keeps, so many of the crowd lying."""
+        peers = len(self.honest)
+        sent = self.honest[: peers - liars]
+        lies = Lies(self.honest, self.signal, liars).made("full length backwards")
+        return float(norm_clip(np.vstack([sent, lies])) @ self.signal)
+
+
+def crowd(honest_cosine: float, peers: int, rng: np.random.Generator, *, size: int = 1000) -> Crowd:
+    """Return honest updates of this cosine with the signal."""
+    signal = rng.standard_normal(size)
+    signal /= np.linalg.norm(signal)
     noise = np.sqrt(1 / honest_cosine**2 - 1) / np.sqrt(size)
-    honest = signal + noise * rng.standard_normal((peers, size))
-    length = np.median(np.linalg.norm(honest, axis=1))
-    for bad in range(peers):
-        sent = np.vstack([honest[: peers - bad], np.tile(-signal * length, (bad, 1))])
-        if norm_clip(sent) @ signal <= 0:
-            return bad / peers
-    return 1.0
+    return Crowd(signal, signal + noise * rng.standard_normal((peers, size)))
+
+
+def turned_at(honest_cosine: float, rng: np.random.Generator, *, peers: int = 400, size: int = 1000) -> float:
+    """Return the least part of liars with whom the mean of clipped updates really points backwards, by halving."""
+    drawn = crowd(honest_cosine, peers, rng, size=size)
+    low, high = 0, peers - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if drawn.left(middle) <= 0 else (middle, high)
+    return high / peers
+
+
+def unseen_found(loss_noise: float, curvature: float, samples: int, rng: np.random.Generator, z: float = 2.0) -> float:
+    """Return how far weights go on a bowl until a held-out loss of drawn samples shows it every other time."""
+    looks = loss_noise * rng.standard_normal(
+        (2000, samples), np.float32
+    )  # of one sample's loss, before any weight moves
+    usual = z * float(looks.std()) / np.sqrt(samples)
+    seen = looks.mean(1)
+    low, high = 0.0, 1000.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        shows = float((seen + curvature * middle**2 / 2 > usual).mean())
+        low, high = (low, middle) if shows >= 0.5 else (middle, high)
+    return high

@@ -184,12 +184,34 @@ MAY_BE_ZERO = frozenset(
 )
 
 
+AT_LEAST_ONE = frozenset({"work.redundancy", "power.pue", "central.pue", "trust.norm_max"})
+"""What is counted in times of something that is always there."""
+WHOLE = frozenset({"peers.count", "peers.devices", "work.local_steps", "data.audited_documents"})
+"""Counts of things that come whole; a range of them may be drawn in between."""
+
+
 def said(scenario: Scenario, path: str) -> Said:
     """Return the number at "section.key"."""
     section, key = path.split(".")
     found = getattr(getattr(scenario, section), key)
     assert isinstance(found, Said), path
     return found
+
+
+def present(s: Scenario) -> Any:
+    """Return how many peers are there at a time: those of whom a round consists."""
+    return np.maximum(s.peers.count.value * s.peers.up_share.value, 1.0)
+
+
+def least_of(path: str) -> float:
+    """Return what a number at "section.key" cannot be below; 0: it is above nothing."""
+    return 1.0 if path in AT_LEAST_ONE | WHOLE - MAY_BE_ZERO else 0.0
+
+
+def paths(scenario: Scenario) -> list[str]:
+    """Return where the numbers of a scenario stand, each as "section.key"."""
+    sections = {name: asdict(held) for name, held in asdict(scenario).items() if isinstance(held, Struct)}
+    return [f"{name}.{key}" for name, held in sections.items() for key, leaf in held.items() if isinstance(leaf, Said)]
 
 
 def with_value(scenario: Scenario, path: str, value: Any) -> Scenario:
@@ -207,14 +229,15 @@ def worlds(scenario: Scenario, rng: np.random.Generator, count: int) -> Scenario
         if isinstance(section, Struct):
             numbers = {key: leaf for key, leaf in asdict(section).items() if isinstance(leaf, Said)}
             told = {
-                key: replace(leaf, value=_draws(leaf, rng, count, share=f"{name}.{key}" in SHARES))
+                key: replace(leaf, value=_draws(leaf, rng, count, share=path in SHARES, least=least_of(path)))
                 for key, leaf in numbers.items()
+                for path in (f"{name}.{key}",)
             }
             drawn[name] = replace(section, **told)
     return replace(scenario, **drawn)
 
 
-def _draws(leaf: Said, rng: np.random.Generator, count: int, *, share: bool) -> Any:
+def _draws(leaf: Said, rng: np.random.Generator, count: int, *, share: bool, least: float) -> Any:
     """Return draws around a value: its low and its high end are where a tenth of them begin, on either side.
 
     Each half is that of a normal distribution, cut at twice the range, so that an uneven range stays uneven.
@@ -222,4 +245,4 @@ def _draws(leaf: Said, rng: np.random.Generator, count: int, *, share: bool) -> 
     low, high = leaf.ends
     z = np.clip(rng.standard_normal(count) / 1.2816, -2, 2)
     drawn = leaf.value + np.where(z < 0, z * (leaf.value - low), z * (high - leaf.value))
-    return np.clip(drawn, min(leaf.value, low) / 4, 1.0 if share else np.inf)
+    return np.clip(drawn, least if least else min(leaf.value, low) / 4, 1.0 if share else np.inf)
