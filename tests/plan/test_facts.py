@@ -289,3 +289,17 @@ def test_what_training_reaches_is_a_range_for_every_family() -> None:
     for row in FACTS.rows(Efficiency):
         low, middle, high = spread(row, "mfu")
         assert 0 < low < middle < high < 1
+
+
+def test_what_more_peers_than_were_tried_lose_is_an_estimate_that_grows() -> None:
+    facts = load_facts()
+    four, eight, sixteen = (facts.loss("diloco", peers, 30) for peers in (4, 8, 16))
+    assert four is not None
+    assert eight is not None
+    assert sixteen is not None
+    assert sixteen.gap / eight.gap == pytest.approx(eight.gap / four.gap, rel=0.05)
+    assert (eight.basis, sixteen.basis) == ("measured", "estimate")
+    assert sixteen.gap_low < sixteen.gap < sixteen.gap_high  # type: ignore[operator]
+    assert sixteen.gap_high / sixteen.gap_low > eight.gap_high / eight.gap_low  # type: ignore[operator]
+    assert facts.loss("diloco", 8, 31) is None
+    assert facts.loss("ddp", 1000, 1) == facts.loss("ddp", 8, 1)

@@ -156,7 +156,7 @@ def _reasons(goal: Goal, plan: Plan) -> list[str]:
 
 def _lost(loss: Loss, peers: int) -> str:
     """Return what is known of a recipe's loss, and where it was learnt from fewer peers."""
-    fewer = f" (more than {loss.peers} were not tried)" if peers > loss.peers else ""
+    fewer = f" (more than {loss.peers} were not tried: so many are taken to lose more)" if peers > loss.peers else ""
     how = "is taken" if loss.basis == "estimate" else "was measured"
     return f"its loss {how} to be {100 * loss.gap:.1f} % higher at as many, of {loss.peers} peers{fewer}"
 
