@@ -246,14 +246,15 @@ def _activations(s: Scenario) -> Rows:
 
 def drawings(s: Scenario, seed: int) -> list[Drawing]:
     """Return the largest model over memory, by form."""
-    sizes = np.geomspace(6, 640, 40)
+    most_gb = max(640.0, 2 * float(memory_bytes(s)) / GB)
+    sizes = np.geomspace(6, most_gb, 40)
     series = [
         Marks(label=name, x=sizes.tolist(), y=(np.asarray(most_parameters(sizes * GB, form)) / 1e9).tolist())
         for name, form in FORMS
     ]
     wanted = s.model.parameters.value / 1e9
     here = Marks(label="this scenario", x=[float(memory_bytes(s)) / GB], y=[float(number(s)) * wanted], joined=False)
-    asked = Marks(label="wanted", x=[6, 640], y=[wanted, wanted], grey=True)
+    asked = Marks(label="wanted", x=[6, most_gb], y=[wanted, wanted], grey=True)
     return [
         Drawing(
             title="Largest model that a peer trains alone",
