@@ -39,7 +39,7 @@ TABLE = [
 
 @pytest.mark.parametrize(("liars", "attack", "expected"), TABLE)
 def test_rules_keep_so_much_of_the_truth_under_attack(liars: int, attack: str, expected: tuple[float, ...]) -> None:
-    """Drawn beforehand, with 12 of 50 trimmed at either end where the engine rounds up to 13: that one is farther off."""
+    """Drawn beforehand; of 50 the engine trims 13 at either end, the draws 12, so that rule is farther off."""
     for rule, wanted in zip(robust.rules(liars), expected, strict=True):
         found = robust.kept(rule, attack, 50, liars, np.random.default_rng(3))
         assert found == pytest.approx(wanted, abs=0.08 if rule.startswith("trim") else 0.035), rule
