@@ -81,7 +81,8 @@ def _play(before: list[Done], options: argparse.Namespace) -> None:
     now: list[Done] = []
     running: dict[Future[Done], Trial] = {}
     broke: list[Trial] = []
-    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+    # A process of its own for each: once a device has failed one, it fails all that come after it there.
+    with ProcessPoolExecutor(options.jobs, get_context("spawn"), max_tasks_per_child=1) as pool:
         while True:
             while len(running) < options.jobs:
                 taken = [*running.values(), *broke]

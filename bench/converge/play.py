@@ -57,8 +57,15 @@ def played(trial: Trial, shards: Path, device: str, *, commit: str, jobs: int) -
             curve=_curve(losses, trial.steps),
         )
     except (AtollError, SimulationFailed) as error:
+        _working(where)
         row = replace(row, failed=str(error)[:300])
     return replace(row, took_s=round(time.monotonic() - began_s, 1))
+
+
+def _working(device: torch.device) -> None:
+    """Raise if the device itself has failed: that says nothing about a trial."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _trained(trial: Trial, run: Run, data: TokenData, device: torch.device) -> world.Played:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bench.converge import plain, world
+from bench.converge import plain, play, world
 from bench.converge.extract import paragraphs_of_markup, paragraphs_of_text, prose
 from bench.converge.play import played
 from bench.converge.record import append, done
@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from atoll.data.prepare import prepare
 from atoll.model.shape import elements, shapes, size_of
+from atoll.sim.loop import SimulationFailed
 from atoll.spec.axes.optimizer import AdamW
 from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Fresh, Run
@@ -77,6 +78,25 @@ def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: 
     assert rows[0].moved_bytes > 0
     assert "diverged" in rows[3].failed
     assert all(row.trial.name in tables(rows) for row in rows)
+
+
+def test_what_a_device_breaks_is_no_result(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*given: object) -> None:
+        raise RuntimeError("unspecified launch failure")
+
+    def fails(*given: object, **more: object) -> None:
+        raise SimulationFailed("a peer broke")
+
+    small = replace(delta("diloco", 4, 2e-3, {**SMALL, "budget.rounds": 3}, peers=2), batch=8)
+    monkeypatch.setattr(world, "play", fails)
+    assert played(small, shards, "cpu", commit="abc", jobs=1).failed == "a peer broke"
+    monkeypatch.setattr(play, "pick_device", lambda name: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a device")
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    assert played(small, shards, "cuda", commit="abc", jobs=1).failed == "a peer broke"
+    monkeypatch.setattr(torch.cuda, "synchronize", broken)
+    with pytest.raises(RuntimeError, match="launch failure"):
+        played(small, shards, "cuda", commit="abc", jobs=1)
 
 
 @pytest.mark.parametrize("trial", trials(), ids=lambda trial: str(trial.name))
