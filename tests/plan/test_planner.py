@@ -162,6 +162,24 @@ def test_solvers_of_stages_are_judged_by_one_step_time() -> None:
     assert cut.others["balance"] == row.step_s
 
 
+def test_the_fastest_machine_alone_is_looked_at_where_others_are_alone_in_their_regions() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    quick = replace(slow, name="quick", region="z", device=replace(slow.device, flop_s=10 * slow.device.flop_s))
+    verdict = plan(GOAL, fleet, [replace(slow, name="slow", region="a"), quick], RECIPES, FACTS)
+    alone = {each.offer.name: each.takes[0] for each in verdict.judged if each.offer.alone}
+    assert alone["slow alone"] == pytest.approx(10 * alone["quick alone"])
+
+
+def test_a_machine_that_has_nobody_to_exchange_with_is_told_so() -> None:
+    fleet = load_fleet("lan")
+    (one, *_) = expand(fleet)
+    small = replace(one, name="small", device=replace(one.device, memory_bytes=10**8))
+    verdict = plan(GOAL, fleet, [one, small], ("diloco",), FACTS)
+    assert "nobody to exchange with by diloco" in verdict.why_not
+    assert "no formula tells" in plan(GOAL, fleet, [one], ("noloco",), FACTS).why_not
+
+
 def test_data_that_may_not_move_make_it_a_plan_only() -> None:
     assert all("one corpus" in each.offer.plan_only for each in planned(replace(GOAL, data_stays=True)).plans)
 

@@ -34,7 +34,7 @@ def text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cent
         lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0].sways)]
     if verdict.staged is not None:
         lines += [*_stages(verdict.staged, beside), "", *_swaying(verdict.staged.sways)]
-    elif not verdict.judged and verdict.small:
+    elif not verdict.judged and len(verdict.small) == machines > 0:
         lines.append("nor do all of them together, cut into stages")
     lines += ["", *_unproven(verdict)]
     lines += [f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected)]

@@ -8,7 +8,7 @@ with what stands in the way and the nearest way that would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -106,7 +106,7 @@ def plan(
         why = f"no machine holds a model of {goal.parameters:,} parameters ({next(iter(look.small.values()))})"
         return found(plans=(), nearest=None, why_not=why, staged=staged(goal, fleet, machines, facts, seed))
     if not look.judged:
-        return found(plans=(), nearest=None, why_not=_nothing_told(recipes, machines))
+        return found(plans=(), nearest=None, why_not=_nothing_told(recipes, machines, look.rejected))
     drawn = partial(_drawn, goal, facts, seed)
     good = [each for each in look.judged if not each.misses]
     good = [each for each in good if each.proven] or good
@@ -118,10 +118,13 @@ def plan(
     return found(plans=_swayed(told), nearest=None, why_not="")
 
 
-def _nothing_told(recipes: Sequence[str], machines: Sequence[Machine]) -> str:
+def _nothing_told(recipes: Sequence[str], machines: Sequence[Machine], rejected: Container[str]) -> str:
     """Return why there is nothing to judge though the model would fit."""
     if not machines:
         return "the fleet has no machine"
+    told = [name for name in recipes if name not in rejected]
+    if told:
+        return f"one machine alone has nobody to exchange with by {', '.join(told)}: let it train by ddp too"
     return f"no formula tells how long rounds take by {', '.join(recipes) or 'no recipe'}"
 
 
@@ -155,9 +158,12 @@ class _Look:
         if not able:
             self.rejected[name] = "no machine holds the model by it"
         for crew in able:
-            if len(crew.machines) == 1 and (not plain(recipe) or any(each.offer.alone for each in self.judged)):
+            if len(crew.machines) == 1 and (not plain(recipe) or self._is_judged(crew)):
                 continue  # whoever is alone has nobody to exchange with: any plain recipe will do
             self.judged += self._ways(name, crew)
+
+    def _is_judged(self, crew: Crew) -> bool:
+        return any(each.offer.crew.machines == crew.machines for each in self.judged)
 
     def _ways(self, recipe: str, crew: Crew) -> list[Judged]:
         """Return every way in which a crew may train by a recipe, judged."""
