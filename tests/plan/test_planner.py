@@ -97,7 +97,7 @@ def test_a_goal_that_a_plan_keeps_to_is_kept_by_all_of_them() -> None:
 def test_a_model_that_no_machine_holds_is_refused_with_the_memory_it_needs() -> None:
     verdict = planned(replace(GOAL, size=size_named("70b")))
     assert not verdict.plans
-    assert "no machine holds a model" in verdict.why_not
+    assert "no machine can take part" in verdict.why_not
     assert "GB" in verdict.why_not
 
 
@@ -171,6 +171,15 @@ def test_the_fastest_machine_alone_is_looked_at_where_others_are_alone_in_their_
     assert alone["slow alone"] == pytest.approx(10 * alone["quick alone"])
 
 
+def test_where_every_machine_is_slow_in_something_all_of_them_are_planned_for() -> None:
+    fleet = load_fleet("lan")
+    (one, *_) = expand(fleet)
+    far = replace(one, name="far", up_bytes_s=one.up_bytes_s / 10, down_bytes_s=one.down_bytes_s / 10)
+    weak = replace(one, name="weak", device=replace(one.device, flop_s=one.device.flop_s / 10))
+    verdict = plan(GOAL, fleet, [far, weak], RECIPES, FACTS)
+    assert {len(each.offer.crew.machines) for each in verdict.judged} == {1, 2}
+
+
 def test_a_machine_that_has_nobody_to_exchange_with_is_told_so() -> None:
     fleet = load_fleet("lan")
     (one, *_) = expand(fleet)
@@ -189,6 +198,36 @@ def test_a_machine_that_comes_and_goes_counts_for_less() -> None:
     often = planned(GOAL, availability=Churn(up_s=3600.0, down_s=3600.0)).judged[0].middle
     assert often.present < 0.5 < 0.85 < steady.present
     assert float(often.time_s) > 1.5 * float(steady.time_s)
+
+
+def test_the_work_that_is_said_to_count_is_the_work_that_is_counted() -> None:
+    fleet = load_fleet("lan")
+    machines = [replace(each, availability=Churn(up_s=9e4, down_s=9e4)) for each in expand(fleet)[:1]]
+    machines += expand(fleet)[1:]
+    for each in plan(GOAL, fleet, machines, RECIPES, FACTS).judged:
+        whole_s = float(each.middle.tokens) / GOAL.context / float(each.middle.pace.samples_s)
+        assert float(each.middle.time_s) == pytest.approx(whole_s / each.middle.present)
+
+
+def test_who_leaves_before_it_has_the_model_is_left_out() -> None:
+    fleet = load_fleet("lan")
+    (leaving, *steady) = expand(fleet)
+    leaving = replace(leaving, down_bytes_s=1e5, availability=Churn(up_s=60.0, down_s=60.0))
+    verdict = plan(GOAL, fleet, [leaving, *steady], RECIPES, FACTS)
+    assert "fetches the model" in verdict.small[leaving.name]
+    assert all(leaving not in each.offer.crew.machines for each in verdict.judged)
+    nobody = plan(GOAL, fleet, [leaving], RECIPES, FACTS)
+    assert not nobody.plans
+    assert "it stays 1 min 00 s at a time" in nobody.why_not
+    assert nobody.staged is None
+
+
+def test_rounds_that_nobody_stays_for_are_no_plan() -> None:
+    fleet = load_fleet("lan")
+    leaving = [replace(each, down_bytes_s=1e9, availability=Churn(up_s=30.0, down_s=60.0)) for each in expand(fleet)]
+    verdict = plan(replace(GOAL, batch_tokens=2**28), fleet, leaving, RECIPES, FACTS)
+    assert not verdict.plans
+    assert "machines leave before a round" in verdict.why_not
 
 
 def test_rent_is_paid_for_the_hours_a_machine_is_there() -> None:
@@ -294,6 +333,7 @@ def test_no_plan_asks_more_of_a_machine_than_it_has(case: tuple[Goal, list[Machi
         there = [m.availability.up_s / (m.availability.up_s + m.availability.down_s) for m in crew]  # type: ignore[union-attr]
         assert each.middle.present <= max(there) + 1e-9
         within_lines(each)
+        assert np.isfinite(each.takes).all()
     if verdict.staged is not None:
         placed, memory = verdict.staged.placement, {each.name: each.device.memory_bytes for each in machines}
         for at, stage in enumerate(placed.stages):

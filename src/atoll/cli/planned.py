@@ -38,7 +38,7 @@ def text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cent
         lines.append("nor do all of them together, cut into stages")
     lines += ["", *_unproven(verdict)]
     lines += [f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected)]
-    return [*lines, *(f"too small: {names}: {why}" for names, why in _by_reason(verdict.small))]
+    return [*lines, *(f"cannot take part: {names}: {why}" for names, why in _by_reason(verdict.small))]
 
 
 def shown_of(verdict: Verdict) -> tuple[Plan, ...]:

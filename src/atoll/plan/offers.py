@@ -9,6 +9,7 @@ was measured with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -23,6 +24,7 @@ from atoll.facts.book import Facts
 from atoll.facts.rows import Loss
 from atoll.plan.cost.holds import Fit, fits
 from atoll.plan.goal import Goal
+from atoll.plan.knowledge import fetch_s
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import Block
@@ -30,11 +32,12 @@ from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
 from atoll.spec.axes.work import BySpeed
-from atoll.spec.fleet import Machine
+from atoll.spec.fleet import Churn, Machine
 from atoll.spec.load import build_run
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import SIZES, Run
 from atoll.spec.strict import Tree, merge
+from atoll.units import say_time
 
 SLOWER = 4.0
 """Lines or devices so many times slower than the median may be left out."""
@@ -122,18 +125,26 @@ def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list
     """Return who may train together by a recipe, and why each of the others cannot take part at all."""
     able, small = [], {}
     known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
-    for machine in machines:
+    for machine, fetch in zip(machines, fetch_s(machines, goal.parameters), strict=True):
         fit = known[machine.device.memory_bytes]
-        if fit.fits:
-            able.append(machine)
+        if why := fit.reason or _too_short(machine, float(fetch)):
+            small[machine.name] = why
         else:
-            small[machine.name] = fit.reason
+            able.append(machine)
     found: dict[frozenset[str], Crew] = {}
     for which, some in _groups(able):
         names = frozenset(each.name for each in some)
         out = {each.name: f"not among {which}" for each in able if each.name not in names}
         found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=small | out))
     return list(found.values()), small
+
+
+def _too_short(machine: Machine, fetch: float) -> str:
+    """Return why a machine never gets to work: it leaves again before it has the model; empty: it does not."""
+    stays = machine.availability.up_s if isinstance(machine.availability, Churn) else math.inf
+    if fetch < stays:
+        return ""
+    return f"it stays {say_time(stays)} at a time and fetches the model for {say_time(fetch)}"
 
 
 def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
@@ -147,8 +158,8 @@ def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
     quick = [each for each in able if SLOWER * _speed(each) >= speed]
     yield f"{len(quick)} machines without the slowest devices", quick
     names = {each.name for each in quick}
-    both = [each for each in fast if each.name in names]
-    yield f"{len(both)} machines without the slowest lines and devices", both
+    if both := [each for each in fast if each.name in names]:
+        yield f"{len(both)} machines without the slowest lines and devices", both
     for region in sorted({each.region for each in able}):
         near = [each for each in able if each.region == region]
         yield f"the {len(near)} machines in {region}", near

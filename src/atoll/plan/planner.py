@@ -20,7 +20,7 @@ from atoll.facts.book import Facts
 from atoll.plan.estimate import Estimate, Found, Scene, estimate, scene_of
 from atoll.plan.front import LEAST, Takes, front, recommended
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge, knowledge_of
+from atoll.plan.knowledge import USEFUL_MIN, Knowledge, knowledge_of
 from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
 from atoll.plan.ranges import Ranged, Sway, ranged, sways
 from atoll.plan.stages import Staged, staged
@@ -103,7 +103,7 @@ def plan(
     found = partial(Verdict, goal=goal, judged=tuple(look.judged), rejected=look.rejected, small=look.small)
     if not look.judged and len(look.small) == len(machines) > 0:
         say("stages")
-        why = f"no machine holds a model of {goal.parameters:,} parameters ({next(iter(look.small.values()))})"
+        why = f"no machine can take part in training {goal.parameters:,} parameters ({next(iter(look.small.values()))})"
         return found(plans=(), nearest=None, why_not=why, staged=staged(goal, fleet, machines, facts, seed))
     if not look.judged:
         return found(plans=(), nearest=None, why_not=_nothing_told(recipes, machines, look.rejected))
@@ -156,7 +156,7 @@ class _Look:
         self._small = {machine: f"{name}: {reason}" for machine, reason in small.items()} | self._small
         self._holds |= {machine.name for crew in able for machine in crew.machines}
         if not able:
-            self.rejected[name] = "no machine holds the model by it"
+            self.rejected[name] = "no machine can take part by it"
         for crew in able:
             if len(crew.machines) == 1 and (not plain(recipe) or self._is_judged(crew)):
                 continue  # whoever is alone has nobody to exchange with: any plain recipe will do
@@ -181,7 +181,9 @@ class _Look:
 
 
 def _misses(goal: Goal, found: Estimate) -> tuple[str, ...]:
-    """Return what of the goal an estimate does not keep to."""
+    """Return what of the goal an estimate does not keep to; whoever never gets anywhere keeps to none."""
+    if found.present <= USEFUL_MIN:
+        return (f"machines leave before a round of {say_time(float(found.pace.round_s))} is over",)
     return tuple(
         f"{name} {said} instead of {wanted}"
         for name, takes, limit, said, wanted in (
@@ -198,9 +200,9 @@ def _kg(carbon_g: float) -> str:
 
 
 def _excess(goal: Goal, each: Judged) -> float:
-    """Return how many times more than it may an offer takes, of what it misses by most."""
+    """Return how many times more than it may an offer takes, of what it misses by most; or how long, without limits."""
     told = [(takes, limit) for takes, limit in zip(each.takes, goal.limits, strict=True) if limit is not None]
-    return max(takes / max(limit, LEAST) for takes, limit in told)
+    return max((takes / max(limit, LEAST) for takes, limit in told), default=each.takes[0])
 
 
 # ranges and sensitivity

@@ -24,7 +24,7 @@ from atoll.plan.cost import churn
 from atoll.plan.cost.flops import head_forward_flop, layer_forward_flop, layer_parameters, of_size
 from atoll.plan.cost.holds import stage_working_bytes
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import AS_OF, Knowledge, knowledge_of, stays_s
+from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, knowledge_of, stays_s
 from atoll.plan.money.inputs import keeping
 from atoll.plan.place.chain import balanced
 from atoll.plan.place.crew import Crew, Job, Layer, crew_of
@@ -77,7 +77,7 @@ class _Takes(Struct, frozen=True):
 
 
 def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, seed: int = 0) -> Staged | None:
-    """Return the fastest way to cut a model over machines; None: all of them together do not hold it."""
+    """Return the fastest way to cut a model over machines; None: all together do not hold it, or nobody stays."""
     job, crew = job_of(goal), crew_of(fleet, machines)
     placed = [solver(crew, job) for solver in _solvers(len(machines))]
     found = {each.solver: each for each in placed if each is not None}
@@ -86,6 +86,8 @@ def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, 
     best = min(found, key=lambda name: found[name].step_s)
     used = {name for stage in found[best].stages for name in stage.machines}
     manned = _Manned(goal, fleet, [machine for machine in machines if machine.name in used], found[best], facts)
+    if manned.useful({}) <= USEFUL_MIN:
+        return None
     return Staged(
         **ranged(goal, manned.knowledge, manned.takes, seed, DRAWS),
         placement=found[best],
@@ -157,12 +159,16 @@ class _Manned:
             return self.knowledge[name].at(deviations.get(name, 0.0))
 
         step_s, work = self._steps_s(inputs)
-        useful = self.there(deviations) * inputs("failing")[..., 0]
-        time_s = self._steps * step_s / np.maximum(useful, 1e-9)
+        time_s = self._steps * step_s / self.useful(deviations)
         hours = np.asarray(time_s)[..., None] / HOUR_S * self._present(deviations)
         bill = upkeep.bill(self._machines, inputs, hours, work, self._sent, self._steps, self._facts)
         drawn = upkeep.drawn(self._machines, inputs, hours, work, self._sent, self._steps)
         return _Takes(time_s, bill.total_usd + 0.0 * time_s, drawn.energy_kwh, drawn.carbon_g)
+
+    def useful(self, deviations: Deviations) -> Floats:
+        """Return the part of the time in which something is done that stays."""
+        kept = self.knowledge["failing"].at(deviations.get("failing", 0.0))[..., 0]
+        return np.maximum(self.there(deviations) * kept, USEFUL_MIN)
 
     def there(self, deviations: Deviations) -> Floats:
         """Return the part of the time in which at least one machine of every stage is there."""
