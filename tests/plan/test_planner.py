@@ -87,6 +87,12 @@ def test_an_impossible_deadline_gets_a_no_with_the_nearest_way() -> None:
     assert verdict.nearest.keeps == 0
 
 
+def test_a_little_carbon_too_much_is_said_as_more_than_what_was_asked() -> None:
+    verdict = planned(replace(GOAL, tokens=10**7, carbon_g=1.0))
+    assert "instead of 0.001 kg" in verdict.why_not
+    assert "carbon 0 kg" not in verdict.why_not
+
+
 def test_a_goal_that_a_plan_keeps_to_is_kept_by_all_of_them() -> None:
     free = planned(GOAL)
     limit = 1.5 * min(each.takes[0] for each in free.judged if each.proven)

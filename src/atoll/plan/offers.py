@@ -46,6 +46,9 @@ STEPS = (0.25, 1.0, 4.0)
 ROUND = 8
 """A batch of more samples is a multiple of so many, so that it can be done in parts."""
 
+PLAN = Path("plan.toml")
+"""Whose mistakes are said, if there are any."""
+
 
 class Crew(Struct, frozen=True, kw_only=True):
     """Machines that train together, and why the others do not."""
@@ -183,9 +186,9 @@ def _fit(goal: Goal, recipe: Recipe, memory_bytes: int, members: int) -> Fit:
     return fits(goal.size, goal.vocab, goal.context, small, members, memory_bytes)
 
 
-def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts: Facts) -> Iterator[Offer]:
+def offers(goal: Goal, recipe: str, base: Tree, crew: Crew, facts: Facts) -> Iterator[Offer]:
     """Yield the ways in which a crew may train by a recipe."""
-    plain = build_run(_tree(goal, recipe, base, crew), folder / "plan.toml")
+    plain = build_run(_tree(goal, recipe, base, crew), PLAN)
     at_once, recompute = _within_memory(goal, plain.recipe, crew)
     micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
     why = "each peer has data of its own: Atoll hands out samples of one corpus" if goal.data_stays else ""
@@ -193,7 +196,7 @@ def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts:
     for variant in _variants(plain.recipe, crew, proven):
         tree = merge(_tree(goal, recipe, base, crew), merge(micro, variant))
         try:
-            run = build_run(tree, folder / "plan.toml")
+            run = build_run(tree, PLAN)
         except SpecError:  # the recipe does not go with these steps: a delay that is longer than a round, ...
             continue
         loss = facts.loss(recipe, len(crew.machines), _period(run.recipe)) if len(crew.machines) > 1 else None
@@ -235,13 +238,18 @@ def _tree(goal: Goal, recipe: str, base: Tree, crew: Crew) -> Tree:
     own: Tree = {
         "name": base.get("name", "plan"),
         "model": base.get("model", model),
-        "data": base.get("data", {"context": goal.context}),
+        "data": base.get("data", {"context": goal.context, "source": _corpus(goal)}),
         "recipe": {"base": recipe, "work": {"batch": batch}},
         "budget": {"tokens": goal.tokens},
         "membership": {"start_with": len(crew.machines)},
     }
     kept: Tree = {key: base[key] for key in ("seeds", "upkeep") if key in base}
     return merge(own, kept)
+
+
+def _corpus(goal: Goal) -> Tree:
+    """Return the data of a goal that names none: any text, in as many tokens as the goal counts with."""
+    return {"kind": "corpus", "tokenizer": f"bpe-{goal.vocab}"}
 
 
 def _shape(goal: Goal) -> Tree:

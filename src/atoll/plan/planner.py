@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -90,13 +89,12 @@ def plan(
     recipes: Sequence[str],
     facts: Facts,
     base: Tree | None = None,
-    folder: Path = Path(),
     *,
     seed: int = 0,
     say: Say = lambda text: None,
 ) -> Verdict:
     """Return the best ways to reach a goal on some machines."""
-    look = _Look(goal, fleet, machines, facts, base or {}, folder)
+    look = _Look(goal, fleet, machines, facts, base or {})
     for number, name in enumerate(recipes, start=1):
         say(f"{name} ({number} of {len(recipes)})")
         look.at(name)
@@ -131,11 +129,9 @@ def _nothing_told(recipes: Sequence[str], machines: Sequence[Machine], rejected:
 class _Look:
     """Everything that is looked at, recipe by recipe, and what is not."""
 
-    def __init__(
-        self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, base: Tree, folder: Path
-    ) -> None:
+    def __init__(self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, base: Tree) -> None:
         self._goal, self._fleet, self._machines, self._facts = goal, fleet, machines, facts
-        self._base, self._folder, self._known = base, folder, Known({}, Found())
+        self._base, self._known = base, Known({}, Found())
         self.judged: list[Judged] = []
         self.rejected: dict[str, str] = {}
         self._holds: set[str] = set()
@@ -172,7 +168,7 @@ class _Look:
         if key not in known.crews:
             known.crews[key] = knowledge_of(crew.machines, facts)
         found: list[Judged] = []
-        for offer in offers(goal, recipe, self._base, self._folder, crew, facts):
+        for offer in offers(goal, recipe, self._base, crew, facts):
             scene = scene_of(goal, offer, self._fleet, known.crews[key], known.found, facts)
             middle = estimate(goal, offer, scene, facts)
             takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)
@@ -196,7 +192,7 @@ def _misses(goal: Goal, found: Estimate) -> tuple[str, ...]:
 
 
 def _kg(carbon_g: float) -> str:
-    return f"{carbon_g / 1000:,.0f} kg CO2e"
+    return f"{carbon_g / 1000:,.0f} kg CO2e" if carbon_g >= 1e5 else f"{carbon_g / 1000:.3g} kg CO2e"
 
 
 def _excess(goal: Goal, each: Judged) -> float:
