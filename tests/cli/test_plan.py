@@ -86,6 +86,25 @@ def test_an_impossible_goal_gets_a_no(capsys: pytest.CaptureFixture[str]) -> Non
         command(model="125m", fleet="lan", recipes="ddp", deadline="1 min", out=Path("nowhere"))
 
 
+def test_a_no_is_told_even_where_files_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SpecError, match="no plan to write"):
+        command(
+            model="125m", fleet="lan", recipes="ddp", deadline="1 min", out=tmp_path, report=str(tmp_path / "r.html")
+        )
+    assert "NO: nothing keeps to the goal" in capsys.readouterr().out
+    assert "No: nothing keeps" in (tmp_path / "r.html").read_text()
+
+
+def test_everybody_who_is_left_out_is_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = 'device = { flops = "9 TFLOP", memory = "4 GB" }'
+    small = f'[[machine]]\nname = "small"\nup = "1 Gbit"\ndown = "1 Gbit"\n{device}\n'
+    (tmp_path / "lab.toml").write_text(LAB + small)
+    command(model="360m", tokens="1G", fleet=str(tmp_path / "lab.toml"), recipes="ddp")
+    said = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert any("small" in line and "memory" in line for line in said)
+    assert any("server-0" in line and "not among" in line for line in said)
+
+
 def test_the_model_and_tokens_of_a_run_file_are_planned_for(capsys: pytest.CaptureFixture[str]) -> None:
     command(Path("docs/examples/first.toml"), fleet="lan", recipes="ddp", as_json=True)
     goal = told(capsys)["goal"]

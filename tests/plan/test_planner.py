@@ -195,6 +195,14 @@ def test_a_machine_that_has_nobody_to_exchange_with_is_told_so() -> None:
     assert "no formula tells" in plan(GOAL, fleet, [one], ("noloco",), FACTS).why_not
 
 
+def test_stages_take_as_many_tokens_in_a_step_as_they_are_paid_for() -> None:
+    fleet, goal = load_fleet("regions"), replace(GOAL, size=size_named("3b"))
+    whole, less = (staged(replace(goal, batch_tokens=tokens), fleet, expand(fleet), FACTS) for tokens in (512, 1))
+    assert whole is not None
+    assert less is not None
+    assert less.time_s.middle == pytest.approx(whole.time_s.middle)
+
+
 def test_data_that_may_not_move_make_it_a_plan_only() -> None:
     assert all("one corpus" in each.offer.plan_only for each in planned(replace(GOAL, data_stays=True)).plans)
 
@@ -441,6 +449,19 @@ def test_an_input_that_decides_whether_the_goal_is_kept_matters() -> None:
     assert barely.matters
     assert not replace(barely, feasible=(True, True)).matters
     assert replace(barely, feasible=(True, True), instead=("", "another")).matters
+
+
+def test_nobody_holds_up_a_round_to_which_each_brings_what_it_can() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    fast = replace(slow, name="fast", device=replace(slow.device, flop_s=10 * slow.device.flop_s))
+
+    def binds(name: str) -> str:
+        each_s, lines = sample_s([slow, fast], 1e13), lines_of([slow, fast])
+        return pace(load_recipe(name), 10**6, each_s, lines, ways_of(fleet, [slow, fast])).binds
+
+    assert binds("dedloc") == "everybody's computing"
+    assert binds("diloco") == f"{slow.name}'s computing"
 
 
 def test_who_computes_less_than_the_slowest_draws_less() -> None:

@@ -85,6 +85,7 @@ def command(
         _show_tables(facts, table)
         return
     from atoll.cli import planned
+    from atoll.facts.say import say_used
     from atoll.plan.central import central
     from atoll.plan.cost.told import notes
     from atoll.plan.planner import plan
@@ -98,20 +99,18 @@ def command(
     machines = expand(where)[: peers or None]
     verdict = plan(goal, where, machines, _recipes(recipes), facts, base, seed=seed, say=_say)
     beside = central(goal, facts, seed)
-    if out is not None:
-        _write(out, verdict, where)
-    if report:
-        _report(Path(report), planned.blocks(goal, where, len(machines), verdict, beside))
     if as_json:
         print(json.dumps(planned.data(goal, where, verdict, beside)))
-        return
-    print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
-    for note in notes(where, machines, facts)[:NOTES_MAX]:
-        print(f"note: {note}")
-    if shows:
-        from atoll.facts.say import say_used
-
-        print("\nfacts that were used:\n" + "\n".join(say_used(facts, date.today())))
+    else:
+        print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
+        for note in notes(where, machines, facts)[:NOTES_MAX]:
+            print(f"note: {note}")
+        if shows:
+            print("\nfacts that were used:\n" + "\n".join(say_used(facts, date.today())))
+    if report:
+        _report(Path(report), planned.blocks(goal, where, len(machines), verdict, beside))
+    if out is not None:
+        _write(out, verdict, where)
 
 
 # what was asked
@@ -242,9 +241,12 @@ def _write(out: Path, verdict: Verdict, fleet: Fleet) -> None:
     from atoll.plan.files import fleet_text, run_text
 
     if not verdict.plans:
-        raise SpecError(f"there is no plan to write: {verdict.why_not}", hint="loosen the goal")
+        hint = "loosen the goal" if verdict.nearest else "other machines, or a smaller model"
+        raise SpecError(f"there is no plan to write: {verdict.why_not}", hint=hint)
     first = verdict.plans[0]
     about = f"Planned by `atoll plan`: {first.offer.name}.\nForecast: {say_time(first.time_s.middle)}."
+    if first.offer.plan_only:
+        about += f"\nA plan only: {first.offer.plan_only}."
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.toml").write_text(run_text(first.offer, int(first.middle.tokens), about), "utf-8")

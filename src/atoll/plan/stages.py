@@ -142,7 +142,8 @@ class _Manned:
     def __init__(self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], placement: Placement, facts: Facts):
         known = knowledge_of(machines, facts)
         self.knowledge: Knowledge = {name: known[name] for name in (*CONCERNED, *MONEY)}
-        self._steps, self._job, self._facts = goal.tokens / goal.batch_tokens, job_of(goal), facts
+        self._job, self._facts = job_of(goal), facts
+        self._steps = goal.tokens / goal.context / self._job.batch
         self._machines, self._placement, self._crew = machines, placement, crew_of(fleet, machines)
         place = {machine.name: number for number, machine in enumerate(machines)}
         self._parts: list[Part] = [
