@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from atoll.errors import SpecError
 from atoll.facts.book import load_facts
 from atoll.model.shape import elements, shapes
+from atoll.plan.central import central
 from atoll.plan.files import fleet_text, run_text, toml
 from atoll.plan.front import Takes, beats, front
 from atoll.plan.goal import Goal, size_named
@@ -431,6 +432,20 @@ def test_the_front_has_the_best_of_everything_and_nothing_that_is_beaten(ways: l
 def test_ways_that_are_almost_alike_are_told_as_one() -> None:
     middling = [(4.0 + 1e-3 * n, 4.0 - 1e-3 * n, 4.0) for n in range(9)]
     assert len(front([(1.0, 9.0, 9.0), (9.0, 1.0, 9.0), (9.0, 9.0, 1.0), *middling])) == 4
+
+
+def test_what_is_free_is_not_worth_any_wait() -> None:
+    day, hour = (86400.0, 0.0, 3000.0), (1800.0, 1.0, 300.0)
+    assert front([day, hour])[0][0] == 1
+    assert front([(3600.0, 0.0, 300.0), hour])[0][0] == 0
+
+
+def test_the_prices_that_a_central_cluster_is_told_at_are_among_what_was_used() -> None:
+    facts = load_facts()
+    beside = central(GOAL, facts)
+    used = [each for (table, _), each in facts.used.items() if table == "prices"]
+    assert beside.source.startswith(f"{len(used)} providers")
+    assert len(used) > 2
 
 
 # verdicts that hang on an input

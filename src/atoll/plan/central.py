@@ -44,7 +44,7 @@ class _Takes(Struct, frozen=True):
 def central(goal: Goal, facts: Facts, seed: int = 0) -> Central:
     """Return what a goal takes on a server of eight that is rented on demand."""
     gpu = facts.gpu(GPU)
-    prices = sorted(facts.prices(GPU, market="on_demand"), key=lambda each: each.usd_hour)
+    prices = [facts.use(each) for each in facts.prices(GPU, market="on_demand")]
     known = _known(facts, prices)
     flop = goal.tokens / goal.context * train_cost(goal.shape, 1).flop
 

@@ -197,8 +197,10 @@ def _kg(carbon_g: float) -> str:
 
 def _excess(goal: Goal, each: Judged) -> float:
     """Return how many times more than it may an offer takes, of what it misses by most; or how long, without limits."""
-    told = [(takes, limit) for takes, limit in zip(each.takes, goal.limits, strict=True) if limit is not None]
-    return max((takes / max(limit, LEAST) for takes, limit in told), default=each.takes[0])
+    told = zip(each.takes, goal.limits, LEAST, strict=True)
+    return max(
+        (takes / max(limit, nothing) for takes, limit, nothing in told if limit is not None), default=each.takes[0]
+    )
 
 
 # ranges and sensitivity
