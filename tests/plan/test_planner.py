@@ -108,6 +108,14 @@ def test_a_model_that_no_machine_holds_is_refused_with_the_memory_it_needs() -> 
     assert "GB" in verdict.why_not
 
 
+def test_what_is_too_small_is_told_what_the_least_demanding_recipe_asks() -> None:
+    fleet = load_fleet("homes")
+    weak = [replace(each, device=Device(flop_s=1e13, memory_bytes=10**9)) for each in expand(fleet)]
+    verdict = plan(GOAL, fleet, weak, ("diloco", "ddp"), FACTS)
+    assert len(verdict.small) == len(weak)
+    assert all(why.startswith("ddp: training needs") for why in verdict.small.values())
+
+
 def test_a_model_that_fits_no_machine_is_cut_over_several_and_that_is_a_plan_only() -> None:
     fleet = load_fleet("lan")
     small = [
@@ -235,6 +243,13 @@ def test_who_leaves_before_it_has_the_model_is_left_out() -> None:
     assert not nobody.plans
     assert "it stays 1 min 00 s at a time" in nobody.why_not
     assert nobody.staged is None
+
+
+def test_a_machine_that_holds_the_model_is_no_pipeline_of_one_stage() -> None:
+    fleet = load_fleet("lan")
+    (leaving, *_) = expand(fleet)
+    leaving = replace(leaving, down_bytes_s=1e5, availability=Churn(up_s=6000.0, down_s=60.0))
+    assert plan(GOAL, fleet, [leaving], RECIPES, FACTS).staged is None
 
 
 def test_rounds_that_nobody_stays_for_are_no_plan() -> None:

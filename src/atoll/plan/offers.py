@@ -124,21 +124,26 @@ def plain(recipe: Recipe) -> bool:
     return not more and exact and first.when == Every(steps=1) and isinstance(first.overlap, Block)
 
 
-def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, str]]:
+Lack = tuple[float, str]
+"""What a machine would have to hold to take part, in bytes, and in words why it cannot."""
+
+
+def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, Lack]]:
     """Return who may train together by a recipe, and why each of the others cannot take part at all."""
-    able, small = [], {}
+    able, small = [], dict[str, Lack]()
     known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
     for machine, fetch in zip(machines, fetch_s(machines, goal.parameters), strict=True):
         fit = known[machine.device.memory_bytes]
         if why := fit.reason or _too_short(machine, float(fetch)):
-            small[machine.name] = why
+            small[machine.name] = fit.device_bytes, why
         else:
             able.append(machine)
     found: dict[frozenset[str], Crew] = {}
     for which, some in _groups(able):
         names = frozenset(each.name for each in some)
         out = {each.name: f"not among {which}" for each in able if each.name not in names}
-        found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=small | out))
+        out |= {name: why for name, (_, why) in small.items()}
+        found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=out))
     return list(found.values()), small
 
 

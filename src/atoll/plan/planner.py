@@ -20,7 +20,7 @@ from atoll.plan.estimate import Estimate, Found, Scene, estimate, scene_of
 from atoll.plan.front import LEAST, Takes, front, recommended
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import USEFUL_MIN, Knowledge, knowledge_of
-from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
+from atoll.plan.offers import Crew, Lack, Offer, crews, offers, plain, untold
 from atoll.plan.ranges import Ranged, Sway, ranged, sways
 from atoll.plan.stages import Staged, staged
 from atoll.spec.fleet import Fleet, Machine
@@ -135,12 +135,12 @@ class _Look:
         self.judged: list[Judged] = []
         self.rejected: dict[str, str] = {}
         self._holds: set[str] = set()
-        self._small: dict[str, str] = {}
+        self._small: dict[str, Lack] = {}
 
     @property
     def small(self) -> dict[str, str]:
-        """Return the machines that hold the model by no recipe."""
-        return {name: why for name, why in self._small.items() if name not in self._holds}
+        """Return the machines that can take part by no recipe, with what the least demanding one asks of them."""
+        return {name: why for name, (_, why) in self._small.items() if name not in self._holds}
 
     def at(self, name: str) -> None:
         """Judge every way to train by a recipe."""
@@ -149,7 +149,9 @@ class _Look:
             self.rejected[name] = f"{why}: `atoll compare` plays it"
             return
         able, small = crews(self._goal, recipe, self._machines)
-        self._small = {machine: f"{name}: {reason}" for machine, reason in small.items()} | self._small
+        for machine, (need_bytes, why) in small.items():
+            lack = need_bytes, f"{name}: {why}"
+            self._small[machine] = min(lack, self._small.get(machine, lack))
         self._holds |= {machine.name for crew in able for machine in crew.machines}
         if not able:
             self.rejected[name] = "no machine can take part by it"

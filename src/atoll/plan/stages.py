@@ -77,10 +77,10 @@ class _Takes(Struct, frozen=True):
 
 
 def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, seed: int = 0) -> Staged | None:
-    """Return the fastest way to cut a model over machines; None: all together do not hold it, or nobody stays."""
+    """Return the fastest way to cut a model over several machines; None: they do not hold it, or nobody stays."""
     job, crew = job_of(goal), crew_of(fleet, machines)
     placed = [solver(crew, job) for solver in _solvers(len(machines))]
-    found = {each.solver: each for each in placed if each is not None}
+    found = {each.solver: each for each in placed if each is not None and not each.runs}
     if not found:
         return None
     best = min(found, key=lambda name: found[name].step_s)
