@@ -216,6 +216,12 @@ def test_data_that_may_not_move_make_it_a_plan_only() -> None:
     assert all("one corpus" in each.offer.plan_only for each in planned(replace(GOAL, data_stays=True)).plans)
 
 
+def test_where_data_may_not_move_nobody_is_left_out_with_them() -> None:
+    verdict = planned(replace(GOAL, data_stays=True))
+    assert verdict.plans
+    assert {len(each.offer.crew.machines) for each in verdict.judged} == {len(expand(load_fleet("homes")))}
+
+
 def test_a_machine_that_comes_and_goes_counts_for_less() -> None:
     steady = planned(GOAL).judged[0].middle
     often = planned(GOAL, availability=Churn(up_s=3600.0, down_s=3600.0)).judged[0].middle

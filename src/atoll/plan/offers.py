@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,6 +46,7 @@ STEPS = (0.25, 1.0, 4.0)
 ROUND = 8
 """A batch of more samples is a multiple of so many, so that it can be done in parts."""
 
+OWN_DATA = "each peer has data of its own: Atoll hands out samples of one corpus, and losses were measured with those"
 PLAN = Path("plan.toml")
 """Whose mistakes are said, if there are any."""
 
@@ -129,7 +130,10 @@ Lack = tuple[float, str]
 
 
 def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, Lack]]:
-    """Return who may train together by a recipe, and why each of the others cannot take part at all."""
+    """Return who may train together by a recipe, and why each of the others cannot take part at all.
+
+    Where data may not move nobody who can take part is left out: what it has would not be learnt.
+    """
     able, small = [], dict[str, Lack]()
     known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
     for machine, fetch in zip(machines, fetch_s(machines, goal.parameters), strict=True):
@@ -139,7 +143,7 @@ def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list
         else:
             able.append(machine)
     found: dict[frozenset[str], Crew] = {}
-    for which, some in _groups(able):
+    for which, some in islice(_groups(able), 1 if goal.data_stays else None):
         names = frozenset(each.name for each in some)
         out = {each.name: f"not among {which}" for each in able if each.name not in names}
         out |= {name: why for name, (_, why) in small.items()}
@@ -196,7 +200,7 @@ def offers(goal: Goal, recipe: str, base: Tree, crew: Crew, facts: Facts) -> Ite
     plain = build_run(_tree(goal, recipe, base, crew), PLAN)
     at_once, recompute = _within_memory(goal, plain.recipe, crew)
     micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
-    why = "each peer has data of its own: Atoll hands out samples of one corpus" if goal.data_stays else ""
+    why = OWN_DATA if goal.data_stays else ""
     proven = [row.steps for row in facts.rows(Loss) if row.recipe == recipe]
     for variant in _variants(plain.recipe, crew, proven):
         tree = merge(_tree(goal, recipe, base, crew), merge(micro, variant))
