@@ -238,6 +238,20 @@ def test_the_work_that_is_said_to_count_is_the_work_that_is_counted() -> None:
         assert float(each.middle.time_s) == pytest.approx(whole_s / each.middle.present)
 
 
+def test_who_does_most_of_the_work_loses_most_of_it_when_it_leaves() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    fast = replace(slow, name="fast", device=replace(slow.device, flop_s=9 * slow.device.flop_s))
+    often = Churn(up_s=9e5, down_s=81e5)
+
+    def present(*machines: Machine) -> float:
+        judged = plan(GOAL, fleet, machines, ("diloco",), FACTS).judged
+        return next(each.middle.present for each in judged if "work by speed" in each.offer.name)
+
+    assert present(replace(slow, availability=often), fast) == pytest.approx(0.91, abs=0.01)
+    assert present(slow, replace(fast, availability=often)) == pytest.approx(0.19, abs=0.01)
+
+
 def test_who_leaves_before_it_has_the_model_is_left_out() -> None:
     fleet = load_fleet("lan")
     (leaving, *steady) = expand(fleet)

@@ -24,7 +24,7 @@ from atoll.plan.goal import Goal
 from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, fetch_s, stays_s
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
-from atoll.plan.pace import Pace, Ways, busy, kinds_on, paced, sample_s, ways_of
+from atoll.plan.pace import Pace, Ways, brought, busy, kinds_on, paced, sample_s, ways_of
 from atoll.plan.ranges import Deviations
 from atoll.plan.spread import Floats, Spread, spread
 from atoll.plan.traffic import Kind, Line, lines_of
@@ -150,14 +150,14 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     """Return what an offer takes where inputs deviate so much from their middle."""
     drawn = _Drawn(scene, deviations or {})
     pace = _pace(goal, offer, scene, drawn)
-    useful, there = _useful(goal, scene, drawn, pace)
+    each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
+    useful, there = _useful(goal, scene, drawn, pace, brought(offer.run.recipe, each_s))
     samples_s = pace.samples_s * scene.count * useful
     tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
     tokens = tokens * drawn.every("loss gap")[..., 0] ** (1 / drawn.every("loss slope")[..., 0])
     time_s = np.asarray(tokens / goal.context / samples_s)
     often = tokens / goal.context / pace.samples  # rounds, times how many each that is looked at stands for
     mine_h = time_s[..., None] / HOUR_S * there
-    each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
     work = busy(offer.run.recipe, each_s, pace) if scene.kinds else np.ones_like(each_s)
     return Estimate(
         tokens=tokens,
@@ -240,15 +240,15 @@ def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:
     )
 
 
-def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace) -> tuple[Floats, Floats]:
-    """Return which part of the crew's work counts, and which part of the time each machine is there."""
+def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace, share: Floats) -> tuple[Floats, Floats]:
+    """Return which part of the crew's work counts, each with its share of it, and how much each machine is there."""
     up_s, down_s = stays_s(scene.crew)
     up_s = up_s * drawn.every("staying")
     there = np.asarray(churn.availability(up_s, down_s))
     round_s = np.asarray(pace.round_s)[..., None]
     fetched = np.maximum(0.0, 1 - fetch_s(scene.crew, goal.parameters) / up_s)
     kept = (1 - churn.lost_part(round_s, up_s)) * fetched
-    return np.maximum((there * kept).mean(axis=-1), USEFUL_MIN), there
+    return np.maximum((share * there * kept).sum(axis=-1), USEFUL_MIN), there
 
 
 def _flows(kinds: Sequence[Kind]) -> dict[tuple[int, int], float]:

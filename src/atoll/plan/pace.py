@@ -227,18 +227,35 @@ def _by_speed(kind: BySpeed, batch: int, quota: float, sample_s: Floats, fastest
     return np.asarray(np.clip(fits, kind.least * batch, quota))
 
 
+def _often(recipe: Recipe) -> Channel:
+    """Return the channel that has a round first: work is counted in its rounds."""
+    return min(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+
+
+def _own(recipe: Recipe, channel: Channel, sample_s: Floats) -> Floats:
+    """Return the samples of each machine in a round that waits for all of them."""
+    quota, kind = _quota(recipe, channel), recipe.work.quota
+    if isinstance(kind, BySpeed):
+        return _by_speed(kind, recipe.work.batch, quota, sample_s, sample_s.min(axis=-1))
+    return np.full_like(sample_s, quota)
+
+
+def brought(recipe: Recipe, sample_s: Floats) -> Floats:
+    """Return which part of what all work on in a round each of some machines does."""
+    channel = _often(recipe)
+    each = 1 / sample_s if _is_shared(channel, sample_s.shape[-1]) else _own(recipe, channel, sample_s)
+    return np.asarray(each / each.sum(axis=-1, keepdims=True))
+
+
 def busy(recipe: Recipe, sample_s: Floats, took: Pace) -> Floats:
     """Return which part of rounds each of some machines computes, those that nobody looked at among them."""
-    channel = min(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+    channel = _often(recipe)
     round_s, work_s = np.asarray(took.round_s)[..., None], np.asarray(took.work_s)[..., None]
     count = sample_s.shape[-1]
     if _is_shared(channel, count):
         own_s = work_s + 0.0 * sample_s  # nobody waits for anybody
-    elif isinstance(recipe.work.quota, BySpeed):
-        each = _by_speed(recipe.work.quota, recipe.work.batch, _quota(recipe, channel), sample_s, sample_s.min(axis=-1))
-        own_s = each * sample_s
     else:
-        own_s = _quota(recipe, channel) * sample_s
+        own_s = _own(recipe, channel, sample_s) * sample_s
     return np.asarray(np.minimum(1.0, own_s / round_s))
 
 
