@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 
 from atoll.cli.plan import command
+from atoll.cli.sim import vocabulary
+from atoll.data.prepare import prepare
 from atoll.errors import SpecError
 from atoll.spec.fleet import expand, load_fleet
-from atoll.spec.load import load_run
+from atoll.spec.load import load_run, recipe_text
+from atoll.spec.run import Shards
 
 LAB = """
 name = "lab"
@@ -83,11 +86,70 @@ def test_an_impossible_goal_gets_a_no(capsys: pytest.CaptureFixture[str]) -> Non
         command(model="125m", fleet="lan", recipes="ddp", deadline="1 min", out=Path("nowhere"))
 
 
+def test_a_no_is_told_even_where_files_were_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SpecError, match="no plan to write"):
+        command(
+            model="125m", fleet="lan", recipes="ddp", deadline="1 min", out=tmp_path, report=str(tmp_path / "r.html")
+        )
+    assert "NO: nothing keeps to the goal" in capsys.readouterr().out
+    assert "No: nothing keeps" in (tmp_path / "r.html").read_text()
+
+
+def test_everybody_who_is_left_out_is_with_the_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = 'device = { flops = "9 TFLOP", memory = "4 GB" }'
+    small = f'[[machine]]\nname = "small"\nup = "1 Gbit"\ndown = "1 Gbit"\n{device}\n'
+    (tmp_path / "lab.toml").write_text(LAB + small)
+    command(model="360m", tokens="1G", fleet=str(tmp_path / "lab.toml"), recipes="ddp")
+    said = [line for line in capsys.readouterr().out.splitlines() if "left out" in line]
+    assert any("small" in line and "memory" in line for line in said)
+    assert any("server-0" in line and "not among" in line for line in said)
+
+
 def test_the_model_and_tokens_of_a_run_file_are_planned_for(capsys: pytest.CaptureFixture[str]) -> None:
     command(Path("docs/examples/first.toml"), fleet="lan", recipes="ddp", as_json=True)
     goal = told(capsys)["goal"]
     run = load_run(Path("docs/examples/first.toml"))
     assert goal["context"] == run.data.context
+
+
+def test_the_run_of_a_plan_has_the_model_that_was_planned_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(model="15m", tokens="1M", fleet="lan", recipes="ddp", out=tmp_path, as_json=True)
+    goal = told(capsys)["goal"]
+    assert vocabulary(load_run(tmp_path / "run.toml")) == goal["vocab"]
+
+
+SHARDS = """
+name = "mine"
+[data]
+source = { kind = "shards", path = "shards" }
+[recipe]
+base = "mine-recipe.toml"
+[budget]
+tokens = 1_000_000
+"""
+
+
+def test_a_plan_written_elsewhere_finds_the_data_of_its_run_file(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "text.txt").write_text("\n\n".join(f"{number} sheep " * 50 for number in range(100)))
+    prepare([home / "text.txt"], home / "shards", tokenizer="bytes", split="blank-lines")
+    (home / "mine.toml").write_text(SHARDS)
+    (home / "mine-recipe.toml").write_text(recipe_text("ddp"))
+    command(home / "mine.toml", fleet="lan", recipes="ddp", out=tmp_path / "there")
+    source = load_run(tmp_path / "there" / "run.toml").data.source
+    assert isinstance(source, Shards)
+    assert Path(source.path) == home / "shards"
+
+
+def test_adapters_are_not_planned_for_as_if_they_were_the_model(tmp_path: Path) -> None:
+    model = '[model]\nkind = "folder"\npath = "weights"\nadapter = { kind = "lora" }\n'
+    text = f'name = "x"\n{model}[recipe]\nbase = "ddp"\n[budget]\nrounds = 1\n'
+    (tmp_path / "x.toml").write_text(text)
+    with pytest.raises(SpecError, match="adapters"):
+        command(tmp_path / "x.toml", model="1b", fleet="lan")
 
 
 def test_tables_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +166,11 @@ def test_tables_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
         ({"fleet": "lan"}, "no model"),
         ({"fleet": "lan", "model": "125x"}, "no size '125x'"),
         ({"fleet": "lan", "model": "15m", "tokens": "many"}, "'many' is no number"),
+        ({"fleet": "lan", "model": "15m", "tokens": "inf"}, "'inf' is no number"),
+        ({"fleet": "lan", "model": "15m", "tokens": "0"}, "'0' is no number"),
+        ({"fleet": "lan", "model": "15m", "batch": "-4k"}, "'-4k' is no number"),
+        ({"fleet": "lan", "model": "15m", "carbon": "nan kg"}, "'nan kg' is no mass"),
+        ({"fleet": "lan", "model": "15m", "carbon": "-1 kg"}, "'-1 kg' is no mass"),
         ({"fleet": "lan", "model": "15m", "carbon": "5 miles"}, "'5 miles' is no mass"),
         ({"fleet": "lan", "model": "15m", "recipes": "dilco"}, "no recipe is called 'dilco'"),
         ({"fleet": "lan", "model": "15m", "deadline": "soon"}, "'soon' is not"),

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from atoll.errors import SpecError
 from atoll.facts.book import load_facts
 from atoll.model.shape import elements, shapes
+from atoll.plan.central import central
 from atoll.plan.files import fleet_text, run_text, toml
 from atoll.plan.front import Takes, beats, front
 from atoll.plan.goal import Goal, size_named
@@ -87,6 +88,12 @@ def test_an_impossible_deadline_gets_a_no_with_the_nearest_way() -> None:
     assert verdict.nearest.keeps == 0
 
 
+def test_a_little_carbon_too_much_is_said_as_more_than_what_was_asked() -> None:
+    verdict = planned(replace(GOAL, tokens=10**7, carbon_g=1.0))
+    assert "instead of 0.001 kg" in verdict.why_not
+    assert "carbon 0 kg" not in verdict.why_not
+
+
 def test_a_goal_that_a_plan_keeps_to_is_kept_by_all_of_them() -> None:
     free = planned(GOAL)
     limit = 1.5 * min(each.takes[0] for each in free.judged if each.proven)
@@ -97,8 +104,16 @@ def test_a_goal_that_a_plan_keeps_to_is_kept_by_all_of_them() -> None:
 def test_a_model_that_no_machine_holds_is_refused_with_the_memory_it_needs() -> None:
     verdict = planned(replace(GOAL, size=size_named("70b")))
     assert not verdict.plans
-    assert "no machine holds a model" in verdict.why_not
+    assert "no machine can take part" in verdict.why_not
     assert "GB" in verdict.why_not
+
+
+def test_what_is_too_small_is_told_what_the_least_demanding_recipe_asks() -> None:
+    fleet = load_fleet("homes")
+    weak = [replace(each, device=Device(flop_s=1e13, memory_bytes=10**9)) for each in expand(fleet)]
+    verdict = plan(GOAL, fleet, weak, ("diloco", "ddp"), FACTS)
+    assert len(verdict.small) == len(weak)
+    assert all(why.startswith("ddp: training needs") for why in verdict.small.values())
 
 
 def test_a_model_that_fits_no_machine_is_cut_over_several_and_that_is_a_plan_only() -> None:
@@ -162,8 +177,49 @@ def test_solvers_of_stages_are_judged_by_one_step_time() -> None:
     assert cut.others["balance"] == row.step_s
 
 
+def test_the_fastest_machine_alone_is_looked_at_where_others_are_alone_in_their_regions() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    quick = replace(slow, name="quick", region="z", device=replace(slow.device, flop_s=10 * slow.device.flop_s))
+    verdict = plan(GOAL, fleet, [replace(slow, name="slow", region="a"), quick], RECIPES, FACTS)
+    alone = {each.offer.name: each.takes[0] for each in verdict.judged if each.offer.alone}
+    assert alone["slow alone"] == pytest.approx(10 * alone["quick alone"])
+
+
+def test_where_every_machine_is_slow_in_something_all_of_them_are_planned_for() -> None:
+    fleet = load_fleet("lan")
+    (one, *_) = expand(fleet)
+    far = replace(one, name="far", up_bytes_s=one.up_bytes_s / 10, down_bytes_s=one.down_bytes_s / 10)
+    weak = replace(one, name="weak", device=replace(one.device, flop_s=one.device.flop_s / 10))
+    verdict = plan(GOAL, fleet, [far, weak], RECIPES, FACTS)
+    assert {len(each.offer.crew.machines) for each in verdict.judged} == {1, 2}
+
+
+def test_a_machine_that_has_nobody_to_exchange_with_is_told_so() -> None:
+    fleet = load_fleet("lan")
+    (one, *_) = expand(fleet)
+    small = replace(one, name="small", device=replace(one.device, memory_bytes=10**8))
+    verdict = plan(GOAL, fleet, [one, small], ("diloco",), FACTS)
+    assert "nobody to exchange with by diloco" in verdict.why_not
+    assert "no formula tells" in plan(GOAL, fleet, [one], ("noloco",), FACTS).why_not
+
+
+def test_stages_take_as_many_tokens_in_a_step_as_they_are_paid_for() -> None:
+    fleet, goal = load_fleet("regions"), replace(GOAL, size=size_named("3b"))
+    whole, less = (staged(replace(goal, batch_tokens=tokens), fleet, expand(fleet), FACTS) for tokens in (512, 1))
+    assert whole is not None
+    assert less is not None
+    assert less.time_s.middle == pytest.approx(whole.time_s.middle)
+
+
 def test_data_that_may_not_move_make_it_a_plan_only() -> None:
     assert all("one corpus" in each.offer.plan_only for each in planned(replace(GOAL, data_stays=True)).plans)
+
+
+def test_where_data_may_not_move_nobody_is_left_out_with_them() -> None:
+    verdict = planned(replace(GOAL, data_stays=True))
+    assert verdict.plans
+    assert {len(each.offer.crew.machines) for each in verdict.judged} == {len(expand(load_fleet("homes")))}
 
 
 def test_a_machine_that_comes_and_goes_counts_for_less() -> None:
@@ -171,6 +227,57 @@ def test_a_machine_that_comes_and_goes_counts_for_less() -> None:
     often = planned(GOAL, availability=Churn(up_s=3600.0, down_s=3600.0)).judged[0].middle
     assert often.present < 0.5 < 0.85 < steady.present
     assert float(often.time_s) > 1.5 * float(steady.time_s)
+
+
+def test_the_work_that_is_said_to_count_is_the_work_that_is_counted() -> None:
+    fleet = load_fleet("lan")
+    machines = [replace(each, availability=Churn(up_s=9e4, down_s=9e4)) for each in expand(fleet)[:1]]
+    machines += expand(fleet)[1:]
+    for each in plan(GOAL, fleet, machines, RECIPES, FACTS).judged:
+        whole_s = float(each.middle.tokens) / GOAL.context / float(each.middle.pace.samples_s)
+        assert float(each.middle.time_s) == pytest.approx(whole_s / each.middle.present)
+
+
+def test_who_does_most_of_the_work_loses_most_of_it_when_it_leaves() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    fast = replace(slow, name="fast", device=replace(slow.device, flop_s=9 * slow.device.flop_s))
+    often = Churn(up_s=9e5, down_s=81e5)
+
+    def present(*machines: Machine) -> float:
+        judged = plan(GOAL, fleet, machines, ("diloco",), FACTS).judged
+        return next(each.middle.present for each in judged if "work by speed" in each.offer.name)
+
+    assert present(replace(slow, availability=often), fast) == pytest.approx(0.91, abs=0.01)
+    assert present(slow, replace(fast, availability=often)) == pytest.approx(0.19, abs=0.01)
+
+
+def test_who_leaves_before_it_has_the_model_is_left_out() -> None:
+    fleet = load_fleet("lan")
+    (leaving, *steady) = expand(fleet)
+    leaving = replace(leaving, down_bytes_s=1e5, availability=Churn(up_s=60.0, down_s=60.0))
+    verdict = plan(GOAL, fleet, [leaving, *steady], RECIPES, FACTS)
+    assert "fetches the model" in verdict.small[leaving.name]
+    assert all(leaving not in each.offer.crew.machines for each in verdict.judged)
+    nobody = plan(GOAL, fleet, [leaving], RECIPES, FACTS)
+    assert not nobody.plans
+    assert "it stays 1 min 00 s at a time" in nobody.why_not
+    assert nobody.staged is None
+
+
+def test_a_machine_that_holds_the_model_is_no_pipeline_of_one_stage() -> None:
+    fleet = load_fleet("lan")
+    (leaving, *_) = expand(fleet)
+    leaving = replace(leaving, down_bytes_s=1e5, availability=Churn(up_s=6000.0, down_s=60.0))
+    assert plan(GOAL, fleet, [leaving], RECIPES, FACTS).staged is None
+
+
+def test_rounds_that_nobody_stays_for_are_no_plan() -> None:
+    fleet = load_fleet("lan")
+    leaving = [replace(each, down_bytes_s=1e9, availability=Churn(up_s=30.0, down_s=60.0)) for each in expand(fleet)]
+    verdict = plan(replace(GOAL, batch_tokens=2**28), fleet, leaving, RECIPES, FACTS)
+    assert not verdict.plans
+    assert "machines leave before a round" in verdict.why_not
 
 
 def test_rent_is_paid_for_the_hours_a_machine_is_there() -> None:
@@ -276,6 +383,7 @@ def test_no_plan_asks_more_of_a_machine_than_it_has(case: tuple[Goal, list[Machi
         there = [m.availability.up_s / (m.availability.up_s + m.availability.down_s) for m in crew]  # type: ignore[union-attr]
         assert each.middle.present <= max(there) + 1e-9
         within_lines(each)
+        assert np.isfinite(each.takes).all()
     if verdict.staged is not None:
         placed, memory = verdict.staged.placement, {each.name: each.device.memory_bytes for each in machines}
         for at, stage in enumerate(placed.stages):
@@ -361,6 +469,20 @@ def test_ways_that_are_almost_alike_are_told_as_one() -> None:
     assert len(front([(1.0, 9.0, 9.0), (9.0, 1.0, 9.0), (9.0, 9.0, 1.0), *middling])) == 4
 
 
+def test_what_is_free_is_not_worth_any_wait() -> None:
+    day, hour = (86400.0, 0.0, 3000.0), (1800.0, 1.0, 300.0)
+    assert front([day, hour])[0][0] == 1
+    assert front([(3600.0, 0.0, 300.0), hour])[0][0] == 0
+
+
+def test_the_prices_that_a_central_cluster_is_told_at_are_among_what_was_used() -> None:
+    facts = load_facts()
+    beside = central(GOAL, facts)
+    used = [each for (table, _), each in facts.used.items() if table == "prices"]
+    assert beside.source.startswith(f"{len(used)} providers")
+    assert len(used) > 2
+
+
 # verdicts that hang on an input
 
 
@@ -377,6 +499,19 @@ def test_an_input_that_decides_whether_the_goal_is_kept_matters() -> None:
     assert barely.matters
     assert not replace(barely, feasible=(True, True)).matters
     assert replace(barely, feasible=(True, True), instead=("", "another")).matters
+
+
+def test_nobody_holds_up_a_round_to_which_each_brings_what_it_can() -> None:
+    fleet = load_fleet("lan")
+    (slow, *_) = expand(fleet)
+    fast = replace(slow, name="fast", device=replace(slow.device, flop_s=10 * slow.device.flop_s))
+
+    def binds(name: str) -> str:
+        each_s, lines = sample_s([slow, fast], 1e13), lines_of([slow, fast])
+        return pace(load_recipe(name), 10**6, each_s, lines, ways_of(fleet, [slow, fast])).binds
+
+    assert binds("dedloc") == "everybody's computing"
+    assert binds("diloco") == f"{slow.name}'s computing"
 
 
 def test_who_computes_less_than_the_slowest_draws_less() -> None:

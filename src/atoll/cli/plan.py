@@ -9,6 +9,7 @@ atoll plan --facts [TABLE]                                                   wha
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from datetime import date
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from atoll.plan.goal import Goal
     from atoll.plan.planner import Verdict
     from atoll.spec.fleet import Fleet
+    from atoll.spec.run import Run
     from atoll.spec.strict import Tree
 
 VOCABULARY, CONTEXT = 32_000, 1024
@@ -83,6 +85,7 @@ def command(
         _show_tables(facts, table)
         return
     from atoll.cli import planned
+    from atoll.facts.say import say_used
     from atoll.plan.central import central
     from atoll.plan.cost.told import notes
     from atoll.plan.planner import plan
@@ -90,26 +93,24 @@ def command(
 
     if not fleet:
         raise SpecError("no fleet was given", hint="--fleet homes, or a file: docs/planning.md begins with one")
-    base, folder = _base(run_file, model)
-    goal = _goal(base, model, tokens, batch, _limits(deadline, budget, carbon), data_stays=data_stays)
+    run, base = _base(run_file, model)
+    goal = _goal(run, model, tokens, batch, _limits(deadline, budget, carbon), data_stays=data_stays)
     where = load_fleet(fleet, facts)
     machines = expand(where)[: peers or None]
-    verdict = plan(goal, where, machines, _recipes(recipes), facts, base, folder, seed=seed, say=_say)
+    verdict = plan(goal, where, machines, _recipes(recipes), facts, base, seed=seed, say=_say)
     beside = central(goal, facts, seed)
-    if out is not None:
-        _write(out, verdict, where)
-    if report:
-        _report(Path(report), planned.blocks(goal, where, len(machines), verdict, beside))
     if as_json:
         print(json.dumps(planned.data(goal, where, verdict, beside)))
-        return
-    print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
-    for note in notes(where, machines, facts)[:NOTES_MAX]:
-        print(f"note: {note}")
-    if shows:
-        from atoll.facts.say import say_used
-
-        print("\nfacts that were used:\n" + "\n".join(say_used(facts, date.today())))
+    else:
+        print("\n".join(planned.text(goal, where, len(machines), verdict, beside)))
+        for note in notes(where, machines, facts)[:NOTES_MAX]:
+            print(f"note: {note}")
+        if shows:
+            print("\nfacts that were used:\n" + "\n".join(say_used(facts, date.today())))
+    if report:
+        _report(Path(report), planned.blocks(goal, where, len(machines), verdict, beside))
+    if out is not None:
+        _write(out, verdict, where)
 
 
 # what was asked
@@ -120,17 +121,26 @@ def _say(text: str) -> None:
         print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
 
 
-def _base(run_file: Path | None, model: str) -> tuple[Tree, Path]:
-    """Return what a run file says, and where it lies; a model that is named takes the place of its fresh one."""
+def _base(run_file: Path | None, model: str) -> tuple[Run | None, Tree]:
+    """Return a run and what its file says, with paths that hold wherever a plan is written.
+
+    A model that is named takes the place of a fresh one.
+    """
     if run_file is None:
-        return {}, Path()
+        return None, {}
     from atoll.spec.load import load_run
-    from atoll.spec.run import Fresh
-    from atoll.spec.strict import read_toml
+    from atoll.spec.run import Folder, Shards
+    from atoll.spec.strict import merge, read_toml
 
     run = load_run(run_file)  # whatever is wrong with it is said before anything is planned
-    dropped = {"model"} if model and isinstance(run.model, Fresh) else set()
-    return {key: value for key, value in read_toml(run_file).items() if key not in dropped}, run_file.parent
+    tree = read_toml(run_file)
+    if isinstance(run.data.source, Shards):
+        tree = merge(tree, {"data": {"source": {"path": str(Path(run.data.source.path).absolute())}}})
+    if isinstance(run.model, Folder):
+        tree = merge(tree, {"model": {"path": str(Path(run.model.path).absolute())}})
+    elif model:
+        tree.pop("model", None)
+    return run, tree
 
 
 def _limits(deadline: str, budget: float | None, carbon: str) -> dict[str, float | None]:
@@ -144,12 +154,10 @@ def _limits(deadline: str, budget: float | None, carbon: str) -> dict[str, float
 
 
 def _grams(text: str) -> float:
-    number, _, unit = text.strip().partition(" ")
-    scales = {"g": 1.0, "kg": 1e3, "t": 1e6}
-    try:
-        return float(number) * scales[unit or "kg"]
-    except (ValueError, KeyError):
-        raise SpecError(f"--carbon: {text!r} is no mass", hint='write for example "50 kg" or "1.5 t"') from None
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*(g|kg|t|)\s*", text)
+    if found is None:
+        raise SpecError(f"--carbon: {text!r} is no mass", hint='write for example "50 kg" or "1.5 t"')
+    return float(found[1]) * {"g": 1.0, "kg": 1e3, "t": 1e6}[found[2] or "kg"]
 
 
 def _count(text: str, flag: str) -> int:
@@ -158,24 +166,27 @@ def _count(text: str, flag: str) -> int:
     plain = text.strip().lower()
     scale = scales.get(plain[-1:], 0.0)
     try:
-        return round(float(plain[:-1] if scale else plain) * (scale or 1.0))
-    except ValueError:
-        raise SpecError(f"{flag}: {text!r} is no number of tokens", hint="write for example 2.5G or 300M") from None
+        count = round(float(plain[:-1] if scale else plain) * (scale or 1.0))
+    except (ValueError, OverflowError):
+        count = 0
+    if count < 1:
+        raise SpecError(f"{flag}: {text!r} is no number of tokens", hint="write for example 2.5G or 300M")
+    return count
 
 
 def _goal(
-    base: Tree, model: str, tokens: str, batch: str, limits: dict[str, float | None], *, data_stays: bool
+    run: Run | None, model: str, tokens: str, batch: str, limits: dict[str, float | None], *, data_stays: bool
 ) -> Goal:
     from atoll.cli.sim import vocabulary
     from atoll.model.shape import size_of
     from atoll.plan.goal import Goal, size_named
-    from atoll.spec.load import build_run
     from atoll.spec.run import Folder
 
-    if base:
-        run = build_run(base, Path("run.toml"))
+    if run is not None:
         if isinstance(run.model, Folder) and not model:
             raise SpecError("the size of a pretrained folder is not read for a plan", hint="name it: --model 1b")
+        if isinstance(run.model, Folder) and run.model.adapter is not None:
+            raise SpecError("no formula here tells what adapters take", hint="plan for the whole model: leave them out")
         size = size_named(model) if model or isinstance(run.model, Folder) else size_of(run.model)
         vocab, context, told = vocabulary(run), run.data.context, run.budget.tokens
     elif model:
@@ -230,9 +241,12 @@ def _write(out: Path, verdict: Verdict, fleet: Fleet) -> None:
     from atoll.plan.files import fleet_text, run_text
 
     if not verdict.plans:
-        raise SpecError(f"there is no plan to write: {verdict.why_not}", hint="loosen the goal")
+        hint = "loosen the goal" if verdict.nearest else "other machines, or a smaller model"
+        raise SpecError(f"there is no plan to write: {verdict.why_not}", hint=hint)
     first = verdict.plans[0]
     about = f"Planned by `atoll plan`: {first.offer.name}.\nForecast: {say_time(first.time_s.middle)}."
+    if first.offer.plan_only:
+        about += f"\nA plan only: {first.offer.plan_only}."
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         (out / "run.toml").write_text(run_text(first.offer, int(first.middle.tokens), about), "utf-8")

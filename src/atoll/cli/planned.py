@@ -19,6 +19,8 @@ from atoll.spec.fleet import Fleet
 from atoll.units import say_count, say_table, say_time, say_usd
 
 SCHEMA = "atoll.plan/1"
+NAMES_MAX = 8
+"""Of machines that are left out so many are named."""
 SOURCE_LETTERS = 60
 """Of a source so much is said in a terminal."""
 
@@ -34,11 +36,11 @@ def text(goal: Goal, fleet: Fleet, machines: int, verdict: Verdict, beside: Cent
         lines += ["", *_reasons(goal, shown[0]), "", *_swaying(shown[0].sways)]
     if verdict.staged is not None:
         lines += [*_stages(verdict.staged, beside), "", *_swaying(verdict.staged.sways)]
-    elif not verdict.judged and verdict.small:
+    elif not verdict.judged and len(verdict.small) == machines > 0:
         lines.append("nor do all of them together, cut into stages")
     lines += ["", *_unproven(verdict)]
     lines += [f"not looked at: {names}: {why}" for names, why in _by_reason(verdict.rejected)]
-    return [*lines, *(f"too small: {names}: {why}" for names, why in _by_reason(verdict.small))]
+    return [*lines, *(f"cannot take part: {names}: {why}" for names, why in _by_reason(verdict.small))]
 
 
 def shown_of(verdict: Verdict) -> tuple[Plan, ...]:
@@ -61,6 +63,7 @@ def _stages(cut: Staged, beside: Central) -> list[str]:
         "",
         f"plan only: {placed.plan_only}. A step takes {say_time(placed.step_s)}, every stage has a machine "
         f"{100 * cut.there:.0f} % of the time; {placed.binds} binds: {placed.where}.",
+        f"It keeps to the goal in {100 * cut.keeps:.0f} % of the draws.",
         *([_saved(cut)] if cut.save_every_s else []),
         *stages,
     ]
@@ -75,7 +78,7 @@ def _unproven(verdict: Verdict) -> list[str]:
     """Return how many ways there were, and what might be faster if somebody measured its loss."""
     proven = [each for each in verdict.judged if each.proven]
     lines = [f"{len(verdict.judged)} ways were looked at, {len(proven)} of them with a measured loss."]
-    others = [each for each in verdict.judged if not each.proven]
+    others = [each for each in verdict.judged if not each.proven and not each.misses]
     fastest = min(others, key=lambda each: each.takes[0], default=None)
     if fastest is not None and verdict.plans and fastest.takes[0] < min(each.time_s.middle for each in verdict.plans):
         what = f"{fastest.offer.name}, {say_time(fastest.takes[0])}"
@@ -147,10 +150,9 @@ def _reasons(goal: Goal, plan: Plan) -> list[str]:
         lines.append("  layers are computed twice: the model fits no other way")
     if offer.plan_only:
         lines.append(f"  plan only: {offer.plan_only}")
-    left = offer.crew.left_out
-    if left:
-        names = ", ".join(sorted(left)[:8]) + (", ..." if len(left) > 8 else "")
-        lines.append(f"  left out: {names} ({next(iter(left.values()))})")
+    for names, why in _by_reason(offer.crew.left_out):
+        some = names.split(", ")
+        lines.append(f"  left out: {', '.join(some[:NAMES_MAX])}{', ...' if some[NAMES_MAX:] else ''} ({why})")
     return lines
 
 

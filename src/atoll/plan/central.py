@@ -6,7 +6,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from atoll.facts.book import Facts
 from atoll.facts.rows import Price, Row
@@ -15,8 +14,8 @@ from atoll.model.shape import train_cost
 from atoll.plan.carbon.energy import machines_drawn
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import Knowledge
-from atoll.plan.ranges import Deviations, Ranged, ranged
-from atoll.plan.spread import Floats, Spread, spread
+from atoll.plan.ranges import Deviations, Ranged, Taken, ranged
+from atoll.plan.spread import Spread, spread
 
 GPU = "H100 SXM"
 COUNT = 8
@@ -34,21 +33,14 @@ class Central(Ranged, frozen=True, kw_only=True):
     as_of: str
 
 
-class _Takes(Struct, frozen=True):
-    time_s: Floats
-    usd: Floats
-    energy_kwh: Floats
-    carbon_g: Floats
-
-
 def central(goal: Goal, facts: Facts, seed: int = 0) -> Central:
     """Return what a goal takes on a server of eight that is rented on demand."""
     gpu = facts.gpu(GPU)
-    prices = sorted(facts.prices(GPU, market="on_demand"), key=lambda each: each.usd_hour)
+    prices = [facts.use(each) for each in facts.prices(GPU, market="on_demand")]
     known = _known(facts, prices)
     flop = goal.tokens / goal.context * train_cost(goal.shape, 1).flop
 
-    def takes(deviations: Deviations) -> _Takes:
+    def takes(deviations: Deviations) -> Taken:
         at: dict[str, Any] = {name: about.at(deviations.get(name, 0.0))[..., 0] for name, about in known.items()}
         hours = np.asarray(flop / (COUNT * gpu.flop_s * at["computing"]) / HOUR_S)
         drawn = machines_drawn(
@@ -61,7 +53,7 @@ def central(goal: Goal, facts: Facts, seed: int = 0) -> Central:
             carbon_g_kwh=at["grid"],
             made_g=facts.made(gpu).carbon_g + facts.host(gpu).made_g,
         )
-        return _Takes(HOUR_S * hours, COUNT * hours * at["rent"], drawn.energy_kwh, drawn.carbon_g)
+        return Taken(HOUR_S * hours, COUNT * hours * at["rent"], drawn.energy_kwh, drawn.carbon_g)
 
     return Central(
         **ranged(goal, known, takes, seed),

@@ -21,10 +21,10 @@ from atoll.plan import upkeep
 from atoll.plan.carbon.energy import Drawn
 from atoll.plan.cost import churn
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import AS_OF, Knowledge, stays_s
+from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, fetch_s, stays_s
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
-from atoll.plan.pace import Pace, Ways, busy, kinds_on, paced, sample_s, ways_of
+from atoll.plan.pace import Pace, Ways, brought, busy, kinds_on, paced, sample_s, ways_of
 from atoll.plan.ranges import Deviations
 from atoll.plan.spread import Floats, Spread, spread
 from atoll.plan.traffic import Kind, Line, lines_of
@@ -37,8 +37,6 @@ from atoll.spec.run import canonical
 
 MEMBERS_MAX = 64
 """Of a larger crew so many stand for all."""
-STATE_BYTES = 8.0
-"""For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""
 RECOMPUTED = 4 / 3
 HOUR_S = 3600.0
 
@@ -152,14 +150,14 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     """Return what an offer takes where inputs deviate so much from their middle."""
     drawn = _Drawn(scene, deviations or {})
     pace = _pace(goal, offer, scene, drawn)
-    useful, there = _useful(goal, scene, drawn, pace)
-    samples_s = pace.samples_s * scene.count * useful.mean(axis=-1)
+    each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
+    useful, there = _useful(goal, scene, drawn, pace, brought(offer.run.recipe, each_s))
+    samples_s = pace.samples_s * scene.count * useful
     tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
     tokens = tokens * drawn.every("loss gap")[..., 0] ** (1 / drawn.every("loss slope")[..., 0])
     time_s = np.asarray(tokens / goal.context / samples_s)
     often = tokens / goal.context / pace.samples  # rounds, times how many each that is looked at stands for
     mine_h = time_s[..., None] / HOUR_S * there
-    each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
     work = busy(offer.run.recipe, each_s, pace) if scene.kinds else np.ones_like(each_s)
     return Estimate(
         tokens=tokens,
@@ -242,15 +240,15 @@ def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:
     )
 
 
-def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace) -> tuple[Floats, Floats]:
-    """Return which part of each machine's work counts, and which part of the time it is there."""
+def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace, share: Floats) -> tuple[Floats, Floats]:
+    """Return which part of the crew's work counts, each with its share of it, and how much each machine is there."""
     up_s, down_s = stays_s(scene.crew)
     up_s = up_s * drawn.every("staying")
-    fetch_s = STATE_BYTES * goal.parameters / np.array([machine.down_bytes_s for machine in scene.crew])
     there = np.asarray(churn.availability(up_s, down_s))
     round_s = np.asarray(pace.round_s)[..., None]
-    kept = (1 - churn.lost_part(round_s, up_s)) * np.maximum(0.0, 1 - fetch_s / up_s)
-    return there * kept, there
+    fetched = np.maximum(0.0, 1 - fetch_s(scene.crew, goal.parameters) / up_s)
+    kept = (1 - churn.lost_part(round_s, up_s)) * fetched
+    return np.maximum((share * there * kept).sum(axis=-1), USEFUL_MIN), there
 
 
 def _flows(kinds: Sequence[Kind]) -> dict[tuple[int, int], float]:

@@ -17,8 +17,8 @@ TOLD_MAX = 6
 """So many ways are told; of a longer front those that are best in something, and the ones between."""
 BLAND = 1.02
 """Ways that differ by no more than this in anything are told as one."""
-LEAST = 1e-9
-"""What is compared on a logarithmic scale is never less: somebody may ask for no money at all."""
+LEAST: Takes = (1.0, 0.01, 1.0)
+"""What is compared on a logarithmic scale is never less: something that is free is not worth any wait."""
 
 
 def front(ways: Sequence[Takes]) -> list[tuple[int, tuple[str, ...]]]:
@@ -56,4 +56,5 @@ def _least(ways: Sequence[Takes]) -> Takes:
 
 
 def _distance(takes: Takes, least: Takes) -> float:
-    return sum(math.log(max(mine, LEAST) / max(ours, LEAST)) for mine, ours in zip(takes, least, strict=True))
+    told = zip(takes, least, LEAST, strict=True)
+    return sum(math.log(max(mine, nothing) / max(ours, nothing)) for mine, ours, nothing in told)

@@ -36,6 +36,10 @@ AS_OF = "2026-11"
 HOURS_YEAR = 8760.0
 NEVER_S = 1e15
 """How long a machine stays that never leaves."""
+STATE_BYTES = 8.0
+"""For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""
+USEFUL_MIN = 1e-6
+"""Where no more than this part of the work counts, machines come and go too often to train at all."""
 HOUSEHOLD = "World residential"
 """The electricity of a machine of which nothing is said."""
 
@@ -79,6 +83,11 @@ def stays_s(machines: Sequence[Machine]) -> tuple[Floats, Floats]:
         np.array([kind.up_s if isinstance(kind, Churn) else NEVER_S for kind in kinds]),
         np.array([kind.down_s if isinstance(kind, Churn) else 0.0 for kind in kinds]),
     )
+
+
+def fetch_s(machines: Sequence[Machine], parameters: int) -> Floats:
+    """Return how long each machine fetches the model when it comes back."""
+    return STATE_BYTES * parameters / np.array([machine.down_bytes_s for machine in machines])
 
 
 def _three(threes: Sequence[tuple[float, float, float]], source: tuple[str, str]) -> Spread:

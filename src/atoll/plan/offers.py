@@ -2,15 +2,15 @@
 
 Recipes are the shipped ones that `pace` can tell the time of. Of machines there are all that the model fits into; those
 without the slowest lines, or the slowest devices; those of each region, and of them those with the fastest lines; and
-the fastest one alone. How often peers
-exchange is what the recipe says, a quarter of it and four times as much, where that is one number, and what its loss
-was measured with.
+the fastest one alone. How often peers exchange is what the recipe says, a quarter of it and four times as much, where
+that is one number, and what its loss was measured with.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +23,7 @@ from atoll.facts.book import Facts
 from atoll.facts.rows import Loss
 from atoll.plan.cost.holds import Fit, fits
 from atoll.plan.goal import Goal
+from atoll.plan.knowledge import fetch_s
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import Block
@@ -30,11 +31,12 @@ from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
 from atoll.spec.axes.work import BySpeed
-from atoll.spec.fleet import Machine
+from atoll.spec.fleet import Churn, Machine
 from atoll.spec.load import build_run
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import SIZES, Run
 from atoll.spec.strict import Tree, merge
+from atoll.units import say_time
 
 SLOWER = 4.0
 """Lines or devices so many times slower than the median may be left out."""
@@ -42,6 +44,10 @@ STEPS = (0.25, 1.0, 4.0)
 """Of the steps between exchanges that a recipe has."""
 ROUND = 8
 """A batch of more samples is a multiple of so many, so that it can be done in parts."""
+
+OWN_DATA = "each peer has data of its own: Atoll hands out samples of one corpus, and losses were measured with those"
+PLAN = Path("plan.toml")
+"""Whose mistakes are said, if there are any."""
 
 
 class Crew(Struct, frozen=True, kw_only=True):
@@ -118,44 +124,64 @@ def plain(recipe: Recipe) -> bool:
     return not more and exact and first.when == Every(steps=1) and isinstance(first.overlap, Block)
 
 
-def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, str]]:
-    """Return who may train together by a recipe, and why each of the others cannot take part at all."""
-    able, small = [], {}
+Lack = tuple[float, str]
+"""What a machine would have to hold to take part, in bytes, and in words why it cannot."""
+
+
+def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list[Crew], dict[str, Lack]]:
+    """Return who may train together by a recipe, and why each of the others cannot take part at all.
+
+    Where data may not move nobody who can take part is left out: what it has would not be learnt.
+    """
+    able, small = [], dict[str, Lack]()
     known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
-    for machine in machines:
+    for machine, fetch in zip(machines, fetch_s(machines, goal.parameters), strict=True):
         fit = known[machine.device.memory_bytes]
-        if fit.fits:
-            able.append(machine)
+        if why := fit.reason or _too_short(machine, float(fetch)):
+            small[machine.name] = fit.device_bytes, why
         else:
-            small[machine.name] = fit.reason
+            able.append(machine)
     found: dict[frozenset[str], Crew] = {}
-    for which, some in _groups(able):
+    for which, some in islice(_groups(able), 1 if goal.data_stays else None):
         names = frozenset(each.name for each in some)
         out = {each.name: f"not among {which}" for each in able if each.name not in names}
-        found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=small | out))
+        out |= {name: why for name, (_, why) in small.items()}
+        found.setdefault(names, Crew(machines=tuple(some), which=which, left_out=out))
     return list(found.values()), small
+
+
+def _too_short(machine: Machine, fetch: float) -> str:
+    """Return why a machine never gets to work: it leaves again before it has the model; empty: it does not."""
+    stays = machine.availability.up_s if isinstance(machine.availability, Churn) else math.inf
+    if fetch < stays:
+        return ""
+    return f"it stays {say_time(stays)} at a time and fetches the model for {say_time(fetch)}"
 
 
 def _groups(able: Sequence[Machine]) -> Iterator[tuple[str, list[Machine]]]:
     """Yield groups of machines by what they have in common, the largest first."""
     if not able:
         return
-    yield f"all {len(able)} machines" if len(able) > 1 else "one machine", list(able)
+    yield f"all {_many(able)}" if len(able) > 1 else "one machine", list(able)
     rate, speed = median(map(_line, able)), median(map(_speed, able))
     fast = [each for each in able if SLOWER * _line(each) >= rate]
-    yield f"{len(fast)} machines without the slowest lines", fast
+    yield f"{_many(fast)} without the slowest lines", fast
     quick = [each for each in able if SLOWER * _speed(each) >= speed]
-    yield f"{len(quick)} machines without the slowest devices", quick
+    yield f"{_many(quick)} without the slowest devices", quick
     names = {each.name for each in quick}
-    both = [each for each in fast if each.name in names]
-    yield f"{len(both)} machines without the slowest lines and devices", both
+    if both := [each for each in fast if each.name in names]:
+        yield f"{_many(both)} without the slowest lines and devices", both
     for region in sorted({each.region for each in able}):
         near = [each for each in able if each.region == region]
-        yield f"the {len(near)} machines in {region}", near
+        yield f"the {_many(near)} in {region}", near
         best = max(map(_line, near))
         wide = [each for each in near if SLOWER * _line(each) >= best]
-        yield f"the {len(wide)} machines in {region} with the fastest lines", wide
+        yield f"the {_many(wide)} in {region} with the fastest lines", wide
     yield "the fastest machine alone", [max(able, key=_speed)]
+
+
+def _many(machines: Sequence[Machine]) -> str:
+    return f"{len(machines)} machine{'s' * (len(machines) != 1)}"
 
 
 def _line(machine: Machine) -> float:
@@ -172,17 +198,17 @@ def _fit(goal: Goal, recipe: Recipe, memory_bytes: int, members: int) -> Fit:
     return fits(goal.size, goal.vocab, goal.context, small, members, memory_bytes)
 
 
-def offers(goal: Goal, recipe: str, base: Tree, folder: Path, crew: Crew, facts: Facts) -> Iterator[Offer]:
+def offers(goal: Goal, recipe: str, base: Tree, crew: Crew, facts: Facts) -> Iterator[Offer]:
     """Yield the ways in which a crew may train by a recipe."""
-    plain = build_run(_tree(goal, recipe, base, crew), folder / "plan.toml")
+    plain = build_run(_tree(goal, recipe, base, crew), PLAN)
     at_once, recompute = _within_memory(goal, plain.recipe, crew)
     micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
-    why = "each peer has data of its own: Atoll hands out samples of one corpus" if goal.data_stays else ""
+    why = OWN_DATA if goal.data_stays else ""
     proven = [row.steps for row in facts.rows(Loss) if row.recipe == recipe]
     for variant in _variants(plain.recipe, crew, proven):
         tree = merge(_tree(goal, recipe, base, crew), merge(micro, variant))
         try:
-            run = build_run(tree, folder / "plan.toml")
+            run = build_run(tree, PLAN)
         except SpecError:  # the recipe does not go with these steps: a delay that is longer than a round, ...
             continue
         loss = facts.loss(recipe, len(crew.machines), _period(run.recipe)) if len(crew.machines) > 1 else None
@@ -224,13 +250,18 @@ def _tree(goal: Goal, recipe: str, base: Tree, crew: Crew) -> Tree:
     own: Tree = {
         "name": base.get("name", "plan"),
         "model": base.get("model", model),
-        "data": base.get("data", {"context": goal.context}),
+        "data": base.get("data", {"context": goal.context, "source": _corpus(goal)}),
         "recipe": {"base": recipe, "work": {"batch": batch}},
         "budget": {"tokens": goal.tokens},
         "membership": {"start_with": len(crew.machines)},
     }
     kept: Tree = {key: base[key] for key in ("seeds", "upkeep") if key in base}
     return merge(own, kept)
+
+
+def _corpus(goal: Goal) -> Tree:
+    """Return the data of a goal that names none: any text, in as many tokens as the goal counts with."""
+    return {"kind": "corpus", "tokenizer": f"bpe-{goal.vocab}"}
 
 
 def _shape(goal: Goal) -> Tree:

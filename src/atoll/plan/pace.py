@@ -162,7 +162,7 @@ def paced(
         lines_s=lines_s,
         trips_s=trips_s,
         round_s=round_s,
-        binds=_binding(recipe, lines, sample_s, work_s, lines_s, trips_s, moved[longest][2]),
+        binds=_binding(_slowest(recipe, often, lines, sample_s), work_s, lines_s, trips_s, moved[longest][2]),
     )
 
 
@@ -211,6 +211,11 @@ def _work(recipe: Recipe, channel: Channel, sample_s: Floats, crowd: float) -> t
     return quota * sample_s.max(axis=-1), np.full(sample_s.shape[:-1], members * quota)
 
 
+def _is_shared(channel: Channel, members: float) -> bool:
+    """Return whether a round has enough with what some have done, so that nobody waits for anybody."""
+    return isinstance(channel.when, TargetBatch) or contributors(channel, members) < members
+
+
 def _quota(recipe: Recipe, channel: Channel) -> float:
     """Return the samples that a member works on in a round, where that is the same for all."""
     return channel.when.round_steps * recipe.work.batch / channel.phases
@@ -222,18 +227,35 @@ def _by_speed(kind: BySpeed, batch: int, quota: float, sample_s: Floats, fastest
     return np.asarray(np.clip(fits, kind.least * batch, quota))
 
 
+def _often(recipe: Recipe) -> Channel:
+    """Return the channel that has a round first: work is counted in its rounds."""
+    return min(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+
+
+def _own(recipe: Recipe, channel: Channel, sample_s: Floats) -> Floats:
+    """Return the samples of each machine in a round that waits for all of them."""
+    quota, kind = _quota(recipe, channel), recipe.work.quota
+    if isinstance(kind, BySpeed):
+        return _by_speed(kind, recipe.work.batch, quota, sample_s, sample_s.min(axis=-1))
+    return np.full_like(sample_s, quota)
+
+
+def brought(recipe: Recipe, sample_s: Floats) -> Floats:
+    """Return which part of what all work on in a round each of some machines does."""
+    channel = _often(recipe)
+    each = 1 / sample_s if _is_shared(channel, sample_s.shape[-1]) else _own(recipe, channel, sample_s)
+    return np.asarray(each / each.sum(axis=-1, keepdims=True))
+
+
 def busy(recipe: Recipe, sample_s: Floats, took: Pace) -> Floats:
     """Return which part of rounds each of some machines computes, those that nobody looked at among them."""
-    channel = min(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+    channel = _often(recipe)
     round_s, work_s = np.asarray(took.round_s)[..., None], np.asarray(took.work_s)[..., None]
     count = sample_s.shape[-1]
-    if isinstance(channel.when, TargetBatch) or contributors(channel, count) < count:
+    if _is_shared(channel, count):
         own_s = work_s + 0.0 * sample_s  # nobody waits for anybody
-    elif isinstance(recipe.work.quota, BySpeed):
-        each = _by_speed(recipe.work.quota, recipe.work.batch, _quota(recipe, channel), sample_s, sample_s.min(axis=-1))
-        own_s = each * sample_s
     else:
-        own_s = _quota(recipe, channel) * sample_s
+        own_s = _own(recipe, channel, sample_s) * sample_s
     return np.asarray(np.minimum(1.0, own_s / round_s))
 
 
@@ -313,17 +335,15 @@ def _middle(times: Floats, axes: int) -> Floats:
     return np.median(times, axis=0) if times.ndim > axes else times
 
 
-def _binding(
-    recipe: Recipe,
-    lines: Sequence[Line],
-    sample_s: Floats,
-    work_s: Floats,
-    lines_s: Floats,
-    trips_s: Floats,
-    fullest: str,
-) -> str:
+def _slowest(recipe: Recipe, channel: Channel, lines: Sequence[Line], sample_s: Floats) -> str:
+    """Return in words whose computing a round waits for: nobody's alone where each does what it can."""
+    crowd = crowd_of(lines)
+    if isinstance(recipe.work.quota, BySpeed) or _is_shared(channel, crowd):
+        return "everybody's computing"
+    return f"{lines[int(_middle(sample_s, 1).argmax())].name}'s computing"
+
+
+def _binding(work: str, work_s: Floats, lines_s: Floats, trips_s: Floats, fullest: str) -> str:
     """Return in words what takes the largest part of a round."""
-    slow = int(_middle(sample_s, 1).argmax())
-    work = "everybody's computing" if isinstance(recipe.work.quota, BySpeed) else f"{lines[slow].name}'s computing"
     told = [(work_s, work), (lines_s, fullest), (trips_s, "latency")]
     return max(told, key=lambda each: float(np.median(each[0])))[1]

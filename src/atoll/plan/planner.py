@@ -8,9 +8,8 @@ with what stands in the way and the nearest way that would do.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -20,8 +19,8 @@ from atoll.facts.book import Facts
 from atoll.plan.estimate import Estimate, Found, Scene, estimate, scene_of
 from atoll.plan.front import LEAST, Takes, front, recommended
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import Knowledge, knowledge_of
-from atoll.plan.offers import Crew, Offer, crews, offers, plain, untold
+from atoll.plan.knowledge import USEFUL_MIN, Knowledge, knowledge_of
+from atoll.plan.offers import Crew, Lack, Offer, crews, offers, plain, untold
 from atoll.plan.ranges import Ranged, Sway, ranged, sways
 from atoll.plan.stages import Staged, staged
 from atoll.spec.fleet import Fleet, Machine
@@ -90,23 +89,22 @@ def plan(
     recipes: Sequence[str],
     facts: Facts,
     base: Tree | None = None,
-    folder: Path = Path(),
     *,
     seed: int = 0,
     say: Say = lambda text: None,
 ) -> Verdict:
     """Return the best ways to reach a goal on some machines."""
-    look = _Look(goal, fleet, machines, facts, base or {}, folder)
+    look = _Look(goal, fleet, machines, facts, base or {})
     for number, name in enumerate(recipes, start=1):
         say(f"{name} ({number} of {len(recipes)})")
         look.at(name)
     found = partial(Verdict, goal=goal, judged=tuple(look.judged), rejected=look.rejected, small=look.small)
     if not look.judged and len(look.small) == len(machines) > 0:
         say("stages")
-        why = f"no machine holds a model of {goal.parameters:,} parameters ({next(iter(look.small.values()))})"
+        why = f"no machine can take part in training {goal.parameters:,} parameters ({next(iter(look.small.values()))})"
         return found(plans=(), nearest=None, why_not=why, staged=staged(goal, fleet, machines, facts, seed))
     if not look.judged:
-        return found(plans=(), nearest=None, why_not=_nothing_told(recipes, machines))
+        return found(plans=(), nearest=None, why_not=_nothing_told(recipes, machines, look.rejected))
     drawn = partial(_drawn, goal, facts, seed)
     good = [each for each in look.judged if not each.misses]
     good = [each for each in good if each.proven] or good
@@ -118,30 +116,31 @@ def plan(
     return found(plans=_swayed(told), nearest=None, why_not="")
 
 
-def _nothing_told(recipes: Sequence[str], machines: Sequence[Machine]) -> str:
+def _nothing_told(recipes: Sequence[str], machines: Sequence[Machine], rejected: Container[str]) -> str:
     """Return why there is nothing to judge though the model would fit."""
     if not machines:
         return "the fleet has no machine"
+    told = [name for name in recipes if name not in rejected]
+    if told:
+        return f"one machine alone has nobody to exchange with by {', '.join(told)}: let it train by ddp too"
     return f"no formula tells how long rounds take by {', '.join(recipes) or 'no recipe'}"
 
 
 class _Look:
     """Everything that is looked at, recipe by recipe, and what is not."""
 
-    def __init__(
-        self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, base: Tree, folder: Path
-    ) -> None:
+    def __init__(self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, base: Tree) -> None:
         self._goal, self._fleet, self._machines, self._facts = goal, fleet, machines, facts
-        self._base, self._folder, self._known = base, folder, Known({}, Found())
+        self._base, self._known = base, Known({}, Found())
         self.judged: list[Judged] = []
         self.rejected: dict[str, str] = {}
         self._holds: set[str] = set()
-        self._small: dict[str, str] = {}
+        self._small: dict[str, Lack] = {}
 
     @property
     def small(self) -> dict[str, str]:
-        """Return the machines that hold the model by no recipe."""
-        return {name: why for name, why in self._small.items() if name not in self._holds}
+        """Return the machines that can take part by no recipe, with what the least demanding one asks of them."""
+        return {name: why for name, (_, why) in self._small.items() if name not in self._holds}
 
     def at(self, name: str) -> None:
         """Judge every way to train by a recipe."""
@@ -150,14 +149,19 @@ class _Look:
             self.rejected[name] = f"{why}: `atoll compare` plays it"
             return
         able, small = crews(self._goal, recipe, self._machines)
-        self._small = {machine: f"{name}: {reason}" for machine, reason in small.items()} | self._small
+        for machine, (need_bytes, why) in small.items():
+            lack = need_bytes, f"{name}: {why}"
+            self._small[machine] = min(lack, self._small.get(machine, lack))
         self._holds |= {machine.name for crew in able for machine in crew.machines}
         if not able:
-            self.rejected[name] = "no machine holds the model by it"
+            self.rejected[name] = "no machine can take part by it"
         for crew in able:
-            if len(crew.machines) == 1 and (not plain(recipe) or any(each.offer.alone for each in self.judged)):
+            if len(crew.machines) == 1 and (not plain(recipe) or self._is_judged(crew)):
                 continue  # whoever is alone has nobody to exchange with: any plain recipe will do
             self.judged += self._ways(name, crew)
+
+    def _is_judged(self, crew: Crew) -> bool:
+        return any(each.offer.crew.machines == crew.machines for each in self.judged)
 
     def _ways(self, recipe: str, crew: Crew) -> list[Judged]:
         """Return every way in which a crew may train by a recipe, judged."""
@@ -166,7 +170,7 @@ class _Look:
         if key not in known.crews:
             known.crews[key] = knowledge_of(crew.machines, facts)
         found: list[Judged] = []
-        for offer in offers(goal, recipe, self._base, self._folder, crew, facts):
+        for offer in offers(goal, recipe, self._base, crew, facts):
             scene = scene_of(goal, offer, self._fleet, known.crews[key], known.found, facts)
             middle = estimate(goal, offer, scene, facts)
             takes = float(middle.time_s), float(middle.usd), float(middle.carbon_g)
@@ -175,7 +179,9 @@ class _Look:
 
 
 def _misses(goal: Goal, found: Estimate) -> tuple[str, ...]:
-    """Return what of the goal an estimate does not keep to."""
+    """Return what of the goal an estimate does not keep to; whoever never gets anywhere keeps to none."""
+    if found.present <= USEFUL_MIN:
+        return (f"machines leave before a round of {say_time(float(found.pace.round_s))} is over",)
     return tuple(
         f"{name} {said} instead of {wanted}"
         for name, takes, limit, said, wanted in (
@@ -188,13 +194,15 @@ def _misses(goal: Goal, found: Estimate) -> tuple[str, ...]:
 
 
 def _kg(carbon_g: float) -> str:
-    return f"{carbon_g / 1000:,.0f} kg CO2e"
+    return f"{carbon_g / 1000:,.0f} kg CO2e" if carbon_g >= 1e5 else f"{carbon_g / 1000:.3g} kg CO2e"
 
 
 def _excess(goal: Goal, each: Judged) -> float:
-    """Return how many times more than it may an offer takes, of what it misses by most."""
-    told = [(takes, limit) for takes, limit in zip(each.takes, goal.limits, strict=True) if limit is not None]
-    return max(takes / max(limit, LEAST) for takes, limit in told)
+    """Return how many times more than it may an offer takes, of what it misses by most; or how long, without limits."""
+    told = zip(each.takes, goal.limits, LEAST, strict=True)
+    return max(
+        (takes / max(limit, nothing) for takes, limit, nothing in told if limit is not None), default=each.takes[0]
+    )
 
 
 # ranges and sensitivity

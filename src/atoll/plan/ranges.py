@@ -40,6 +40,15 @@ class Takes(Protocol):
     def carbon_g(self) -> Floats: ...
 
 
+class Taken(Struct, frozen=True):
+    """The same, as it is."""
+
+    time_s: Floats
+    usd: Floats
+    energy_kwh: Floats
+    carbon_g: Floats
+
+
 Forecast = Callable[[Deviations], Takes]
 
 

@@ -30,6 +30,8 @@ class Spread(Struct, frozen=True, kw_only=True):
 
     def at(self, deviation: Any) -> Floats:
         """Return the input so many deviations from its middle: a number, or a column of them, one row each."""
+        if np.ndim(deviation) == 0 and deviation == 0:
+            return self.middle  # most of what is looked at is looked at there alone
         above, below = _log_ratio(self.high, self.middle) / TENTH, _log_ratio(self.middle, self.low) / TENTH
         return np.asarray(self.middle * np.exp(deviation * np.where(np.asarray(deviation) > 0, above, below)))
 

@@ -15,7 +15,6 @@ from itertools import pairwise, permutations
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 
 from atoll.facts.book import Facts
@@ -24,7 +23,7 @@ from atoll.plan.cost import churn
 from atoll.plan.cost.flops import head_forward_flop, layer_forward_flop, layer_parameters, of_size
 from atoll.plan.cost.holds import stage_working_bytes
 from atoll.plan.goal import Goal
-from atoll.plan.knowledge import AS_OF, Knowledge, knowledge_of, stays_s
+from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, knowledge_of, stays_s
 from atoll.plan.money.inputs import keeping
 from atoll.plan.place.chain import balanced
 from atoll.plan.place.crew import Crew, Job, Layer, crew_of
@@ -32,7 +31,7 @@ from atoll.plan.place.depth import deepened
 from atoll.plan.place.fence import fenced
 from atoll.plan.place.islands import islanded
 from atoll.plan.place.placement import Part, Placement, in_turn, pipeline_of
-from atoll.plan.ranges import Deviations, Ranged, Sway, ranged, sways
+from atoll.plan.ranges import Deviations, Ranged, Sway, Taken, ranged, sways
 from atoll.plan.spread import Floats, Spread, spread
 from atoll.spec.fleet import Fleet, Machine
 
@@ -69,23 +68,18 @@ class Staged(Ranged, frozen=True, kw_only=True):
     sways: tuple[Sway, ...]
 
 
-class _Takes(Struct, frozen=True):
-    time_s: Floats
-    usd: Floats
-    energy_kwh: Floats
-    carbon_g: Floats
-
-
 def staged(goal: Goal, fleet: Fleet, machines: Sequence[Machine], facts: Facts, seed: int = 0) -> Staged | None:
-    """Return the fastest way to cut a model over machines; None: all of them together do not hold it."""
+    """Return the fastest way to cut a model over several machines; None: they do not hold it, or nobody stays."""
     job, crew = job_of(goal), crew_of(fleet, machines)
     placed = [solver(crew, job) for solver in _solvers(len(machines))]
-    found = {each.solver: each for each in placed if each is not None}
+    found = {each.solver: each for each in placed if each is not None and not each.runs}
     if not found:
         return None
     best = min(found, key=lambda name: found[name].step_s)
     used = {name for stage in found[best].stages for name in stage.machines}
     manned = _Manned(goal, fleet, [machine for machine in machines if machine.name in used], found[best], facts)
+    if manned.useful({}) <= USEFUL_MIN:
+        return None
     return Staged(
         **ranged(goal, manned.knowledge, manned.takes, seed, DRAWS),
         placement=found[best],
@@ -140,7 +134,8 @@ class _Manned:
     def __init__(self, goal: Goal, fleet: Fleet, machines: Sequence[Machine], placement: Placement, facts: Facts):
         known = knowledge_of(machines, facts)
         self.knowledge: Knowledge = {name: known[name] for name in (*CONCERNED, *MONEY)}
-        self._steps, self._job, self._facts = goal.tokens / goal.batch_tokens, job_of(goal), facts
+        self._job, self._facts = job_of(goal), facts
+        self._steps = goal.tokens / goal.context / self._job.batch
         self._machines, self._placement, self._crew = machines, placement, crew_of(fleet, machines)
         place = {machine.name: number for number, machine in enumerate(machines)}
         self._parts: list[Part] = [
@@ -150,19 +145,23 @@ class _Manned:
         self._sent = upkeep.sent_of(machines, _flows(self._job, self._parts), trip_s, facts)
         self.knowledge["failing"], self.save_every_s = self._failing()
 
-    def takes(self, deviations: Deviations) -> _Takes:
+    def takes(self, deviations: Deviations) -> Taken:
         """Return time, money, energy and carbon where inputs deviate so much from their middle."""
 
         def inputs(name: str) -> Any:
             return self.knowledge[name].at(deviations.get(name, 0.0))
 
         step_s, work = self._steps_s(inputs)
-        useful = self.there(deviations) * inputs("failing")[..., 0]
-        time_s = self._steps * step_s / np.maximum(useful, 1e-9)
+        time_s = self._steps * step_s / self.useful(deviations)
         hours = np.asarray(time_s)[..., None] / HOUR_S * self._present(deviations)
         bill = upkeep.bill(self._machines, inputs, hours, work, self._sent, self._steps, self._facts)
         drawn = upkeep.drawn(self._machines, inputs, hours, work, self._sent, self._steps)
-        return _Takes(time_s, bill.total_usd + 0.0 * time_s, drawn.energy_kwh, drawn.carbon_g)
+        return Taken(time_s, bill.total_usd + 0.0 * time_s, drawn.energy_kwh, drawn.carbon_g)
+
+    def useful(self, deviations: Deviations) -> Floats:
+        """Return the part of the time in which something is done that stays."""
+        kept = self.knowledge["failing"].at(deviations.get("failing", 0.0))[..., 0]
+        return np.maximum(self.there(deviations) * kept, USEFUL_MIN)
 
     def there(self, deviations: Deviations) -> Floats:
         """Return the part of the time in which at least one machine of every stage is there."""
