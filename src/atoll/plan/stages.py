@@ -4,7 +4,8 @@ Every solver that takes a fleet as it is proposes a placement, all are judged by
 wins. A pipeline is there only while every stage has a machine, so whoever comes and goes costs more here than among
 replicas; a machine is paid for while it is there, whether or not the others are. Where a stage has one machine alone,
 whatever was done since the last time it was saved is lost with it (Young, Daly). Solvers that want something else of a
-fleet are not asked: equal groups (`groups`), the engine's clusters and its shares of a result (`rings`).
+fleet are not asked: equal groups (`groups`), the engine's clusters and its shares of a result (`rings`). How many
+packets get lost is taken as the fleet says it; everything else that is not known exactly is drawn.
 """
 
 from __future__ import annotations
