@@ -38,7 +38,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
     ("name", "parameters", "peers"),
     [
         ("ddp", 300_000, 4),
-        ("deco", 300_000, 3),
+        pytest.param("deco", 300_000, 3, marks=pytest.mark.long),
         ("diloco", 300_000, 3),
         ("opendiloco", 600_000, 3),
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
@@ -170,7 +170,7 @@ def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares(
     [
         ("noloco", 4),
         ("moshpit", 6),
-        ("gossip", 5),
+        pytest.param("gossip", 5, marks=pytest.mark.long),
         pytest.param("sgp", 5, marks=pytest.mark.long),
         pytest.param("bacombo", 5, marks=pytest.mark.long),
     ],

@@ -77,7 +77,10 @@ def found_after(run: Run, outcome: Outcome, tamper: Callable[[Vector], None]) ->
     return what
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize(
+    "recipe",
+    [pytest.param(name, marks=pytest.mark.long if at % 3 else ()) for at, name in enumerate(recipe_names())],
+)
 def test_a_sound_run_breaks_no_promise(recipe: str) -> None:
     run = counting_run(recipe, rounds=5, start_with=PEERS)
     outcome = play(run, PEERS)

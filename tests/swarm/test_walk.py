@@ -26,6 +26,8 @@ from tests.swarm.table import BULK, FOUNDING, A, B, C, D, small_run
 
 PEERS = (A, B, C, D)
 STEPS = 1500
+CHUNK = 12
+"""Walks of one test; the first such are quick enough to be taken every time."""
 
 
 def digest(index: int) -> bytes:
@@ -188,10 +190,10 @@ def by_route(run: Run, route: Route, late: int) -> Run:
     ],
 )
 @pytest.mark.parametrize(
-    "first", [pytest.param(at, marks=pytest.mark.long if at >= 25 else ()) for at in range(0, 100, 25)]
+    "first", [pytest.param(at, marks=pytest.mark.long if at else ()) for at in range(0, 100, CHUNK)]
 )
 def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route, late: int) -> None:
-    rounds, most, seeds = [], 0, 10 if late else 25
+    rounds, most, seeds = [], 0, CHUNK // 2 if late else CHUNK
     for seed in range(first, first + seeds):
         walk = Walk(seed, route, late)
         try:
