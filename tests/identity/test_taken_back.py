@@ -65,7 +65,7 @@ TROUBLES: dict[str, list[Fault]] = {
 }
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 4])
+@pytest.mark.parametrize("checkpoint_every", [pytest.param(1, marks=pytest.mark.long), 4])
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_the_inner_optimizer_has_seen_exactly_what_was_counted(trouble: str, checkpoint_every: int) -> None:
     """A counting model counts the steps its inner state has seen; the log says how many of them count."""

@@ -36,7 +36,7 @@ def stormy(seed: int, recipe: str = "diloco", rounds: int = ROUNDS, more: Sequen
     return books(play(run, PEERS, faults=[*storm(seed, PEERS, STORM_S), *more], seed=seed))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_any_two_journals_of_a_storm_show_that_no_sample_was_lost_or_counted_twice(seed: int) -> None:
     journals = stormy(seed)
     assert any(len(book.all(Started)) > 1 for book in journals), "nobody crashed: this shows little"

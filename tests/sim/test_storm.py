@@ -26,7 +26,7 @@ from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
 
 SEEDS = 200
-QUICK = 30
+QUICK = 20
 """Of these seeds so many are played in `make test`, the others in `make long`."""
 CHUNK = 10
 STORMY_SHARE = 0.8

@@ -56,7 +56,7 @@ def weather(seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.long if n % 2 else ()) for n in range(BLOCKS)])
 def test_the_council_keeps_its_promises_in_a_storm_and_recovers_after_it(block: int) -> None:
     size = STORMS // BLOCKS
     seen = weather(range(block * size, (block + 1) * size))

@@ -19,6 +19,7 @@ from atoll.spec.load import load_run
 SETTING = Setting(System.OURS, peers=2, rates=Rates(steps=2), rounds=2)
 
 
+@pytest.mark.long
 def test_a_rivals_worker_trains_as_our_engine_does(tmp_path: Path) -> None:
     judge = Judge(tmp_path)
     hand_out(judge, tmp_path, SETTING.rates, keep_every=1)
