@@ -88,7 +88,7 @@ PLAYED = {
     "0.9 of eight": changed("labs", work__quorum=0.9, peers__spread=0.4),
     "equal work": with_value(changed("labs", peers__slowest=0.6), "work.proportional", False),
     "everything three and a half times": changed("labs", work__redundancy=3.5),
-    "often gone": changed("labs", peers__count=20.0, peers__up_share=0.6, peers__dropout=0.02),
+    "often gone": changed("labs", peers__up_share=0.6, peers__dropout=0.08),
     "one alone": changed("labs", peers__count=1.0, peers__dropout=0.2),
 }
 
@@ -96,10 +96,11 @@ PLAYED = {
 @pytest.mark.parametrize("name", PLAYED)
 def test_a_training_played_round_by_round_takes_the_hours_the_days_and_the_money_of_the_formula(name: str) -> None:
     s = PLAYED[name]
-    played, bill = c.run(s, 400, np.random.default_rng(3)), c.bill(s)
-    assert played.hours == pytest.approx(float(bill.hours), rel=0.06)
-    assert played.days == pytest.approx(float(bill.days), rel=0.06)
-    assert played.usd == pytest.approx(float(bill.usd), rel=0.06)
+    rounds = 30_000 if name == "waiting for everybody" else 6000 if s.peers.count.value < 100 else 400
+    played, bill = c.run(s, rounds, np.random.default_rng(3)), c.bill(s)
+    assert played.hours == pytest.approx(float(bill.hours), rel=0.04)
+    assert played.days == pytest.approx(float(bill.days), rel=0.04)
+    assert played.usd == pytest.approx(float(bill.usd), rel=0.04)
 
 
 def test_dearer_than_a_central_cluster_binds_only_while_the_data_may_go_there() -> None:

@@ -224,7 +224,7 @@ class _Play:
 
         machines = [_slower(machine, self.slower) for machine in self.machines]
         if label == SOLO:
-            machines = [_always(max(machines, key=lambda each: each.device.flop_s * each.device.efficiency))]
+            machines = [_always(max(machines, key=lambda each: each.device.reached_flop_s))]
         return Scenario(
             run=with_peers(self.runs[label], len(machines)),
             machines=machines,

@@ -189,14 +189,11 @@ def _standing_in(crew: Sequence[Machine]) -> tuple[int, ...]:
     if len(crew) <= MEMBERS_MAX:
         return tuple(range(len(crew)))
     order = sorted(
-        range(len(crew)), key=lambda place: (crew[place].region, _speed(crew[place]), crew[place].up_bytes_s)
+        range(len(crew)),
+        key=lambda place: (crew[place].region, crew[place].device.reached_flop_s, crew[place].up_bytes_s),
     )
     chosen = {order[round(step)] for step in np.linspace(0, len(order) - 1, MEMBERS_MAX)}
     return tuple(sorted(chosen))
-
-
-def _speed(machine: Machine) -> float:
-    return machine.device.flop_s * machine.device.efficiency
 
 
 # time

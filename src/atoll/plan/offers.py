@@ -189,7 +189,7 @@ def _line(machine: Machine) -> float:
 
 
 def _speed(machine: Machine) -> float:
-    return machine.device.flop_s * machine.device.efficiency
+    return machine.device.reached_flop_s
 
 
 def _fit(goal: Goal, recipe: Recipe, memory_bytes: int, members: int) -> Fit:

@@ -168,7 +168,7 @@ def paced(
 
 def sample_s(machines: Sequence[Machine], sample_flop: float) -> Floats:
     """Return how long a sample takes each machine."""
-    return np.array([sample_flop / (machine.device.flop_s * machine.device.efficiency) for machine in machines])
+    return np.array([sample_flop / machine.device.reached_flop_s for machine in machines])
 
 
 def pace_on(fleet: Fleet, machines: Sequence[Machine], recipe: Recipe, parameters: int, sample_flop: float) -> Pace:
@@ -197,18 +197,17 @@ def _connections(channel: Channel, lines: Sequence[Line]) -> float:
 
 def _work(recipe: Recipe, channel: Channel, sample_s: Floats, crowd: float) -> tuple[Floats, Floats]:
     """Return how long members work in a round until enough of them are done, and on how many samples these do."""
-    members, batch = sample_s.shape[-1], recipe.work.batch
+    members = sample_s.shape[-1]
     if isinstance(channel.when, TargetBatch):
         samples = np.full(sample_s.shape[:-1], channel.when.samples * members / crowd)
         return samples / (1 / sample_s).sum(axis=-1), samples
     quota = _quota(recipe, channel)
     enough = contributors(channel, crowd) * members / crowd
-    if isinstance(recipe.work.quota, BySpeed):
-        each = _by_speed(recipe.work.quota, batch, quota, sample_s, sample_s.min(axis=-1))
-        return np.maximum(quota * sample_s.min(axis=-1), (each * sample_s).max(axis=-1)), each.sum(axis=-1)
-    if enough < members:  # each contributes at its own pace, and so many contributions are a round
+    if enough < members and not isinstance(recipe.work.quota, BySpeed):
+        # each contributes at its own pace, and so many contributions are a round
         return enough * quota / (1 / sample_s).sum(axis=-1), np.full(sample_s.shape[:-1], enough * quota)
-    return quota * sample_s.max(axis=-1), np.full(sample_s.shape[:-1], members * quota)
+    each = _own(recipe, channel, sample_s)
+    return np.maximum(quota * sample_s.min(axis=-1), (each * sample_s).max(axis=-1)), each.sum(axis=-1)
 
 
 def _is_shared(channel: Channel, members: float) -> bool:
@@ -221,9 +220,10 @@ def _quota(recipe: Recipe, channel: Channel) -> float:
     return channel.when.round_steps * recipe.work.batch / channel.phases
 
 
-def _by_speed(kind: BySpeed, batch: int, quota: float, sample_s: Floats, fastest_s: Floats) -> Floats:
+def _by_speed(kind: BySpeed, batch: int, quota: float, sample_s: Floats) -> Floats:
     """Return the samples of each member while the fastest has its quota, in whole batches."""
-    fits = np.floor(quota * fastest_s[..., None] / sample_s / batch + EXACTLY) * batch
+    fastest_s = sample_s.min(axis=-1, keepdims=True)
+    fits = np.floor(quota * fastest_s / sample_s / batch + EXACTLY) * batch
     return np.asarray(np.clip(fits, kind.least * batch, quota))
 
 
@@ -236,7 +236,7 @@ def _own(recipe: Recipe, channel: Channel, sample_s: Floats) -> Floats:
     """Return the samples of each machine in a round that waits for all of them."""
     quota, kind = _quota(recipe, channel), recipe.work.quota
     if isinstance(kind, BySpeed):
-        return _by_speed(kind, recipe.work.batch, quota, sample_s, sample_s.min(axis=-1))
+        return _by_speed(kind, recipe.work.batch, quota, sample_s)
     return np.full_like(sample_s, quota)
 
 

@@ -27,7 +27,7 @@ Deviations = Mapping[str, Any]
 """How far inputs are from their middle: a number or a column of draws each; those that are not there, not at all."""
 
 
-class Takes(Protocol):
+class Outcome(Protocol):
     """What a forecast says: numbers, or one for each draw."""
 
     @property
@@ -49,7 +49,7 @@ class Taken(Struct, frozen=True):
     carbon_g: Floats
 
 
-Forecast = Callable[[Deviations], Takes]
+Forecast = Callable[[Deviations], Outcome]
 
 
 class Ranged(Struct, frozen=True, kw_only=True):
@@ -125,7 +125,7 @@ def sways(goal: Goal, knowledge: Knowledge, forecast: Forecast) -> tuple[Sway, .
     return tuple(sorted(found, key=lambda sway: -sway.shift))
 
 
-def _kept(goal: Goal, takes: Takes) -> NDArray[np.bool_]:
+def _kept(goal: Goal, takes: Outcome) -> NDArray[np.bool_]:
     """Return whether a forecast keeps to a goal, for each draw."""
     kept = np.ones(np.shape(takes.time_s), bool)
     for number, limit in zip((takes.time_s, takes.usd, takes.carbon_g), goal.limits, strict=True):

@@ -61,6 +61,11 @@ class Device(Struct, frozen=True, kw_only=True):
     """The part of it that training reaches."""
     memory_bytes: int = 8 * 10**9
 
+    @property
+    def reached_flop_s(self) -> float:
+        """Return what training reaches of what the maker promises."""
+        return self.flop_s * self.efficiency
+
 
 LinkName = Literal["tls", "iroh"]
 

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from atoll import units
 from atoll.plan.cost.collective import ring_s
 from atoll.plan.cost.flops import compute_s, six_n_d
 from atoll.plan.cost.local import local_s
@@ -24,8 +25,9 @@ from atoll.plan.limits import bandwidth, drift, memory, stragglers
 from atoll.plan.limits.finding import Amount, Check, Drawing, Judged, Limit, Marks, Rows, Verdict
 from atoll.plan.limits.flows import ring_run
 from atoll.plan.limits.scenario import SHARES, Scenario, present, said, with_value
-from atoll.units import say_number
 
+DRAWN, ROUNDS = 400_000, (100, 6000)
+"""Peers that are drawn in all the rounds of a check, and how many rounds that is at least and at most."""
 HALF = 0.5
 """How far inputs are moved to see what the ratio hangs on."""
 
@@ -64,7 +66,7 @@ def say_days(days: Any) -> str:
 
 def say_usd(usd: Any) -> str:
     """Return money in words."""
-    return f"${float(usd):,.0f}" if np.isfinite(usd) else "no end of money"
+    return units.say_usd(float(usd)) if np.isfinite(usd) else "no end of money"
 
 
 def losses(s: Scenario) -> dict[str, Any]:
@@ -223,7 +225,7 @@ def _times(s: Scenario, copies: int, stages: int, local: float, rng: np.random.G
 
 def checks(s: Scenario, seed: int) -> list[Check]:
     """Return a training played round by round beside the product of its losses."""
-    rounds = 400 if s.peers.count.value <= 5000 else 100
+    rounds = int(np.clip(DRAWN / s.peers.count.value, *ROUNDS))
     played, said_ = run(s, rounds, np.random.default_rng(seed)), bill(s)
     how = f"{rounds} rounds played with who is there, times, drop-outs and recomputation drawn, and the rest like them"
     pairs = (
@@ -232,7 +234,7 @@ def checks(s: Scenario, seed: int) -> list[Check]:
         ("dollars", played.usd, said_.usd),
     )
     return [
-        Check(what=f"{what} of the whole training", formula=float(formula), run=drawn, within=0.06, how=how)
+        Check(what=f"{what} of the whole training", formula=float(formula), run=drawn, within=0.04, how=how)
         for what, drawn, formula in pairs
     ]
 
@@ -314,7 +316,7 @@ def _tornado(s: Scenario) -> Drawing:
                 value=now,
                 low=min(now, ends[0]),
                 high=max(now, ends[1]),
-                say=f"{say_number(ends[0])} to {say_number(ends[1])}",
+                say=f"{units.say_number(ends[0])} to {units.say_number(ends[1])}",
             )
         )
     bars.sort(key=lambda bar: (bar.low or 0) - (bar.high or 0))

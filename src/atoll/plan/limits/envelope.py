@@ -184,7 +184,7 @@ def tables(s: Scenario) -> list[Rows]:
 def _kept() -> Rows:
     rows = []
     for liars, attack in [(0, "none"), *product((10, 15, 20), robust.ATTACKS)]:
-        kept = [robust.kept(rule, attack, 50, liars, np.random.default_rng(3)) for rule in robust.rules(liars)]
+        kept = [robust.kept(rule, attack, 50, liars, np.random.default_rng(3)) for rule in robust.rules(liars).values()]
         rows.append([f"{liars} of 50", attack, *(f"{each:.2f}" for each in kept)])
     title = "Cosine of the merged update with the truth (noise 2.2 times the signal; Krum is not among Atoll's rules)"
     return Rows(title=title, head=["liars", "attack", *robust.rules(0)], rows=rows)

@@ -37,10 +37,6 @@ def median(updates: Matrix) -> Vector:
     return merged(Trimmed(drop=0.5), updates)
 
 
-def trimmed(updates: Matrix) -> Vector:
-    return merged(Trimmed(drop=TRIM), updates)
-
-
 def krum(updates: Matrix, liars: int) -> Vector:
     """Return the one update whose nearest others are nearest."""
     squares = (updates**2).sum(1)
@@ -49,13 +45,13 @@ def krum(updates: Matrix, liars: int) -> Vector:
     return np.asarray(updates[int(np.argmin(near.sum(1)))])
 
 
-def rules(liars: int) -> dict[str, Callable[[Matrix], Vector]]:
+def rules(liars: int, trim: float = TRIM) -> dict[str, Callable[[Matrix], Vector]]:
     """Return the ways to merge, by name."""
     return {
         "mean": lambda updates: merged(Mean(), updates),
         "norm clip": norm_clip,
         "median": median,
-        f"trim {TRIM:.0%}": trimmed,
+        f"trim {trim:.0%}": lambda updates: merged(Trimmed(drop=trim), updates),
         "centred clip": lambda updates: merged(CentredClip(), updates),
         "(Krum)": lambda updates: krum(updates, liars),
     }
@@ -100,13 +96,15 @@ def little(peers: int, liars: int) -> float:
     return max(0.0, NormalDist().inv_cdf(min(max(share, 1e-6), 1 - 1e-6)))
 
 
-def kept(rule: str, attack: str, peers: int, liars: int, rng: np.random.Generator, *, size: int = 2000) -> float:
+def kept(
+    rule: Callable[[Matrix], Vector], attack: str, peers: int, liars: int, rng: np.random.Generator, *, size: int = 2000
+) -> float:
     """Return the cosine of what a rule makes of a round with the true direction; noise is 0.05 a coordinate."""
     signal = rng.standard_normal(size)
     signal /= np.linalg.norm(signal)
     honest = signal + 0.05 * rng.standard_normal((peers - liars, size))
     sent = np.vstack([honest, Lies(honest, signal, liars).made(attack)])
-    one = rules(liars)[rule](sent)
+    one = rule(sent)
     return float(one @ signal / max(float(np.linalg.norm(one)), 1e-300))
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from msgspec import Struct
 
 from atoll.plan.cost.holds import SPARE
-from atoll.plan.pace import connection_bytes_s
-from atoll.spec.fleet import Fleet, Machine, link
+from atoll.plan.pace import ways_of
+from atoll.spec.fleet import Fleet, Machine
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -96,19 +96,12 @@ def crew_of(fleet: Fleet, machines: Sequence[Machine]) -> Crew:
     peers = tuple(
         Peer(
             name=each.name,
-            flop_s=each.device.flop_s * each.device.efficiency,
+            flop_s=each.device.reached_flop_s,
             memory_bytes=(1 - SPARE) * each.device.memory_bytes,
             island=each.region,
         )
         for each in machines
     )
-    up, down = (np.array([getattr(each, key) for each in machines]) for key in ("up_bytes_s", "down_bytes_s"))
-    regions = sorted({each.region for each in machines})
-    known = [[link(fleet, one, other) for other in regions] for one in regions]
-    between_s, loss = (
-        np.array([[getattr(each, key) for each in row] for row in known]) for key in ("latency_s", "loss")
-    )
-    place = {region: number for number, region in enumerate(regions)}
-    grid = np.ix_(*[[place[each.region] for each in machines]] * 2)
-    rates = np.minimum(np.minimum(up[:, None], down[None, :]), connection_bytes_s(2 * between_s, loss)[grid])
-    return Crew(peers, links_of(between_s[grid], rates))
+    ways = ways_of(fleet, machines)
+    lines = np.minimum(ways.up_bytes_s[:, None], ways.down_bytes_s[None, :])
+    return Crew(peers, links_of(ways.trip_s / 2, np.minimum(lines, ways.one_bytes_s)))
