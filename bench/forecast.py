@@ -32,10 +32,10 @@ from atoll.facts.book import load_facts
 from atoll.net.transport import LinkKind
 from atoll.plan.estimate import estimate
 from atoll.plan.goal import Goal, size_named
+from atoll.plan.lines import Line
 from atoll.plan.pace import Ways, pace
 from atoll.plan.planner import Judged, plan
 from atoll.plan.spread import range_of
-from atoll.plan.traffic import Line
 from atoll.sim.scenario import Scenario, losses_of, on_fleet, simulate, stand_in
 from atoll.spec.axes.codec import Int8
 from atoll.spec.fleet import Always, Fleet, Machine, expand, load_fleet

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.errors import SpecError
 from atoll.net.identity import short
-from atoll.plan.traffic import Line, Traffic, traffic
+from atoll.plan.lines import Line
+from atoll.plan.traffic import Traffic, traffic
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, Fault, Partition, SlowCompute
 from atoll.sim.homes import walked

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.plan.traffic import Line, traffic
+from atoll.plan.lines import Line
+from atoll.plan.traffic import traffic
 from atoll.sim.case import play as play_case
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, Fault, SlowLink

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.model.compute import Step
-from atoll.plan.traffic import Line, traffic
+from atoll.plan.lines import Line
+from atoll.plan.traffic import traffic
 from atoll.sim.check import violations
 from atoll.sim.faults import Crash, SlowCompute
 from atoll.sim.network import SimTransport

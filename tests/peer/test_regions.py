@@ -9,7 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.plan.traffic import Line, traffic
+from atoll.plan.lines import Line
+from atoll.plan.traffic import traffic
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.retell import Committed, commits
 from atoll.sim.scenario import Entrance, Outcome

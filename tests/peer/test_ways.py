@@ -13,7 +13,8 @@ from atoll import journal
 from atoll.errors import PeerError
 from atoll.peer.desk import Desk
 from atoll.peer.follow import check_plan
-from atoll.plan.traffic import Line, traffic
+from atoll.plan.lines import Line
+from atoll.plan.traffic import traffic
 from atoll.sim.check import violations
 from atoll.sim.conns import MATHIS, PACKET_BYTES
 from atoll.sim.faults import Crash, Fault, Lie, LossyLink, Partition

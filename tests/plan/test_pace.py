@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from atoll.plan.lines import Line
 from atoll.plan.pace import Ways, connection_bytes_s, pace, pace_on
-from atoll.plan.traffic import Line, traffic
+from atoll.plan.traffic import traffic
 from atoll.spec.axes.pace import Block, Delay, OneRound, RoundsLate
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.fleet import expand, load_fleet

@@ -20,6 +20,7 @@ from atoll.plan.central import central
 from atoll.plan.files import fleet_text, run_text, toml
 from atoll.plan.front import Takes, beats, front
 from atoll.plan.goal import Goal, size_named
+from atoll.plan.lines import lines_of
 from atoll.plan.offers import untold
 from atoll.plan.pace import Pace, busy, pace, sample_s, ways_of
 from atoll.plan.place.chain import balanced
@@ -29,7 +30,6 @@ from atoll.plan.planner import Judged, Verdict, plan
 from atoll.plan.ranges import Sway
 from atoll.plan.spread import range_of, spread
 from atoll.plan.stages import job_of, staged
-from atoll.plan.traffic import lines_of
 from atoll.spec.fleet import Churn, Device, Fleet, Machine, expand, load_fleet, played
 from atoll.spec.load import load_recipe, load_run
 from atoll.spec.terms import Rented

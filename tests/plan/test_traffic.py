@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.plan.traffic import Line, every_step_fp32, lines_of, traffic
+from atoll.plan.lines import Line, lines_of
+from atoll.plan.traffic import every_step_fp32, traffic
 from atoll.sim.faults import SlowCompute
 from atoll.spec.axes.codec import Codec, Threshold
 from atoll.spec.axes.control import Auto, Knobs, Nobody

@@ -20,7 +20,8 @@ from atoll.errors import SpecError
 from atoll.units import say_bytes, say_count, say_table, say_time
 
 if TYPE_CHECKING:
-    from atoll.plan.traffic import Line, Traffic
+    from atoll.plan.lines import Line
+    from atoll.plan.traffic import Traffic
     from atoll.spec.axes.control import Form
     from atoll.spec.recipe import Recipe
     from atoll.spec.shelf import Head
@@ -278,7 +279,7 @@ def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None
     if model and parameters:
         raise SpecError("--model and --parameters are both given", hint="give one of them")
     from atoll.model.shape import elements
-    from atoll.plan.traffic import Line, lines_of
+    from atoll.plan.lines import Line, lines_of
 
     tensors = None if parameters else _shapes(model)
     size = parameters if tensors is None else elements(tensors)

@@ -22,12 +22,13 @@ from atoll.plan.carbon.energy import Drawn
 from atoll.plan.cost import churn
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, fetch_s, stays_s
+from atoll.plan.lines import Line, lines_of
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
 from atoll.plan.pace import Pace, Ways, brought, busy, kinds_on, paced, sample_s, ways_of
 from atoll.plan.ranges import Deviations
 from atoll.plan.spread import Floats, Spread, spread
-from atoll.plan.traffic import Kind, Line, lines_of
+from atoll.plan.traffic import Kind
 from atoll.spec.axes.optimizer import Assign
 from atoll.spec.axes.pace import Block
 from atoll.spec.axes.when import Every

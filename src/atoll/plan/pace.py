@@ -23,7 +23,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from atoll.plan.traffic import Kind, Line, Shapes, contributors, crowd_of, lines_of, round_steps, rounds
+from atoll.plan.lines import Line, crowd_of, lines_of
+from atoll.plan.traffic import Kind, Shapes, contributors, round_steps, rounds
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Block, Delay, OneRound, Quorum, RoundsLate, Seconds
 from atoll.spec.axes.when import TargetBatch

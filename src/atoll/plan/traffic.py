@@ -34,29 +34,24 @@ is a bound: every line full all the while, nobody waiting for anybody, no latenc
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from atoll.spec.axes.codec import Codec, Fp32
+from atoll.plan.flows import Moves, flows_of, layout_of, lengths_of, regions_of, transfers
+from atoll.plan.lines import Line, crowd_of
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
 from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
-from atoll.spec.axes.whom import All, AllGather, Carried, Regions, Ring, Rings, Trees
-from atoll.spec.fleet import Machine
+from atoll.spec.axes.whom import All, AllGather, Regions
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import shares
 from atoll.swarm.log import ALL, CIRCLES, Key
-from atoll.swarm.routes.circles import Circle, circles_of, copies_of, of_all
-from atoll.swarm.routes.clusters import rings_of
-from atoll.swarm.routes.grow import Cargo, Links, grown
-from atoll.swarm.routes.layout import Layout
-from atoll.swarm.routes.shares import Shard, Shards, by_region, cut, group_slices, groups_needed, numbered, solve
-from atoll.swarm.routes.tree import Tree
+from atoll.swarm.routes.circles import circles_of, copies_of, of_all
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
@@ -68,20 +63,6 @@ SIDE_MAX, MATRICES_MIN = 1024, 64
 """Of the matrices that a model is taken to be made of where its own are not known, and how many there are."""
 ROUNDS_FEW, ROUNDS_MAX = 4, 64
 """Rounds of circles that are looked at: each is another draw, or another dimension."""
-
-
-class Line(Struct, frozen=True, kw_only=True):
-    """A member as its line: how fast it is, and whether others can call it."""
-
-    name: str = ""
-    up_bytes_s: float = 0.0
-    down_bytes_s: float = 0.0
-    """0: not known; shares are then equal and no time is told."""
-    reached: bool = True
-    region: str = ""
-    """Members of the same one are near each other."""
-    count: float = 1.0
-    """Members that it stands for: of a crowd some are looked at for all."""
 
 
 class Moved(Struct, frozen=True, kw_only=True):
@@ -141,21 +122,6 @@ class Kind(Struct, frozen=True, kw_only=True):
     """How much goes from one member to another, by their places."""
 
 
-def lines_of(machines: Sequence[Machine], count: float = 1.0) -> list[Line]:
-    """Return the lines of a fleet's machines, each of which stands for so many."""
-    return [
-        Line(
-            name=each.name,
-            up_bytes_s=each.up_bytes_s,
-            down_bytes_s=each.down_bytes_s,
-            reached=not each.nat,
-            region=each.region,
-            count=count,
-        )
-        for each in machines
-    ]
-
-
 def traffic(
     recipe: Recipe, parameters: int, lines: Sequence[Line], knobs: Knobs | None = None, shapes: Shapes | None = None
 ) -> Traffic:
@@ -194,11 +160,6 @@ def rounds(
     ]
 
 
-def crowd_of(lines: Iterable[Line]) -> float:
-    """Return how many members lines stand for."""
-    return sum(line.count for line in lines)
-
-
 def round_steps(recipe: Recipe, members: float, knobs: Knobs | None = None) -> float:
     """Return how many local steps a round stands for, of each member on average."""
     named = recipe.channel if knobs is None else {"": turned(recipe, knobs)}
@@ -229,7 +190,7 @@ def _squares(parameters: int) -> Shapes:
     return {f"layers.{number}.": (side, side) for number in range(count)} | ({"rest": (rest,)} if rest else {})
 
 
-def _by_place(flows: Sequence[_Moves]) -> dict[tuple[int, int], float]:
+def _by_place(flows: Sequence[Moves]) -> dict[tuple[int, int], float]:
     """Return how much goes from each to each."""
     found: dict[tuple[int, int], float] = {}
     for sender, receiver, size_bytes in flows:
@@ -239,20 +200,20 @@ def _by_place(flows: Sequence[_Moves]) -> dict[tuple[int, int], float]:
     return found
 
 
-def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]) -> list[tuple[float, list[_Moves]]]:
+def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]) -> list[tuple[float, list[Moves]]]:
     """Return how often each kind of round of one channel comes, and what goes over lines in it."""
     if channel.regional is not None:
         return _regional_kinds(channel, channel.regional, grids[0], known)
     members, rounds, crowd = tuple(known), _rounds(channel), crowd_of(known.values())
     part, count = contributors(channel, crowd) / crowd, len(rounds) * len(grids)
-    found: list[tuple[float, list[_Moves]]] = []
+    found: list[tuple[float, list[Moves]]] = []
     often = 1 / channel.mesh.teach_every if channel.mesh is not None and channel.mesh.teach_every else 0.0
     for key, grid in product(rounds, grids):
         rates = tuple(int(line.up_bytes_s) for line in known.values())
-        circles = circles_of(channel.whom, key, members, rates, _regions(channel, known))
+        circles = circles_of(channel.whom, key, members, rates, regions_of(channel, known))
         given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
-        layout = _layout(channel, given, known, circles)
-        moved = _transfers(layout, _lengths(channel, given, members), members, part)
+        layout = layout_of(channel, given, known, circles)
+        moved = transfers(layout, lengths_of(channel, given, members), members, part)
         found.append(((1 - often) / count, _crowded(channel, moved, known)))
     if often:  # one teaches all others: each in its turn
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
@@ -260,7 +221,7 @@ def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line])
     return found
 
 
-def _crowded(channel: Channel, moved: list[_Moves], known: Mapping[bytes, Line]) -> list[_Moves]:
+def _crowded(channel: Channel, moved: list[Moves], known: Mapping[bytes, Line]) -> list[Moves]:
     """Return what each member moves where there are more of them than are looked at.
 
     Who sends to all has more to send to. What crosses between regions is as much however many share it. The parts of a
@@ -284,16 +245,16 @@ def _crowded(channel: Channel, moved: list[_Moves], known: Mapping[bytes, Line])
 
 def _regional_kinds(
     channel: Channel, home: Regional, grid: Grid, known: Mapping[bytes, Line]
-) -> list[tuple[float, list[_Moves]]]:
+) -> list[tuple[float, list[Moves]]]:
     """Return likewise the rounds in which one region takes something in, and those in which one tells."""
-    members, regions = tuple(known), _regions(channel, known)
-    lengths, tells, count = _lengths(channel, grid, members), _tells(channel, home, len(members)), 1 + max(regions)
+    members, regions = tuple(known), regions_of(channel, known)
+    lengths, tells, count = lengths_of(channel, grid, members), _tells(channel, home, len(members)), 1 + max(regions)
     enough = contributors(channel, len(members))
-    found: list[tuple[float, list[_Moves]]] = []
+    found: list[tuple[float, list[Moves]]] = []
     for scope, often in ((CIRCLES, 1 - tells), (ALL, tells)):
         circles = circles_of(channel.whom, Key("", 1, scope=scope), members, (), regions)
         part = (enough if circles else 1) / len(members)
-        parts, sums, returns = _flows(_layout(channel, grid, known, circles), lengths, members)
+        parts, sums, returns = flows_of(layout_of(channel, grid, known, circles), lengths, members)
         comes = min(1.0, enough / count) if circles else 1.0  # back to all regions, or to the one that is concerned
         moved = [
             (sender, receiver, share * size_bytes)
@@ -342,128 +303,3 @@ def contributors(channel: Channel, members: float) -> float:
 def every_step_fp32(parameters: int, members: int) -> float:
     """Return what each member sends and receives per step where gradients go round in fp32 (DDP), by formula."""
     return 2 * 2 * (members - 1) / members * parameters * 4
-
-
-_Flow = tuple[bytes, bytes, int]
-_Moves = tuple[bytes, bytes, float]
-"""From whom, to whom, how many bytes."""
-
-
-class _Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a member's contribution, as a sum, in a result."""
-
-    part: dict[bytes, list[int]]
-    sum: list[int]
-    result: list[int]
-
-
-def _lengths(channel: Channel, grid: Grid, members: Sequence[bytes]) -> _Lengths:
-    counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
-    what = channel.what
-    summed = what.codec if isinstance(channel.whom.route, Carried) else Fp32()
-    known: dict[Codec, list[int]] = {}
-    for form in (what.codec, summed, what.merged(), *channel.forms.values()):
-        by_count = {count: wire_bytes(form, count) for count in set(counts)}
-        known[form] = [by_count[count] for count in counts]
-    parts = {member: known[channel.codec_of(member)] for member in members}
-    return _Lengths(parts, known[summed], known[what.merged()])
-
-
-def _transfers(layout: Layout, lengths: _Lengths, members: Sequence[bytes], part: float) -> list[_Moves]:
-    """Return everything that goes over a line in a round: from whom, to whom, how much on average.
-
-    Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
-    """
-    groups = min(1.0, part * len(members) / len(layout.groups))
-    parts, sums, returns = _flows(layout, lengths, members)
-    found: list[_Moves] = [(sender, receiver, round(part * size_bytes)) for sender, receiver, size_bytes in parts]
-    found += [(sender, receiver, round(groups * size_bytes)) for sender, receiver, size_bytes in sums]
-    return found + returns
-
-
-def _flows(layout: Layout, lengths: _Lengths, members: Sequence[bytes]) -> tuple[list[_Flow], list[_Flow], list[_Flow]]:
-    """Return what goes over lines where everybody contributes: parts to owners, sums between them, results."""
-    parts = [
-        (member, owner, size_bytes)
-        for owner in layout.owners
-        for member, size_bytes in _brought(layout, lengths, owner, members)
-        if member != owner
-    ]
-    sums = [
-        (owner, root, sum(lengths.sum[index] for _, index in units))
-        for owner in layout.owners
-        for root, units in layout.sums(owner).items()
-    ]
-    returns = [
-        (owner, to, sum(lengths.result[index] for _, index in cells))
-        for owner in layout.owners
-        for to, cells in layout.returns(owner).items()
-    ]
-    return parts, sums, returns
-
-
-def _brought(layout: Layout, lengths: _Lengths, owner: bytes, members: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield what every member brings an owner; who gives to the same groups in the same form is counted once."""
-    known: dict[tuple[frozenset[int], int], int] = {}
-    for member in members:
-        each = lengths.part[member]
-        alike = layout.gives(member), id(each)
-        if alike not in known:
-            known[alike] = sum(each[index] for index in layout.parts(owner, member))
-        yield member, known[alike]
-
-
-def _layout(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Layout:
-    """Return who sends what to whom."""
-    gather, ring = (isinstance(channel.whom.route, kind) for kind in (AllGather, Ring))
-    shards, trees = _shards(channel, grid, known, circles), _trees(channel, grid, list(known.values()))
-    regions = _regions(channel, known)
-    return Layout(shards, list(known), gather=gather, circles=circles, ring=ring, trees=trees, regions=regions)
-
-
-def _regions(channel: Channel, known: Mapping[bytes, Line]) -> tuple[int, ...]:
-    """Return the region of each member, where that decides anything."""
-    named = numbered([line.region for line in known.values()])
-    return named if isinstance(channel.whom.route, Regions) else ()
-
-
-def _trees(channel: Channel, grid: Grid, lines: Sequence[Line]) -> tuple[Tree, ...]:
-    """Return the trees of members who have measured nothing of each other but what their lines carry."""
-    alike = [[0.0] * len(lines) for _ in lines]
-    match channel.whom.route:
-        case Trees(roots=roots):
-            byte_s = [[1 / min(_rate(one), _rate(other)) for other in lines] for one in lines]
-            cargo = Cargo(grid.chunks, wire_bytes(channel.what.codec, grid.chunk))
-            forest = grown(Links(byte_s, alike), cargo, roots)
-        case Rings(clusters=clusters):
-            forest = rings_of(alike, grid.chunks, clusters)
-        case _:
-            return ()
-    return tuple(Tree(chunks, up) for chunks, up in forest)
-
-
-def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Shards:
-    """Return who owns what once everybody's line is known, as the broker shares it out."""
-    route, members = channel.whom.route, list(known)
-    if isinstance(route, AllGather):
-        able = [peer for peer, line in known.items() if line.reached] or members
-        return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
-    if isinstance(route, Carried):
-        return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
-    groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))
-    if regions := _regions(channel, known):
-        groups = by_region(members, regions)
-    among = circles or [Circle(tuple(group), tuple(group)) for group in groups]
-    between = 0.0 if circles else 2 * (len(groups) - 1) / len(groups)
-    shards: list[Shard] = []
-    for number, circle in enumerate(among):
-        owners = [peer for peer in circle.takers if known[peer].reached] or list(circle.takers)
-        shares = solve([_rate(known[peer]) for peer in owners], len(circle.givers) + between)
-        run = circle.chunks(grid.chunks)
-        shards += cut(len(run), owners, shares, number, run.start)
-    return tuple(shards)
-
-
-def _rate(line: Line) -> float:
-    """Return what decides a member's share: its slower direction, as both carry as much; equal where none is known."""
-    return min(line.up_bytes_s, line.down_bytes_s) or 1.0
