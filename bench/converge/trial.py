@@ -218,9 +218,9 @@ def bits(up: int, down: int) -> Changes:
     }
 
 
-def muloco(every: int, changes: Changes, *, also: str, **more: Any) -> Trial:
+def muloco(every: int, changes: Changes, *, also: str, lr: float = 0.02, batch: int = 96, **more: Any) -> Trial:
     """Return Muon inside, at DDP's best batch."""
-    return delta("muloco", every, 0.02, {**MUON, **changes}, also=also, batch=96, **more)
+    return delta("muloco", every, lr, {**MUON, **changes}, also=also, batch=batch, **more)
 
 
 def held(every: int, momentum: float = 0.5, **more: Any) -> Trial:
@@ -260,6 +260,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     listed = [
         *firm[0],
         *firm[1],
+        *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_thousand_seeds(scores),
         *fewer,
         *_ddp_seeds(scores),
@@ -282,6 +283,8 @@ THOUSAND = [
 """A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
 HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
+TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3)]
+"""Two peers, each with half of DDP's best batch: at its best rate too."""
 
 
 def _first(diloco: Sequence[Trial]) -> list[Trial]:
@@ -316,12 +319,14 @@ def _second() -> list[Trial]:
         HELD[0],
         *(held(34, seed=seed) for seed in SEEDS),
         held(136),
-        *HELD[1:],
+        muloco(136, HALVES, also="fp16"),
+        held(136, lr=0.01),
+        TWO[1],
         delta("diloco", 34, 2e-3, {**HELD_SIGN, **outer(1.0, 0.5)}, also="sign-held-outer1-0.5", batch=96),
+        held(136, batch=48),
+        *HELD[1:],
         held(68),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
-        muloco(80, HALVES, also="fp16"),
-        *(delta("muloco", 30, lr, {**MUON, **HALVES}, also="fp16", batch=96) for lr in (0.04, 0.01)),
     ]
 
 
@@ -370,7 +375,6 @@ def _rest() -> list[Trial]:
         delta("fedavg", 30, 0.1),
         sparseloco(30, 4e-3),
         sparseloco(60, 1e-3, keep(32), also="k32"),
-        delta("diloco", 30, 1e-3, batch=96),
         solo(8e-3),
         *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in SEEDS),
     ]
