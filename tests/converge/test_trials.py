@@ -15,7 +15,7 @@ from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
 from bench.converge.text import Package
-from bench.converge.trial import SAMPLES, How, Trial, delta, due, run_of, solo, trials
+from bench.converge.trial import SAMPLES, How, Trial, delta, due, held, run_of, solo, trials
 from msgspec import json
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from atoll.model.shape import elements, shapes, size_of
 from atoll.sim.loop import SimulationFailed
 from atoll.spec.axes.optimizer import AdamW
 from atoll.spec.axes.work import Cosine
+from atoll.spec.load import load_recipe
 from atoll.spec.run import Fresh, Run
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of
 from tests.model.toys import ToyData
@@ -119,6 +120,13 @@ def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     assert len({trial.name for trial in trials()}) == len(trials())
 
 
+def test_what_is_shipped_for_a_thousand_times_is_what_was_played(shards: Path) -> None:
+    """But for its batch and schedule, which are each run's own."""
+    tried, shipped = run_of(held(34), shards).recipe, load_recipe("held-bit")
+    assert tried.channel == shipped.channel
+    assert replace(tried.work, batch=shipped.work.batch, schedule=shipped.work.schedule) == shipped.work
+
+
 def test_what_follows_is_played_at_the_best_rate_once_that_is_known() -> None:
     tried = {"diloco-n8-h30-lr0.002": 1.3, "diloco-n8-h30-lr0.004": 1.2}
     fewer = "diloco-n2-h30-lr0.004"
@@ -148,9 +156,9 @@ def test_a_paragraph_is_kept_once_and_nothing_held_out_was_trained_on(tmp_path: 
 
     near = f"{words(0, 70)} and this is how it ends in another version"
     papers = [Paper("one", [words(0), words(0).upper(), near, words(100)]), Paper("two", [words(0)])]
-    held = [Paper("three", [f"{words(500)} {words(100, 13)}", words(300, 90)])]
+    kept_out = [Paper("three", [f"{words(500)} {words(100, 13)}", words(300, 90)])]
     # With this share and seed one of the two names falls on the held-out side.
-    rows = sift([(about("b"), held), (about("a"), papers)], tmp_path / "out", 0.5, SEED)
+    rows = sift([(about("b"), kept_out), (about("a"), papers)], tmp_path / "out", 0.5, SEED)
     kept = [json.decode(line, type=Text) for line in (tmp_path / "out").read_bytes().splitlines()]
     assert [(row.package, row.held_out) for row in rows] == [("a", False), ("b", True)]
     assert [text.text for text in kept] == [f"{words(0)}\n\n{words(100)}", words(300, 90)]

@@ -68,6 +68,7 @@ KNOBS: dict[str, dict[str, Any]] = {
         "home": Replicated(),
         "merge": Merge(outer=NESTEROV),
     },
+    "held-bit": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "hierarchical": {"whom": All()},
     "hips": {"whom": All(), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "fedht": {"what": Delta(), "merge": Merge(outer=NESTEROV)},

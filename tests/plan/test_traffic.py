@@ -45,6 +45,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparse-butterfly", 8_000_000, 3, marks=pytest.mark.long),
+        pytest.param("held-bit", 4_000_000, 3, marks=pytest.mark.long),
         pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
         ("intellect-1", 1_000_000, 4),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
@@ -322,6 +323,13 @@ def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_howeve
     header = recipe_text("sparse-butterfly")
     assert all(figure in header for figure in (f"{less[0]:,.0f} times less", f"at {less[1]:,.0f}"))
     assert f"--parameters {parameters} --peers 8" in header
+
+
+def test_a_held_bit_is_a_thousand_times_less() -> None:
+    parameters, peers = 125_000_000, 8
+    less = every_step_fp32(parameters, peers) / traffic(load_recipe("held-bit"), parameters, [Line()] * peers).step_bytes
+    assert less > 1000
+    assert f"{less:,.0f} times less" in recipe_text("held-bit")
 
 
 def test_who_gathers_all_receives_more_the_more_peers_there_are() -> None:
