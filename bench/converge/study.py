@@ -1,0 +1,309 @@
+"""A small study before trials are chosen: many small models side by side in one program, eight peers of each way.
+
+    python -m bench.converge.study --shards FOLDER [--ways PATTERN] [--steps N]
+
+It says which ways are worth a trial, not what a trial comes to, and it is no part of the record: models of a million
+parameters, judged on a part of the training text that they did not read. Peers are rows of one tensor, so a device is
+busy with them as with one large model, and what is exchanged is worked out in place: nothing here is the engine's but
+the model, Muon's step and the schedule. All ways read the same samples and move the same bytes in all, where their
+names do not say otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import torch
+from bench.show import parser_of
+from torch import Tensor
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from atoll.data.samples import open_folder
+from atoll.model.llama import Llama
+from atoll.model.muon import orthonormal
+from atoll.model.shape import initial, shapes
+from atoll.spec.run import Size
+
+PEERS, BATCH, CONTEXT = 8, 8, 128
+SIZE = Size(dim=128, layers=4, heads=4, kv_heads=4, ffn=352)
+WARM, FLOOR = 1 / 16, 0.05
+MUON_MOMENTUM, MUON_DECAY, ADAM_LR, BETAS, ADAM_DECAY = 0.9, 0.01, 2e-3, (0.9, 0.95), 0.1
+BLOCK = 512
+JUDGED = 512
+"""Samples."""
+
+Codec = Callable[[Tensor], Tensor]
+"""What rows of values become on their way."""
+
+
+def exact(rows: Tensor) -> Tensor:
+    return rows
+
+
+def sign(rows: Tensor, block: int = BLOCK) -> Tensor:
+    """A bit for each, and the mean magnitude of a block."""
+    cut = _blocks(rows, block)
+    return (cut.sign() * cut.abs().mean(dim=-1, keepdim=True)).reshape(len(rows), -1)[:, : rows.shape[1]]
+
+
+def three(rows: Tensor) -> Tensor:
+    """None or one of two for each: about a bit of entropy where they are a bell, and less is lost than by signs."""
+    cut = _blocks(rows, BLOCK)
+    size = cut.abs()
+    large = size > 1.2 * cut.square().mean(dim=-1, keepdim=True).sqrt()
+    level = (size * large).sum(dim=-1, keepdim=True) / large.sum(dim=-1, keepdim=True).clamp(min=1)
+    return (cut.sign() * large * level).reshape(len(rows), -1)[:, : rows.shape[1]]
+
+
+def _blocks(rows: Tensor, block: int) -> Tensor:
+    short = -rows.shape[1] % block
+    return torch.nn.functional.pad(rows, (0, short)).view(len(rows), -1, block)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How peers exchange."""
+
+    every: int
+    codec: Codec = sign
+    outer: tuple[float, float] = (1.0, 0.5)
+    lr: float = 0.02
+    fragments: int = 1
+    """Parts that take turns, each every so many steps."""
+    hold: bool = True
+    averaged: float = 0.0
+    """The part of a round's steps, at its end, whose weights' mean is sent; 0: the last weights."""
+    slow: float = 1.0
+    """How many times as long the last rounds are as the first."""
+
+
+WAYS = {
+    "fp-h34-0.8-0.9": Way(34, exact, (0.8, 0.9)),
+    "fp-h136-0.8-0.9": Way(136, exact, (0.8, 0.9)),
+    "fp-h136-1-0.5": Way(136, exact),
+    "fp-h136-lr0.01": Way(136, exact, lr=0.01),
+    "bit-h34": Way(34),
+    "bit-h136": Way(136),
+    "bit-h136-lr0.01": Way(136, lr=0.01),
+    "bit-h136-lr0.04": Way(136, lr=0.04),
+    "bit-h136-1-0": Way(136, outer=(1.0, 0.0)),
+    "bit-h136-1-0.7": Way(136, outer=(1.0, 0.7)),
+    "bit-h136-parts4": Way(136, fragments=4),
+    "bit-h136-averaged": Way(136, averaged=0.5),
+    "bit-h136-fed-back": Way(136, hold=False),
+    "bit-h136-slow3": Way(136, slow=3.0),
+    "bit-h136-slow0.33": Way(136, slow=1 / 3),
+    "bit-h136-slow10": Way(136, slow=10.0),
+    "bit-h136-slow30": Way(136, slow=30.0),
+    "three-h136": Way(136, three),
+}
+
+
+class Swarm:
+    """The peers of one way, as rows of all peers' weights, and their common anchor."""
+
+    def __init__(self, way: Way, weights: dict[str, Tensor], steps: int) -> None:
+        self.way, self._weights = way, weights
+        self.anchor = {name: rows[0].clone() for name, rows in weights.items()}
+        self._momentum = {name: torch.zeros_like(value) for name, value in self.anchor.items()}
+        self._left = {name: torch.zeros_like(value).flatten() for name, value in self.anchor.items()}
+        self._fed = {name: torch.zeros_like(rows).flatten(1) for name, rows in weights.items()}
+        self._mean = {name: torch.zeros_like(rows) for name, rows in weights.items()} if way.averaged else {}
+        self._ends = _ends(way, steps)
+        self._due = set(self._ends)
+
+    def after(self, step: int) -> None:
+        """Do what is due after a step."""
+        if self._mean:
+            self._add_up(step)
+        if step not in self._due:
+            return
+        parts = list(self.anchor)
+        whose = self._ends.index(step) % self.way.fragments
+        for name in parts[whose :: self.way.fragments]:
+            self._exchange(name)
+
+    def _add_up(self, step: int) -> None:
+        length = max(1, int(self.way.averaged * self.way.every))
+        place = self.way.every - 1 - step % self.way.every  # of steps that are left
+        for name, mean in self._mean.items():
+            if place == length - 1:
+                mean.zero_()
+            if place < length:
+                mean.add_(self._weights[name], alpha=1 / length)
+
+    def _exchange(self, name: str) -> None:
+        way, rows, anchor = self.way, self._weights[name], self.anchor[name]
+        there = self._mean[name] if self._mean else rows
+        wanted = (anchor - there).flatten(1)
+        if not way.hold:
+            wanted = wanted + self._fed[name]
+        sent = way.codec(wanted)
+        left = wanted - sent
+        merged = sent.mean(dim=0) + self._left[name]
+        result = way.codec(merged[None])[0]
+        self._left[name] = merged - result
+        rate, beta = way.outer
+        result = result.view_as(anchor)
+        momentum = self._momentum[name].mul_(beta).add_(result)
+        anchor.sub_(rate * (result + beta * momentum))
+        rows.copy_(anchor.expand_as(rows))
+        if way.hold:
+            rows.sub_(left.view_as(rows))
+        else:
+            self._fed[name] = left
+
+
+def _ends(way: Way, steps: int) -> list[int]:
+    """Return after which steps something is exchanged."""
+    if way.slow == 1.0:
+        gap = way.every // way.fragments
+        return [*range(gap - 1, steps, gap)]
+    rounds = steps // way.every
+    lengths = np.geomspace(1.0, way.slow, rounds)
+    return [round(end) - 1 for end in np.cumsum(lengths / lengths.sum() * steps)]
+
+
+class Study:
+    """All ways, step by step together."""
+
+    def __init__(self, ways: dict[str, Way], shards: Path, steps: int, device: torch.device) -> None:
+        data = open_folder(shards, CONTEXT, 0)
+        samples = steps * PEERS * BATCH
+        assert samples + JUDGED <= data.samples, f"{data.samples} samples are too few for {steps} steps"
+        self._steps, self._device, self._ways = steps, device, ways
+        self._read = torch.from_numpy(data.batch(range(samples)).astype(np.int32))
+        self._judged = torch.from_numpy(data.batch(range(samples, samples + JUDGED))).to(device)
+        layout = shapes(SIZE, data.vocab_size)
+        start, at = torch.from_numpy(initial(layout, 0, SIZE.layers)), 0
+        replicas = len(ways) * PEERS
+        self.weights: dict[str, Tensor] = {}
+        for name, shape in layout.items():
+            count = math.prod(shape)
+            self.weights[name] = start[at : at + count].view(shape).to(device).repeat(replicas, *[1] * len(shape))
+            at += count
+        with torch.device("meta"):
+            self._model = Llama(SIZE, data.vocab_size)
+        head = SIZE.dim // SIZE.heads
+        self._model.model.inv_freq_E = (
+            1.0 / SIZE.rope_theta ** (torch.arange(0, head, 2, dtype=torch.int64).float() / head)
+        ).to(device)
+        self._first = {name: torch.zeros_like(value) for name, value in self.weights.items()}
+        self._second = {name: torch.zeros_like(v) for name, v in self.weights.items() if not _is_inside(name, v)}
+        rates = torch.tensor([way.lr for way in ways.values()], device=device)
+        self._rates = rates.repeat_interleave(PEERS)
+        self._swarms = {
+            name: Swarm(way, {key: value[at * PEERS : (at + 1) * PEERS] for key, value in self.weights.items()}, steps)
+            for at, (name, way) in enumerate(ways.items())
+        }
+        self._gradients = vmap(grad_and_value(self._loss), randomness="error")
+
+    def _loss(self, weights: dict[str, Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            total: Tensor = functional_call(_Loss(self._model), _within(weights), (tokens, targets))
+        return total / targets.numel()
+
+    def run(self) -> None:
+        """Train."""
+        began_s, said_s = time.monotonic(), time.monotonic()
+        for step in range(self._steps):
+            tokens = self._read[step * PEERS * BATCH : (step + 1) * PEERS * BATCH].to(self._device).long()
+            tokens = tokens.view(PEERS, BATCH, -1).repeat(len(self._ways), 1, 1)
+            gradients, losses = self._gradients(self.weights, tokens[..., :-1], tokens[..., 1:])
+            self._move(gradients, step)
+            for swarm in self._swarms.values():
+                swarm.after(step)
+            if time.monotonic() - said_s > 10:
+                said_s = time.monotonic()
+                each = losses.view(-1, PEERS).mean(dim=1).tolist()
+                print(f"step {step}, {said_s - began_s:.0f} s: {' '.join(f'{x:.3f}' for x in each)}", flush=True)
+
+    @torch.no_grad()
+    def _move(self, gradients: dict[str, Tensor], step: int) -> None:
+        squares = [gradient.flatten(1).square().sum(dim=1) for gradient in gradients.values()]
+        clip = (1.0 / (torch.stack(squares).sum(dim=0).sqrt() + 1e-6)).clamp(max=1.0)
+        factor = _rate(step, self._steps)
+        for name, value in self.weights.items():
+            each = (-1, *[1] * (value.ndim - 1))
+            gradient = gradients[name] * clip.view(each)
+            if name in self._second:
+                self._adam(name, value, gradient, factor, step + 1)
+                continue
+            mean = self._first[name].lerp_(gradient, 1 - MUON_MOMENTUM)
+            rows, columns = value.shape[1:]
+            rates = (self._rates * factor).view(each)
+            value.mul_(1 - rates * MUON_DECAY)
+            value.sub_(orthonormal(mean) * (rates * max(1.0, rows / columns) ** 0.5))
+
+    def _adam(self, name: str, value: Tensor, gradient: Tensor, factor: float, step: int) -> None:
+        one, two = BETAS
+        first = self._first[name].lerp_(gradient, 1 - one)
+        second = self._second[name].mul_(two).addcmul_(gradient, gradient, value=1 - two)
+        value.mul_(1 - ADAM_LR * factor * ADAM_DECAY)
+        size = (second / (1 - two**step)).sqrt_().add_(1e-8)
+        value.addcdiv_(first, size, value=-ADAM_LR * factor / (1 - one**step))
+
+    @torch.no_grad()
+    def judge(self) -> dict[str, float]:
+        """Return the loss of each way's anchor, in nats per token."""
+        found = {}
+        for name, swarm in self._swarms.items():
+            parts = [self._loss(swarm.anchor, part[:, :-1], part[:, 1:]) for part in torch.split(self._judged, 64)]
+            found[name] = float(torch.stack(parts).mean())
+        return found
+
+
+class _Loss(torch.nn.Module):
+    """The model's loss as a module of its own: what `functional_call` asks for."""
+
+    def __init__(self, model: Llama) -> None:
+        super().__init__()
+        self.of = model
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.of.loss_sum(tokens.contiguous(), targets.contiguous())
+
+
+def _within(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {f"of.{name}": value for name, value in weights.items()}
+
+
+def _is_inside(name: str, rows: Tensor) -> bool:
+    """Return whether Muon steps it: the matrices inside the model."""
+    return rows.ndim == 3 and ".layers." in name
+
+
+def _rate(step: int, steps: int) -> float:
+    warm = round(WARM * steps)
+    if step < warm:
+        return (step + 1) / warm
+    return FLOOR + (1 - FLOOR) * 0.5 * (1 + math.cos(math.pi * (step - warm) / (steps - warm)))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = parser_of(__doc__)
+    parser.add_argument("--shards", type=Path, required=True)
+    parser.add_argument("--ways", default="*", help="those with such names: bit-*,fp-*")
+    parser.add_argument("--steps", type=int, default=4080)
+    options = parser.parse_args(arguments)
+    ways = {name: way for name, way in WAYS.items() if any(fnmatch(name, some) for some in options.ways.split(","))}
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    study = Study(ways, options.shards, options.steps, device)
+    with sdpa_kernel(SDPBackend.MATH):  # the others know nothing of models side by side
+        study.run()
+        losses = study.judge()
+    for name, loss in sorted(losses.items(), key=lambda pair: pair[1]):
+        print(f"{name:<22} {loss:.4f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
