@@ -63,7 +63,7 @@ def dct_there(device: torch.device, values: Vector) -> Measure:
         {
             "encode": lambda: cosines.frequencies(tiling, there),
             "decode": lambda: cosines.values(tiling, spectrum),
-            "from host": lambda: way.back(host),
+            "from host": lambda: way.back([(0, host)]),
         },
         same_bits=_same_cosines(device, values[: CHECKED_ROWS * COLUMNS]),
     )

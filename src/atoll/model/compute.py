@@ -12,7 +12,7 @@ peer derives from the spec alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
+Merged = Iterable[tuple[int, Vector]]
+"""A result some elements at a time: the first of them, and their values."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +128,7 @@ class Cosines(Protocol):
     def of(self, portion: Portion, source: Source | None) -> Made:
         """Return the frequencies of a whole unit's values."""
 
-    def back(self, frequencies: Vector) -> Vector:
+    def back(self, frequencies: Merged) -> Vector:
         """Return the values whose frequencies these are."""
 
 

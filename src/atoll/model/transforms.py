@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from atoll.model import cosines, products
-from atoll.model.compute import Made, Portion, Source, Vector
+from atoll.model.compute import Made, Merged, Portion, Source, Vector
 from atoll.model.encoder import Began, Copy, TorchEncoder, at_hand, on_host
 from atoll.model.held import Held
 from atoll.model.matrices import Factored
@@ -49,8 +49,11 @@ class TorchCosines:
         return Made(_held(cosines.frequencies(self._tiling, values)))
 
     @torch.no_grad()
-    def back(self, frequencies: Vector) -> Vector:
-        return _brought(cosines.values(self._tiling, _sent(frequencies, self._device)))
+    def back(self, frequencies: Merged) -> Vector:
+        there = torch.empty(sum(each.rows * each.columns for each in self._tiling), device=self._device)
+        for first, some in frequencies:
+            there[first : first + some.size] = _sent(some, self._device)
+        return _brought(cosines.values(self._tiling, there))
 
 
 class TorchProducts:

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
-from atoll.model.compute import Vector
+from atoll.model.compute import Merged, Vector
 from atoll.net.transport import Traffic
-from atoll.peer.back import Back, Merged, way_back
+from atoll.peer.back import Back, joined, way_back
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.home import brought, look, passed
 from atoll.peer.member import Member
@@ -198,7 +198,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
 
     def came_to() -> Back:
         merged = _merged(channel, unit, result)
-        return Back(merged) if back is None else back.of(_joined(merged))
+        return Back(merged) if back is None else back.of(merged)
 
     ready = await member.job(came_to, vectors=2) if back is not None and back.there else None
 
@@ -333,7 +333,7 @@ async def _given(member: Member, key: Key) -> Vector | None:
 
 def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None) -> float:
     """Return how far weights are from merged ones, as a part of their length; deltas are merged ones from a start."""
-    merged = _joined(_merged(channel, unit, result))
+    merged = joined(_merged(channel, unit, result))
     return _distance(unit.take(given).copy(), merged if start is None else unit.take(start) - merged)
 
 
@@ -345,10 +345,6 @@ def _merged(channel: Channel, unit: Unit, result: Result) -> Merged:
         check(codec, chunk, end - first)
     pairs = zip(result.chunks, bounds, strict=True)
     return ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
-
-
-def _joined(merged: Merged) -> Vector:
-    return np.concatenate([values for _, values in merged])
 
 
 def _step(unit: Unit, anchor: Anchor, merged: Merged, take: Take) -> None:

@@ -6,17 +6,15 @@ work there, or else on the processor, beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 from typing import NamedTuple
 
-from atoll.model.compute import Restored, Vector
+import numpy as np
+
+from atoll.model.compute import Merged, Restored, Vector
 from atoll.peer.encode import cosines_of
 from atoll.peer.member import Member
 from atoll.sync.factors import Factors
-
-Merged = Iterable[tuple[int, Vector]]
-"""A result some elements at a time: the first of them, and their values."""
 
 
 class Back(NamedTuple):
@@ -31,7 +29,7 @@ class Back(NamedTuple):
 class WayBack(NamedTuple):
     """How that is found out."""
 
-    of: Callable[[Vector], Back]
+    of: Callable[[Merged], Back]
     """Given all of a result: a tile or a tensor may lie in two chunks."""
     there: bool
     """Whether the device that has the weights does it."""
@@ -44,8 +42,14 @@ def way_back(member: Member, version: int) -> WayBack | None:
     transform, cosines = member.transform(version), cosines_of(member, version)
     if transform is None:
         return None
-    back = transform.back if cosines is None else cosines.back
-    return WayBack(lambda merged: Back([(0, back(merged))]), cosines is not None)
+    if cosines is not None:
+        return WayBack(lambda merged: Back([(0, cosines.back(merged))]), there=True)
+    return WayBack(lambda merged: Back([(0, transform.back(joined(merged)))]), there=False)
+
+
+def joined(merged: Merged) -> Vector:
+    """Return all of a result."""
+    return np.concatenate([values for _, values in merged])
 
 
 def _from_factors(member: Member, factors: Factors, version: int) -> WayBack:
@@ -54,12 +58,13 @@ def _from_factors(member: Member, factors: Factors, version: int) -> WayBack:
     made: Factors | Restored = factors if there is None else there
     assert basis is not None, "where matrices are factored there are directions"
     if member.channel_of(version).holds(version):
-        return WayBack(lambda merged: Back(None, made.orthonormal(merged)), there is not None)
-    following = partial(_following, factors, there, version)
-    return WayBack(
-        lambda merged: Back([(0, made.values(merged, basis))], following(merged)),
-        there is not None,
-    )
+        return WayBack(lambda merged: Back(None, made.orthonormal(joined(merged))), there is not None)
+
+    def values(merged: Merged) -> Back:
+        whole = joined(merged)
+        return Back([(0, made.values(whole, basis))], _following(factors, there, version, whole))
+
+    return WayBack(values, there is not None)
 
 
 def _following(factors: Factors, there: Restored | None, version: int, merged: Vector) -> Vector:
