@@ -27,12 +27,14 @@ from triton.compiler import ASTSource
 from atoll.model import programs
 tables = {"places_high": "*i32", "factors_high": "*fp64", "places_wide": "*i32", "factors_wide": "*fp64"}
 vectors = {"given": "*fp32", "made": "*fp32", "firsts": "*i64", "steps": "*i64", "ats": "*i64"}
+line = {"places": "*i32", "factors": "*fp64"}
 factors = dict.fromkeys(("lefts", "rights", "wanted", "made"), "*fp32")
 sizes = dict.fromkeys(("rows", "columns", "left_step", "right_step", "step"), "i32")
 tile = {"HIGH": 64, "HIGH_LEVELS": 6, "WIDE": 64, "WIDE_LEVELS": 6}
 some = [
     (programs.cosine, vectors | tables, tile | {"FORWARD": True}, 8),
     (programs.cosine, vectors | tables, tile | {"FORWARD": False}, 8),
+    (programs.cosine_line, vectors | line, {"WIDE": 64, "LEVELS": 6, "FORWARD": True}, 1),
     (programs.outer, factors | sizes, {"RANK": 4, "MINUS": True, "HIGH": 16, "WIDE": 128}, 4),
 ]
 for kernel, given, constants, warps in some:

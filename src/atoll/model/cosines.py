@@ -8,7 +8,7 @@ CUDA device (`model.programs`), if that makes the same bits there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from atoll.model import tiles
 from atoll.model.tiles import Tiled
-from atoll.model.trust import launch, trusted
+from atoll.model.trust import Check, launch, trusted
 
 BATCH_ELEMENTS = 2**22
 """So many are transformed at once without a kernel: each takes some 40 bytes meanwhile."""
@@ -39,7 +39,7 @@ def values(tiling: Tiling, frequencies: Tensor) -> Tensor:
 def _transformed(tiling: Tiling, given: Tensor, *, forward: bool) -> Tensor:
     made = torch.empty_like(given)
     for shape, alike in _by_shape(tiling).items():
-        fast = _fits(shape) and trusted(same_cosines, given.device)
+        fast = _fits(shape) and trusted(_check_of(shape), given.device)
         (_fused if fast else _plain)(alike, given, made, forward)
     return made
 
@@ -137,28 +137,24 @@ def _column(factors: tuple[float, ...], dimensions: int, device: torch.device) -
 
 
 def _fits(shape: tuple[int, int]) -> bool:
-    powers = all(side & (side - 1) == 0 for side in shape)
-    return powers and FITTING[0] <= shape[0] * shape[1] <= FITTING[1]
+    """Return whether tiles of a shape have a kernel: with both sides powers of two, or runs of vectors."""
+    high, wide = shape
+    powers = high & (high - 1) == 0 and wide & (wide - 1) == 0
+    return powers and wide > 1 and FITTING[0] <= high * wide <= FITTING[1]
 
 
 def _fused(alike: Tiling, given: Tensor, made: Tensor, forward: bool) -> None:
     """Transform all that has tiles of one shape, one program a tile."""
     (high, wide), where = (alike[0].high, alike[0].wide), _where(alike, given.device)
-    launch(
-        _kernels().cosine,
-        (len(where.firsts),),
-        given.contiguous(),
-        made,
-        *where,
-        *_side(high, given.device),
-        *_side(wide, given.device),
-        FORWARD=forward,
-        HIGH=high,
-        HIGH_LEVELS=high.bit_length() - 1,
-        WIDE=wide,
-        WIDE_LEVELS=wide.bit_length() - 1,
-        num_warps=8 if high * wide > 1024 else 4 if high * wide > 128 else 1,
-    )
+    vectors, grid, across = (given.contiguous(), made, *where), (len(where.firsts),), _side(wide, given.device)
+    levels = wide.bit_length() - 1
+    if high == 1:
+        launch(_kernels().cosine_line, grid, *vectors, *across, FORWARD=forward, WIDE=wide, LEVELS=levels, num_warps=1)
+        return
+    shape = {"HIGH": high, "HIGH_LEVELS": high.bit_length() - 1, "WIDE": wide, "WIDE_LEVELS": levels}
+    warps = 8 if high * wide > 1024 else 4
+    down = _side(high, given.device)
+    launch(_kernels().cosine, grid, *vectors, *down, *across, FORWARD=forward, **shape, num_warps=warps)
 
 
 class Where(NamedTuple):
@@ -228,9 +224,18 @@ def _kernels() -> Any:
     return programs
 
 
-def same_cosines(device: torch.device) -> bool:
-    """Return whether kernels make the same bits, of tiles of several shapes, there and back."""
-    for high, wide in ((64, 64), (1, 64), (32, 2), (16, 64), (64, 1)):
+@cache
+def _check_of(shape: tuple[int, int]) -> Check:
+    """Return the check of one shape alone: to compile others' kernels would take a while for nothing."""
+    return partial(same_cosines, shapes=(shape,))
+
+
+TRIED = ((64, 64), (1, 64), (32, 2), (2, 16), (16, 64), (1, 32))
+
+
+def same_cosines(device: torch.device, shapes: Sequence[tuple[int, int]] = TRIED) -> bool:
+    """Return whether kernels make the same bits, of tiles of such shapes, there and back."""
+    for high, wide in shapes:
         tiling = _trial_tiling(high, wide)
         given = _trial(sum(each.rows * each.columns for each in tiling)).to(device)
         for forward in (True, False):

@@ -92,8 +92,9 @@ class TorchEncoder:
             case None:
                 return torch.stack([_tensor(portion.values).to(device) for portion in portions])
             case Mean(total=total, steps=steps):
+                rows = self._rows(portions, at_hand(total, device))
                 # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
-                return self._rows(portions, at_hand(total, device)).div_(torch.tensor(float(steps), device=device))
+                return rows if steps == 1 else rows.div_(torch.tensor(float(steps), device=device))
             case Made(values=made):
                 return self._rows([Portion((_in_unit(each),)) for each in portions], at_hand(made, device))
             case Start(weights=start, name=name):

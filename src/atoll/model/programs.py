@@ -33,21 +33,28 @@ def _forward(
     AXIS: tl.constexpr,
     SIDE: tl.constexpr,
     LEVELS: tl.constexpr,
+    HALVES: tl.constexpr,
+    FIRST: tl.constexpr,
 ):
-    """Halves are folded, and folded again; then neighbours are added, and all is scaled."""
-    at = tl.arange(0, SIDE)
-    for level in tl.static_range(LEVELS):
+    """Halves are folded, and folded again; then neighbours are added, and all is scaled.
+
+    Of all of a side, or of one of its halves, which begins at `FIRST` and was folded once.
+    """
+    at = tl.arange(0, SIDE // HALVES)
+    for nth in tl.static_range(LEVELS + 1 - HALVES):
+        level = HALVES - 1 + nth
         bit = SIDE >> (level + 1)
         other = tl.gather(x, _along(at ^ bit, HIGH, WIDE, AXIS), AXIS)
         second = _along(at & bit, HIGH, WIDE, AXIS) != 0
-        factor = _along(tl.load(factors + (level + 1) * SIDE + at), HIGH, WIDE, AXIS)
+        factor = _along(tl.load(factors + (level + 1) * SIDE + FIRST + at), HIGH, WIDE, AXIS)
         x = tl.where(second, other - x, x + other) * factor
     for nth in tl.static_range(LEVELS - 1):
         level = LEVELS - 2 - nth
-        beside = tl.load(places + (2 + level) * SIDE + at)
-        other = tl.gather(x, _along(beside, HIGH, WIDE, AXIS), AXIS)
-        x = tl.where(_along(beside != at, HIGH, WIDE, AXIS), x + other, x)
-    return x * _along(tl.load(factors + at), HIGH, WIDE, AXIS)
+        if (level > 0) or (FIRST > 0) or (HALVES == 1):  # of an even half the last level adds nothing
+            beside = tl.load(places + (2 + level) * SIDE + FIRST + at) - FIRST
+            other = tl.gather(x, _along(beside, HIGH, WIDE, AXIS), AXIS)
+            x = tl.where(_along(beside != at, HIGH, WIDE, AXIS), x + other, x)
+    return x * _along(tl.load(factors + FIRST + at), HIGH, WIDE, AXIS)
 
 
 @triton.jit
@@ -60,21 +67,92 @@ def _inverse(
     AXIS: tl.constexpr,
     SIDE: tl.constexpr,
     LEVELS: tl.constexpr,
+    HALVES: tl.constexpr,
+    FIRST: tl.constexpr,
 ):
     """The other way round."""
-    at = tl.arange(0, SIDE)
-    x = x * _along(tl.load(factors + at), HIGH, WIDE, AXIS)
+    at = tl.arange(0, SIDE // HALVES)
+    x = x * _along(tl.load(factors + FIRST + at), HIGH, WIDE, AXIS)
     for level in tl.static_range(LEVELS - 1):
-        beside = tl.load(places + (2 + LEVELS + level) * SIDE + at)
-        other = tl.gather(x, _along(beside, HIGH, WIDE, AXIS), AXIS)
-        x = tl.where(_along(beside != at, HIGH, WIDE, AXIS), x + other, x)
-    for nth in tl.static_range(LEVELS):
+        if (level > 0) or (FIRST > 0) or (HALVES == 1):
+            beside = tl.load(places + (2 + LEVELS + level) * SIDE + FIRST + at) - FIRST
+            other = tl.gather(x, _along(beside, HIGH, WIDE, AXIS), AXIS)
+            x = tl.where(_along(beside != at, HIGH, WIDE, AXIS), x + other, x)
+    for nth in tl.static_range(LEVELS + 1 - HALVES):
         level = LEVELS - 1 - nth
         bit = SIDE >> (level + 1)
-        x = x * _along(tl.load(factors + (level + 1) * SIDE + at), HIGH, WIDE, AXIS)
+        x = x * _along(tl.load(factors + (level + 1) * SIDE + FIRST + at), HIGH, WIDE, AXIS)
         other = tl.gather(x, _along(at ^ bit, HIGH, WIDE, AXIS), AXIS)
         x = tl.where(_along(at & bit, HIGH, WIDE, AXIS) != 0, other - x, x + other)
     return x
+
+
+@triton.jit
+def _forward_halves(
+    a,
+    b,
+    places,
+    factors,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    AXIS: tl.constexpr,
+    SIDE: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """Both halves of a side: folded into each other, they have nothing more to do with each other."""
+    HALF: tl.constexpr = SIDE // 2
+    fold = _along(tl.load(factors + SIDE + HALF + tl.arange(0, HALF)), HIGH, WIDE, AXIS)
+    even = _forward(a + b, places, factors, HIGH, WIDE, AXIS, SIDE, LEVELS, 2, 0)
+    odd = _forward((a - b) * fold, places, factors, HIGH, WIDE, AXIS, SIDE, LEVELS, 2, HALF)
+    return even, odd
+
+
+@triton.jit
+def _inverse_halves(
+    even,
+    odd,
+    places,
+    factors,
+    HIGH: tl.constexpr,
+    WIDE: tl.constexpr,
+    AXIS: tl.constexpr,
+    SIDE: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """The other way round."""
+    HALF: tl.constexpr = SIDE // 2
+    fold = _along(tl.load(factors + SIDE + HALF + tl.arange(0, HALF)), HIGH, WIDE, AXIS)
+    a = _inverse(even, places, factors, HIGH, WIDE, AXIS, SIDE, LEVELS, 2, 0)
+    b = _inverse(odd, places, factors, HIGH, WIDE, AXIS, SIDE, LEVELS, 2, HALF) * fold
+    return a + b, a - b
+
+
+@triton.jit
+def cosine_line(
+    given,
+    made,
+    firsts,
+    steps,
+    ats,
+    places,
+    factors,
+    FORWARD: tl.constexpr,
+    WIDE: tl.constexpr,
+    LEVELS: tl.constexpr,
+):
+    """One run of a vector: from values to frequencies, or back."""
+    tile = tl.program_id(0)
+    column = tl.arange(0, WIDE)
+    values = tl.load(firsts + tile) + tl.load(places + column)[None, :]
+    frequencies = tl.load(ats + tile) + tl.load(places + WIDE + column)[None, :]
+    if FORWARD:
+        x = tl.load(given + values).to(tl.float64)
+        x = _forward(x, places, factors, 1, WIDE, 1, WIDE, LEVELS, 1, 0)
+        tl.store(made + frequencies, x.to(tl.float32))
+    else:
+        x = tl.load(given + frequencies).to(tl.float64)
+        x = _inverse(x, places, factors, 1, WIDE, 1, WIDE, LEVELS, 1, 0)
+        tl.store(made + values, x.to(tl.float32))
 
 
 @triton.jit
@@ -94,27 +172,45 @@ def cosine(
     WIDE: tl.constexpr,
     WIDE_LEVELS: tl.constexpr,
 ):
-    """One tile: from values to frequencies, or back."""
+    """One tile, in quarters: from values to frequencies, or back."""
+    H: tl.constexpr = HIGH // 2
+    W: tl.constexpr = WIDE // 2
     tile = tl.program_id(0)
-    row, column = tl.arange(0, HIGH), tl.arange(0, WIDE)
-    row_in, column_in = tl.load(places_high + row), tl.load(places_wide + column)
-    row_out, column_out = tl.load(places_high + HIGH + row), tl.load(places_wide + WIDE + column)
-    values = tl.load(firsts + tile) + row_in[:, None] * tl.load(steps + tile) + column_in[None, :]
-    frequencies = tl.load(ats + tile) + row_out[:, None] * WIDE + column_out[None, :]
+    first, step, at = tl.load(firsts + tile), tl.load(steps + tile), tl.load(ats + tile)
+    row, column = tl.arange(0, H), tl.arange(0, W)
+    rows_a, rows_b = tl.load(places_high + row)[:, None] * step, tl.load(places_high + H + row)[:, None] * step
+    columns_a, columns_b = tl.load(places_wide + column)[None, :], tl.load(places_wide + W + column)[None, :]
+    values = first + rows_a + columns_a
+    right = columns_b - columns_a
+    down = rows_b - rows_a
+    rows_even = tl.load(places_high + HIGH + row)[:, None] * WIDE
+    frequencies = at + rows_even + tl.load(places_wide + WIDE + column)[None, :]
     if FORWARD:
-        x = tl.load(given + values).to(tl.float64)
-        if HIGH > 1:
-            x = _forward(x, places_high, factors_high, HIGH, WIDE, 0, HIGH, HIGH_LEVELS)
-        if WIDE > 1:
-            x = _forward(x, places_wide, factors_wide, HIGH, WIDE, 1, WIDE, WIDE_LEVELS)
-        tl.store(made + frequencies, x.to(tl.float32))
+        aa = tl.load(given + values).to(tl.float64)
+        ab = tl.load(given + (values + right)).to(tl.float64)
+        ba = tl.load(given + (values + down)).to(tl.float64)
+        bb = tl.load(given + (values + down + right)).to(tl.float64)
+        aa, ba = _forward_halves(aa, ba, places_high, factors_high, H, W, 0, HIGH, HIGH_LEVELS)
+        ab, bb = _forward_halves(ab, bb, places_high, factors_high, H, W, 0, HIGH, HIGH_LEVELS)
+        aa, ab = _forward_halves(aa, ab, places_wide, factors_wide, H, W, 1, WIDE, WIDE_LEVELS)
+        ba, bb = _forward_halves(ba, bb, places_wide, factors_wide, H, W, 1, WIDE, WIDE_LEVELS)
+        tl.store(made + frequencies, aa.to(tl.float32))  # odd frequencies are beside the even ones
+        tl.store(made + (frequencies + 1), ab.to(tl.float32))
+        tl.store(made + (frequencies + WIDE), ba.to(tl.float32))
+        tl.store(made + (frequencies + WIDE + 1), bb.to(tl.float32))
     else:
-        x = tl.load(given + frequencies).to(tl.float64)
-        if WIDE > 1:
-            x = _inverse(x, places_wide, factors_wide, HIGH, WIDE, 1, WIDE, WIDE_LEVELS)
-        if HIGH > 1:
-            x = _inverse(x, places_high, factors_high, HIGH, WIDE, 0, HIGH, HIGH_LEVELS)
-        tl.store(made + values, x.to(tl.float32))
+        aa = tl.load(given + frequencies).to(tl.float64)
+        ab = tl.load(given + (frequencies + 1)).to(tl.float64)
+        ba = tl.load(given + (frequencies + WIDE)).to(tl.float64)
+        bb = tl.load(given + (frequencies + WIDE + 1)).to(tl.float64)
+        aa, ab = _inverse_halves(aa, ab, places_wide, factors_wide, H, W, 1, WIDE, WIDE_LEVELS)
+        ba, bb = _inverse_halves(ba, bb, places_wide, factors_wide, H, W, 1, WIDE, WIDE_LEVELS)
+        aa, ba = _inverse_halves(aa, ba, places_high, factors_high, H, W, 0, HIGH, HIGH_LEVELS)
+        ab, bb = _inverse_halves(ab, bb, places_high, factors_high, H, W, 0, HIGH, HIGH_LEVELS)
+        tl.store(made + values, aa.to(tl.float32))
+        tl.store(made + (values + right), ab.to(tl.float32))
+        tl.store(made + (values + down), ba.to(tl.float32))
+        tl.store(made + (values + down + right), bb.to(tl.float32))
 
 
 @triton.jit

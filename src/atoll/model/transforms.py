@@ -85,7 +85,11 @@ class TorchProducts:
     def leave(self, wanted: Held, arrives: Vector, basis: Vector, residual: Held) -> None:
         values = at_hand(wanted, self._device)
         products.subtract(self._form, values, _sent(arrives, self._device), _sent(basis, self._device))
-        at_hand(residual, self._device).copy_(values)
+        left_out = at_hand(residual, self._device)
+        if residual.elsewhere() is None:
+            left_out.copy_(values)
+        else:
+            residual.move(Copy(values))  # in place of what lies there: one pass less
 
 
 class TorchRestored:
