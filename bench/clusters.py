@@ -114,6 +114,9 @@ class Classifier:
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""
 
+    def transforms(self) -> None:
+        """Return nothing: it is no device."""
+
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = min(count, HELD_OUT - first)
         return self._look(*points(self._seed, 2**40 + first, count))[0] * count, count

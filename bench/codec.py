@@ -14,14 +14,15 @@ least that any codec has to do that reads and writes. For int8 and top-k the sam
 best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
 processor's bytes; `from host` is the whole way of a contribution as a peer makes it, where what work began from comes
 out of the host's memory, page-locked from the second time on, and the bytes go back there; `kept there` the same where
-the device has kept that. Of `dct` the two ways are the transform alone, of a
-vector as a matrix of 1,024 columns.
+the device has kept that. Of `dct` and `low-rank` (of rank 4, in both of a step's rounds, with a residual) the two ways
+are the transform alone, of a vector as matrices of 1,024 columns: see `bench.transforms`.
 
 Recipes: see `bench.phases`.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +32,7 @@ from itertools import chain
 
 import numpy as np
 import torch
+from bench import transforms
 from bench.show import parser_of, show
 from torch import Tensor
 
@@ -53,12 +55,10 @@ from atoll.spec.axes.codec import (
     Threshold,
     TopK,
 )
-from atoll.spec.axes.what import Dct, Feedback, Forget
+from atoll.spec.axes.what import Feedback, Forget, LowRank
 from atoll.sync.codec import decode, encode
 from atoll.sync.feedback import encode_fed_back
-from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid, grid_of
-from atoll.sync.units import whole
 
 ELEMENTS, DEVICE_VECTOR = 2**24, 2**27
 TURNS = 5
@@ -134,19 +134,6 @@ def on_processor(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> 
     rates = _rates(values.size, ways, time.process_time)
     bits = 8 * sum(map(len, chunks)) / values.size
     return Row(name, "cpu", bits, rates["encode"], rates["decode"], rates["copy"], rates.get("torch"))
-
-
-def transformed(values: Vector) -> Row:
-    """Return the row of the cosine transform: to frequencies, and back."""
-    tiles = Frequencies(Dct(), whole(values.size, Fp32()), {"weight": (values.size // 1024, 1024)})
-    spectrum, target = tiles.of(values), np.empty_like(values)
-    ways: Ways = {
-        "encode": lambda: tiles.of(values),
-        "decode": lambda: tiles.back(spectrum),
-        "copy": lambda: _copied(target, values),
-    }
-    rates = _rates(values.size, ways, time.process_time)
-    return Row("dct", "cpu", 32.0, rates["encode"], rates["decode"], rates["copy"])
 
 
 def _copied(target: Vector, values: Vector) -> Vector:
@@ -287,7 +274,7 @@ class Bench:
     """Measures codecs where a peer on a device would do them."""
 
     def __init__(self, device: torch.device, elements: int, *, forms: bool, compiled: bool) -> None:
-        self.device, self._forms, self._compiled = device, forms, compiled
+        self.device, self._forms, self._compiled = device, forms, compiled  # forms: those of a device
         self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
 
     def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
@@ -299,7 +286,34 @@ class Bench:
 
     def dct(self) -> Row:
         """Return the row of the cosine transform."""
-        return transformed(self._values[:ELEMENTS])
+        if self._forms:
+            return self._transform("dct", self._values, transforms.dct_there(self.device, self._values))
+        return self._transform("dct", self._values[:ELEMENTS], transforms.dct_here(self._values[:ELEMENTS]))
+
+    def low_rank(self, low: LowRank, shapes: transforms.Shapes) -> Row:
+        """Return the row of matrices of such shapes as factors."""
+        size = sum(math.prod(shape) for shape in shapes.values())
+        values = np.resize(self._values, size)
+        if self._forms:
+            return self._transform("low-rank", values, transforms.low_rank_there(self.device, low, shapes, values))
+        return self._transform("low-rank", values, transforms.low_rank_here(low, shapes, values))
+
+    def _transform(self, name: str, values: Vector, measure: transforms.Measure) -> Row:
+        there = torch.from_numpy(values).to(self.device)
+        target = torch.zeros_like(there)
+        ways = measure.ways | {"copy": lambda: target.copy_(there)}
+        # Of this thread: a library's own threads, which spin while they wait, would count as the processor's time too.
+        rates = _rates(values.size, ways, (lambda: _device_s(self.device)) if self._forms else time.thread_time)
+        return Row(
+            codec=name,
+            where=self.device.type if self._forms else "cpu",
+            bits=measure.bits,
+            encode_gb_s=rates["encode"],
+            decode_gb_s=rates["decode"],
+            copy_gb_s=rates["copy"],
+            from_host_gb_s=rates.get("from host"),
+            same_bits=measure.same_bits,
+        )
 
     def rows(self, only: str) -> Iterator[Row]:
         """Yield the rows of codecs with such names."""
@@ -311,6 +325,9 @@ class Bench:
                 yield self.row(f"{name}, fed back", CODECS[name], fed_back=True)
         if fnmatch("dct", only):
             yield self.dct()
+        if fnmatch("low-rank", only):
+            elements = DEVICE_VECTOR if self.device.type == "cuda" else ELEMENTS
+            yield self.low_rank(LowRank(), transforms.matrices(elements))
 
 
 def main() -> int:

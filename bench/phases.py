@@ -3,8 +3,9 @@
 A recipe's inner phase is its local steps between two exchanges of the same weights, each of `batch` samples of 1,024
 tokens; where a round ends at a number of samples that all work through together, of eight peers' an eighth. How long a
 token takes is measured with a model of a named size on the device at hand, and encoding with `bench.codec`: the
-contribution's codec with its residual, of as many elements as that model has. What a codec without a form on the device
-costs is the processor's time. Where a recipe may climb from one form of exchange to another, the dearest one is shown.
+contribution's codec with its residual, of as many elements as that model has, and its transform. What a codec without a
+form on the device costs is the processor's time. Where a recipe may climb from one form of exchange to another, the
+dearest one is shown.
 
 What is not in it: reading weights out of a device for codecs that stay on the processor, decoding results, and what
 owners do with contributions.
@@ -19,7 +20,6 @@ from fnmatch import fnmatch
 from functools import cache
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from bench.inner import Stream
 
@@ -37,7 +37,6 @@ from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Run
 from atoll.spec.say import kind
-from atoll.sync.factors import Factors
 
 if TYPE_CHECKING:
     from bench.codec import Bench, Row
@@ -61,6 +60,8 @@ class Share:
     encode_s: float
     inner_s: float
     share: float
+    same_bits: bool = True
+    """Whether a device makes what the processor makes."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,10 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
     def row(codec: Codec, fed_back: bool) -> Row:
         return bench.row("", codec, fed_back=fed_back)
 
-    dct_gb_s = bench.dct().encode_gb_s
+    @cache
+    def transform(how: Dct | LowRank) -> Row:
+        return bench.dct() if isinstance(how, Dct) else bench.low_rank(how, model.engine.shapes)
+
     for name in names:
         recipe = load_recipe(name)
         found = []
@@ -90,23 +94,23 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
             rates = row(codec, isinstance(channel.what.residual, Feedback | Hold))
             kept = rates.contribute_gb_s if _kept_there(channel) else rates.from_host_gb_s
             encode_s = 4e-9 * model.engine.size / (kept or rates.encode_gb_s)
-            match channel.what.transform:
-                case Dct():
-                    encode_s += 4e-9 * model.engine.size / dct_gb_s
-                case LowRank() as low:
-                    encode_s = _factored_s(model.engine, low)
-                case None:
-                    pass
+            where, same_bits, how = rates.where, rates.same_bits, channel.what.transform
+            if how is not None:
+                made = transform(how)
+                where, same_bits = made.where, same_bits and made.same_bits
+                takes_s = 4e-9 * model.engine.size / made.encode_gb_s
+                encode_s = takes_s + (encode_s if isinstance(how, Dct) else 0.0)
             inner_s = steps * recipe.work.batch * CONTEXT * model.token_s
             share = encode_s / inner_s
-            found.append(Share(name, _words(channel, codec), rates.where, steps, encode_s, inner_s, share))
+            found.append(Share(name, _words(channel, codec), where, steps, encode_s, inner_s, share, same_bits))
         yield max(found, key=lambda each: each.share)
 
 
 def share_text(row: Share) -> str:
     """Return a recipe's line."""
     phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s"
-    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}"
+    wrong = "" if row.same_bits else "   OTHER BITS"
+    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}{wrong}"
 
 
 def _kept_there(channel: Channel) -> bool:
@@ -155,20 +159,6 @@ def _steps(recipe: Recipe, channel: Channel) -> float:
             return samples / PEERS / recipe.work.batch
         case when:
             return when.steps
-
-
-def _factored_s(engine: TorchEngine, low: LowRank) -> float:
-    """Return how long matrices take to become factors in both of a step's rounds, and what is left of them."""
-    factors = Factors(low, engine.shapes, 0)
-    values = np.random.default_rng(0).standard_normal(engine.size, np.float32)
-    basis = factors.first_basis()
-    began_s = time.process_time()
-    directions = factors.directions(values, basis)
-    took_s = time.process_time() - began_s
-    basis = factors.orthonormal(directions)
-    began_s = time.process_time()
-    factors.values(factors.along(values, basis), basis)
-    return took_s + time.process_time() - began_s
 
 
 def _words(channel: Channel, codec: Codec) -> str:

@@ -86,6 +86,9 @@ class StillEngine:
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""
 
+    def transforms(self) -> None:
+        """Return nothing: it is no device."""
+
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         return float(count), count
 

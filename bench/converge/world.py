@@ -15,7 +15,7 @@ from typing import NamedTuple
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
-from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Vector
+from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Transforms, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.model.held import Held
 from atoll.observe.trial import fold_trial
@@ -56,6 +56,9 @@ class Lean:
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return self._engine.encoder(codec)
+
+    def transforms(self) -> Transforms | None:
+        return self._engine.transforms()
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         return 0.0, 0

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import pytest
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
-from atoll.model import encoder
+import pytest
+from msgspec.structs import replace
+
+from atoll.model import cosines, encoder, products
 from atoll.model.compute import Engine
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
 from atoll.spec.axes.codec import Buckets, E3m0, Fp32, Int8, TopK
-from atoll.spec.axes.optimizer import Sgd
-from atoll.spec.axes.what import Delta, Feedback, Grad, Hold
+from atoll.spec.axes.optimizer import Sgd, SignSgd
+from atoll.spec.axes.what import Dct, Delta, Feedback, Grad, Hold, LowRank
 from atoll.spec.axes.whom import AllGather
 from atoll.spec.run import Run
-from tests.identity.small import ddp, diloco, engine_of
+from atoll.sync.merge import Anchor
+from tests.identity.small import SAME, apart, ddp, demo, diloco, engine_of, low_rank
 from tests.model.toys import ToyData
 from tests.peer.world import anchor_of, play
 
 SGD, OUTER = Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True)
 SPARSE = TopK(keep=8, block=512, values=Buckets(bits=2, width=6.0))
+MOMENTUM = Grad(codec=TopK(keep=8, block=256), result=Fp32(), residual=Feedback(decay=0.9))
+SOME = LowRank(rank=2, least=1.5)
 FED_BACK = Delta(codec=SPARSE, result=Fp32(), residual=Feedback(decay=0.95))
 RUNS: dict[str, Run] = {
     "int8": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=Delta(codec=Int8())),
@@ -28,6 +36,17 @@ RUNS: dict[str, Run] = {
     "top-k fed back": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=FED_BACK, route=AllGather()),
     "fragments": diloco(inner=SGD, outer=OUTER, steps=2, rounds=4, start_with=2, what=Delta(codec=E3m0()), fragments=2),
     "gradients": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=SPARSE, result=Fp32(), residual=Feedback())),
+    "frequencies": demo(what=replace(MOMENTUM, transform=Dct(tile=16)), outer=SignSgd(lr=1e-3), rounds=3, start_with=2),
+    "frequencies of fragments": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=4,
+        start_with=2,
+        what=replace(FED_BACK, transform=Dct(tile=12)),
+        route=AllGather(),
+        fragments=2,
+    ),
 }
 
 
@@ -36,15 +55,19 @@ def on_device(run: Run) -> Engine:
 
 
 def digest(run: Run, *, device: bool, faults: list[Fault]) -> str:
+    return ends_on(run, device=device, faults=faults).digest()
+
+
+def ends_on(run: Run, *, device: bool, faults: list[Fault]) -> Anchor:
     outcome = play(run, 2, build=on_device if device else engine_of, faults=faults)
     assert [host.lives for host in outcome.hosts] == [1, 1 + len(faults)]
     anchors = [anchor_of(host.disk) for host in outcome.hosts]
     assert {anchor.version for anchor in anchors} == {run.budget.rounds}
     assert len({anchor.digest() for anchor in anchors}) == 1
-    return anchors[0].digest()
+    return anchors[0]
 
 
-QUICK = "top-k fed back"
+QUICK = ("top-k fed back", "frequencies")
 
 
 @pytest.fixture(params=[False, True], ids=["passing through", "kept there"])
@@ -54,7 +77,7 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    "name", [QUICK, *(pytest.param(each, marks=pytest.mark.long) for each in RUNS if each != QUICK)]
+    "name", [*QUICK, *(pytest.param(each, marks=pytest.mark.long) for each in RUNS if each not in QUICK)]
 )
 @pytest.mark.usefixtures("room")
 def test_the_run_is_the_same_wherever_contributions_are_encoded(name: str) -> None:
@@ -62,15 +85,61 @@ def test_the_run_is_the_same_wherever_contributions_are_encoded(name: str) -> No
 
 
 @pytest.mark.usefixtures("room")
-def test_what_is_left_out_survives_a_crash_as_on_the_processor() -> None:
+@pytest.mark.parametrize("name", [QUICK[0], pytest.param(QUICK[1], marks=pytest.mark.long)])
+def test_what_is_left_out_survives_a_crash_as_on_the_processor(name: str) -> None:
     # In the second round, when its contribution is made and not committed.
     faults: list[Fault] = [Crash(at_s=0.24, peer=1, restart_after_s=0.1)]
-    run = RUNS[QUICK]
+    run = RUNS[name]
     assert digest(run, device=True, faults=faults) == digest(run, device=False, faults=faults)
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize("faults", [[], [Crash(at_s=0.24, peer=1, restart_after_s=0.1)]], ids=["calm", "crash"])
+def test_matrices_become_factors_there_as_on_the_processor_but_for_the_last_bits(faults: list[Fault]) -> None:
+    """What each multiplies is its own affair; what everybody makes of it is the same for both peers (`ends_on`)."""
+    run = low_rank(SOME, Feedback(), outer=SGD, rounds=8, start_with=2)
+    there, here = (ends_on(run, device=device, faults=faults) for device in (True, False))
+    assert apart(there.weights, here.weights) < SAME
+    assert there.basis is not None and here.basis is not None and apart(there.basis, here.basis) < 100 * SAME
+
+
+def test_peers_with_a_device_and_without_one_come_to_the_same_anchor() -> None:
+    """Of frequencies and of factors: results become values on a device at one, and on a processor at the other."""
+    low = low_rank(SOME, Feedback(), outer=SGD, rounds=6, start_with=2)
+    for run in (low, RUNS["frequencies"]):
+        built: list[Engine] = []
+
+        def one_of_each(run: Run, built: list[Engine] = built) -> Engine:
+            built.append(engine_of(run) if built else on_device(run))
+            return built[-1]
+
+        outcome = play(run, 2, build=one_of_each)
+        assert len({anchor_of(host.disk).digest() for host in outcome.hosts}) == 1
+        assert [engine.transforms() is None for engine in built] == [False, True]
+
+
+def test_it_is_the_device_that_transforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both ways, of every round: 3 of frequencies, and 2 that are one step of factors, at each of two peers."""
+    done: Counter[str] = Counter()
+
+    def counted(name: str, form: Callable[..., object], *given: object) -> object:
+        done[name] += 1
+        return form(*given)
+
+    forms = [(cosines, ("frequencies", "values")), (products, ("directions", "along", "subtract", "orthonormal"))]
+    for module, names in (*forms, (products, ("unit_columns",))):
+        for name in names:
+            monkeypatch.setattr(module, name, partial(counted, name, getattr(module, name)))
+    digest(RUNS["frequencies"], device=True, faults=[])
+    assert done == {"frequencies": 6, "values": 6}
+    done.clear()
+    digest(low_rank(SOME, Feedback(), outer=SGD, rounds=2, start_with=2), device=True, faults=[])
+    assert done == {"directions": 2, "along": 2, "subtract": 2, "orthonormal": 2, "unit_columns": 2}
 
 
 def test_the_device_is_asked_only_where_it_has_a_form() -> None:
     run = RUNS["int8"]
     assert on_device(run).encoder(Int8()) is not None
     assert on_device(run).encoder(Fp32()) is None
+    assert engine_of(run).transforms() is None
     assert engine_of(run).encoder(Int8()) is None, "on a processor nothing is gained"

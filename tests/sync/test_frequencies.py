@@ -11,11 +11,12 @@ from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
+from atoll.model.tiles import DIGITS
 from atoll.spec.axes.codec import Fp32, TopK
 from atoll.spec.axes.what import Dct
 from atoll.spec.axes.when import Every, Fragments
 from atoll.sync.codec import decode, encode
-from atoll.sync.frequencies import DIGITS, Frequencies
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.units import units_of, whole
 
 SHAPES: dict[str, tuple[int, ...]] = {

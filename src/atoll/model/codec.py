@@ -8,7 +8,7 @@ both to it. Bits are the same because of three rules:
 - what is reduced cannot round (a maximum, sums of whole numbers), or is added in an order of our own;
 - of equals the first is kept.
 
-Rounding by chance, what is chosen by a threshold, cosines and factors have no form here: they stay on the processor.
+Rounding by chance and what is chosen by a threshold have no form here: they stay on the processor.
 """
 
 from __future__ import annotations

@@ -12,13 +12,15 @@ peer derives from the spec alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.model.matrices import Factored
+from atoll.model.tiles import Tiled
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import Residual
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
+Merged = Iterable[tuple[int, Vector]]
+"""A result some elements at a time: the first of them, and their values."""
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +75,8 @@ class Portion(NamedTuple):
     """Where its elements are in a vector, one run after the other."""
     values: Vector | None = None
     """What they are; none: the encoder is told where they are."""
+    first: int = 0
+    """Its first element in what was `Made`."""
 
 
 class Start(NamedTuple):
@@ -88,6 +94,16 @@ class Mean(NamedTuple):
     steps: int
 
 
+class Made(NamedTuple):
+    """What was made of values where the weights are: all of a unit, one after the other."""
+
+    values: Held
+
+
+Source = Start | Mean | Made
+"""Where the values of a contribution are."""
+
+
 class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
@@ -96,13 +112,69 @@ class Encoder(Protocol):
         """Return about how many elements are best encoded at once."""
 
     def encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
+        self, portions: Sequence[Portion], source: Source | None, rule: Residual, residual: Held | None
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 
-        Where portions have no values, these are the way from a start to the weights as they are now, or a mean. Raises
-        `FloatingPointError` where values are not finite: then nothing of the contribution counts.
+        Where portions have no values, these are the way from a start to the weights as they are now, a mean, or what
+        was made of these. Raises `FloatingPointError` where values are not finite: then nothing of the contribution
+        counts.
         """
+
+
+class Cosines(Protocol):
+    """`sync.frequencies` of one unit where the weights are, to the bit."""
+
+    def of(self, portion: Portion, source: Source | None) -> Made:
+        """Return the frequencies of a whole unit's values."""
+
+    def back(self, frequencies: Merged) -> Vector:
+        """Return the values whose frequencies these are."""
+
+
+class Products(Protocol):
+    """What a contributor makes of its matrices (`sync.factors`), where the weights are.
+
+    What it multiplies is its own affair, and may differ in the last bits from what a processor makes of it.
+    """
+
+    def wanted(self, portion: Portion, source: Source | None, rule: Residual, residual: Held | None) -> Held:
+        """Return what is to be sent: a whole model's values, and what was left out. Raises as `Encoder.encode`."""
+
+    def directions(self, wanted: Held, basis: Vector) -> Vector:
+        """Return each matrix times the directions of the step before."""
+
+    def along(self, wanted: Held, basis: Vector) -> Vector:
+        """Return what of each matrix lies along this step's directions, and all of the other tensors."""
+
+    def leave(self, wanted: Held, arrives: Vector, basis: Vector, residual: Held) -> None:
+        """Let the residual be what does not arrive of what was wanted, which is used up."""
+
+
+class Restored(Protocol):
+    """What everybody makes of results in which matrices are factors (`sync.factors`), to the bit."""
+
+    def values(self, merged: Vector, basis: Vector) -> Vector:
+        """Return the model's values that factors and whole tensors stand for."""
+
+    def orthonormal(self, merged: Vector) -> Vector:
+        """Return this step's directions."""
+
+    def unit_columns(self, basis: Vector) -> Vector | None:
+        """Return directions as long as one; None: there is one without a length, and another is to be drawn."""
+
+
+class Transforms(Protocol):
+    """Makes other numbers of a model's, where the weights are."""
+
+    def cosines(self, tiling: tuple[Tiled, ...]) -> Cosines:
+        """Return what makes frequencies of tiles."""
+
+    def products(self, form: Factored) -> Products:
+        """Return what makes factors of matrices."""
+
+    def restored(self, form: Factored) -> Restored:
+        """Return what makes matrices of factors."""
 
 
 class Engine(Protocol):
@@ -146,6 +218,9 @@ class Engine(Protocol):
 
     def encoder(self, codec: Codec) -> Encoder | None:
         """Return what encodes where the weights are; None: that is here, or it has no form for this codec."""
+
+    def transforms(self) -> Transforms | None:
+        """Return what transforms where the weights are; None: that is here."""
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         """Return summed loss and token count over held-out samples [first, first+count)."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from atoll.model.codec import OnDevice, decoded, encode
-from atoll.model.compute import Mean, Portion, Start, Vector
+from atoll.model.compute import Made, Mean, Portion, Source, Start, Vector
 from atoll.model.held import Held
 from atoll.model.locked import lock
 from atoll.spec.axes.what import Feedback, Forget, Residual
@@ -60,7 +60,7 @@ class TorchEncoder:
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
+        self, portions: Sequence[Portion], source: Source | None, rule: Residual, residual: Held | None
     ) -> list[memoryview]:
         chunks: list[memoryview] = []
         left_out = None if residual is None else at_hand(residual, self._weights.device)
@@ -69,10 +69,10 @@ class TorchEncoder:
         return chunks
 
     def _encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, left_out: Tensor | None
+        self, portions: Sequence[Portion], source: Source | None, rule: Residual, left_out: Tensor | None
     ) -> list[memoryview]:
         """Return chunks of the same length, encoded at once."""
-        wanted = self._values(portions, source)
+        wanted = self.values(portions, source)
         if not bool(wanted.isfinite().all()):
             raise FloatingPointError("some values are not finite")
         if isinstance(rule, Feedback):
@@ -85,15 +85,18 @@ class TorchEncoder:
             _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
         return [row.data for row in on_host(wire).numpy()]
 
-    def _values(self, portions: Sequence[Portion], source: Start | Mean | None) -> Tensor:
+    def values(self, portions: Sequence[Portion], source: Source | None) -> Tensor:
         """Return what is to be sent, a chunk a row."""
         device = self._weights.device
         match source:
             case None:
                 return torch.stack([_tensor(portion.values).to(device) for portion in portions])
             case Mean(total=total, steps=steps):
+                rows = self._rows(portions, at_hand(total, device))
                 # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
-                return self._rows(portions, at_hand(total, device)).div_(torch.tensor(float(steps), device=device))
+                return rows if steps == 1 else rows.div_(torch.tensor(float(steps), device=device))
+            case Made(values=made):
+                return self._rows([Portion((_in_unit(each),)) for each in portions], at_hand(made, device))
             case Start(weights=start, name=name):
                 began = self._began.called(name)
                 rows = self._rows(portions, _from_host(start, device) if began is None else began)
@@ -177,6 +180,10 @@ def on_host(wire: Tensor) -> Tensor:
 
 def _count(portion: Portion) -> int:
     return sum(run.stop - run.start for run in portion.runs)
+
+
+def _in_unit(portion: Portion) -> slice:
+    return slice(portion.first, portion.first + _count(portion))
 
 
 def _tensor(vector: Vector | None) -> Tensor:

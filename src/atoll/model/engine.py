@@ -28,7 +28,7 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
 from atoll.model.codec import on_device
-from atoll.model.compute import Cost, Encoder, Step, Trained, Vector, together
+from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
 from atoll.model.encoder import Began, TorchEncoder, at_hand
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
@@ -36,6 +36,7 @@ from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, train_cost
+from atoll.model.transforms import TorchTransforms
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -221,6 +222,9 @@ class TorchEngine:
     def encoder(self, codec: Codec) -> Encoder | None:
         form = on_device(codec) if self._encodes else None
         return None if form is None else TorchEncoder(form, self._flat, self._began)
+
+    def transforms(self) -> Transforms | None:
+        return TorchTransforms(self._flat, self._began) if self._encodes else None
 
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self.held_out() - first))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 import numpy as np
 from msgspec.structs import replace
 
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
-from atoll.model.compute import Vector
+from atoll.model.compute import Merged, Vector
 from atoll.net.transport import Traffic
+from atoll.peer.back import Back, joined, way_back
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
 from atoll.peer.home import brought, look, passed
 from atoll.peer.member import Member
@@ -34,7 +34,6 @@ from atoll.spec.turns import starts_apart
 from atoll.swarm.log import AHEAD_MAX, ALL, CIRCLES, ClosedRound, Key, OpenRound
 from atoll.sync.above import hear
 from atoll.sync.codec import check, decoded
-from atoll.sync.factors import Factors
 from atoll.sync.merge import Anchor, Pushes, advance, approach, depart, finish, meet
 from atoll.sync.overlap import blend
 from atoll.sync.units import Places, Unit, length
@@ -50,8 +49,6 @@ STEP_ELEMENTS = 2**16
 
 Take = Callable[[Anchor, Vector], object]
 """Moves some elements of an anchor by those of a result."""
-Merged = Iterable[tuple[int, Vector]]
-"""A result chunk by chunk: the first element of each, and its values."""
 
 
 def stand(member: Member) -> None:
@@ -197,10 +194,18 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     await _remember_start(member, committed)
     await _keep_start(member)
 
+    back = way_back(member, version)
+
+    def came_to() -> Back:
+        merged = _merged(channel, unit, result)
+        return Back(merged) if back is None else back.of(merged)
+
+    ready = await member.job(came_to, vectors=2) if back is not None and back.there else None
+
     def job() -> tuple[Anchor, str, float, float]:
         before = anchor.weights.copy() if asked else None
         apart = _apart(channel, unit, result, given, None if weights else anchor.start) if given is not None else 0.0
-        stepped = step(anchor, _merged(channel, unit, result))
+        stepped = step(anchor, came_to() if ready is None else ready)
         return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
 
     async with member.stepping:
@@ -269,31 +274,27 @@ def _distance(before: Vector, after: Vector) -> float:
     return float(np.linalg.norm(before) / max(float(np.linalg.norm(after)), 1e-30))
 
 
-def _step_of(member: Member, committed: ClosedRound) -> Callable[[Anchor, Merged], Anchor]:
+def _step_of(member: Member, committed: ClosedRound) -> Callable[[Anchor, Back], Anchor]:
     """Return what a round's result makes of the anchor, in whose memory the next one is."""
     version = committed.key.version
     channel, unit, layout = member.channel_of(version), member.unit_of(version), member.engine.layout
     factor = factor_of(member, version) if channel.merge.scheduled else 1.0
-    take, transform = _take_of(member, committed, factor), member.transform(version)
+    take = _take_of(member, committed, factor)
 
-    def stepped(anchor: Anchor, merged: Merged) -> Anchor:
-        if transform is not None:  # a tile or a tensor may lie in two chunks: all of them first
-            merged = [(0, transform.back(_joined(merged)))]
-        _step(unit, anchor, merged, take)
+    def stepped(anchor: Anchor, back: Back) -> Anchor:
+        assert back.values is not None, "of values a result comes to some"
+        _step(unit, anchor, back.values, take)
         after = replace(anchor, version=anchor.version + 1)
         finish(channel.merge.outer, after, layout, factor)
         return after
 
-    def of_factors(factors: Factors, anchor: Anchor, merged: Merged) -> Anchor:
-        whole = _joined(merged)
-        assert anchor.basis is not None, "where matrices are factored there are directions"
-        if channel.holds(version):
-            return replace(anchor, version=version, basis=factors.orthonormal(whole))
+    def of_factors(anchor: Anchor, back: Back) -> Anchor:
+        if back.values is None:
+            return replace(anchor, version=version, basis=back.basis)
         counted = replace(anchor, version=anchor.version // channel.phases)  # an optimizer counts its steps by it
-        after = stepped(counted, [(0, factors.values(whole, anchor.basis))])
-        return replace(after, version=version, basis=factors.next_basis(whole, version))
+        return replace(stepped(counted, back), version=version, basis=back.basis)
 
-    return stepped if member.factors is None else partial(of_factors, member.factors)
+    return stepped if member.factors is None else of_factors
 
 
 def _take_of(member: Member, committed: ClosedRound, factor: float) -> Take:
@@ -332,7 +333,7 @@ async def _given(member: Member, key: Key) -> Vector | None:
 
 def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None) -> float:
     """Return how far weights are from merged ones, as a part of their length; deltas are merged ones from a start."""
-    merged = _joined(_merged(channel, unit, result))
+    merged = joined(_merged(channel, unit, result))
     return _distance(unit.take(given).copy(), merged if start is None else unit.take(start) - merged)
 
 
@@ -344,10 +345,6 @@ def _merged(channel: Channel, unit: Unit, result: Result) -> Merged:
         check(codec, chunk, end - first)
     pairs = zip(result.chunks, bounds, strict=True)
     return ((first, decoded(codec, chunk, end - first)) for chunk, (first, end) in pairs)
-
-
-def _joined(merged: Merged) -> Vector:
-    return np.concatenate([values for _, values in merged])
 
 
 def _step(unit: Unit, anchor: Anchor, merged: Merged, take: Take) -> None:

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.compute import Encoder, Mean, Portion, Start, Vector
+from atoll.model.compute import Cosines, Encoder, Made, Mean, Portion, Start, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
 from atoll.spec.axes.codec import CacheLines, Significance, Threshold
@@ -20,6 +20,7 @@ from atoll.spec.axes.what import Feedback, Forget, Hold
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import decoded, encode, seed_of
 from atoll.sync.feedback import encode_fed_back
+from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid
 from atoll.sync.units import Unit
 
@@ -35,12 +36,13 @@ def encoded_of(member: Member, announced: OpenRound, contribution: Contribution)
     version = announced.key.version
     unit, kept = member.unit_of(version), member.channel_of(version).kept_by(member.me)
     encoder = member.engine.encoder(kept)
-    if encoder is None or member.transform(version) is not None or not unit.spans:
+    transform, cosines = member.transform(version), cosines_of(member, version)
+    if encoder is None or (transform is not None and cosines is None) or not unit.spans:
         one = _here(member, announced, contribution)
         for indexes in _in_turn(unit.grid, len(announced.members), ENCODE_ELEMENTS):
             yield {index: one(index) for index in indexes}
         return
-    some = _there(member, announced, contribution, encoder)
+    some = _there(member, announced, contribution, encoder, cosines)
     elements = encoder.elements
     stretch = elements // unit.grid.chunk // len(announced.members)
     for indexes in _in_turn(unit.grid, len(announced.members), elements, stretch):
@@ -59,17 +61,27 @@ def _in_turn(grid: Grid, owners: int, elements: int, stretch: int = 1) -> Iterat
         yield some
 
 
+def cosines_of(member: Member, version: int) -> Cosines | None:
+    """Return what makes frequencies on the device; None: a round is not about these, or there is no device."""
+    there, transform = member.engine.transforms(), member.transform(version)
+    if there is None or not isinstance(transform, Frequencies):
+        return None
+    return there.cosines(transform.tiles)
+
+
 def _there(
-    member: Member, announced: OpenRound, contribution: Contribution, encoder: Encoder
+    member: Member, announced: OpenRound, contribution: Contribution, encoder: Encoder, cosines: Cosines | None
 ) -> Callable[[list[int]], list[memoryview]]:
     """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
     version = announced.key.version
     unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
-    source = _source(contribution)
+    source: Start | Mean | Made | None = source_of(contribution)
+    if cosines is not None:
+        source = cosines.of(portion_of(unit, contribution), source)
 
     def portion(index: int) -> Portion:
         first, end = unit.grid.bounds(index)
-        return Portion(_runs(unit, first, end), contribution(first, end) if source is None else None)
+        return Portion(_runs(unit, first, end), contribution(first, end) if source is None else None, first)
 
     def encoded(indexes: list[int]) -> list[memoryview]:
         try:
@@ -80,7 +92,13 @@ def _there(
     return encoded
 
 
-def _source(contribution: Contribution) -> Start | Mean | None:
+def portion_of(unit: Unit, contribution: Contribution) -> Portion:
+    """Return all of a contribution; its values only where a device cannot have them."""
+    values = contribution(0, unit.size) if source_of(contribution) is None else None
+    return Portion(_runs(unit, 0, unit.size), values)
+
+
+def source_of(contribution: Contribution) -> Start | Mean | None:
     """Return where the values of a contribution are, if the device may have them."""
     match contribution:
         case Way(start=start, anchor=anchor):

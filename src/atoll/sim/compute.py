@@ -333,6 +333,9 @@ class CountingEngine:
     def encoder(self, codec: Codec) -> None:
         """Return nothing: what counts is no device."""
 
+    def transforms(self) -> None:
+        """Return nothing: what counts is no device."""
+
     def evaluate(self, first: int, count: int) -> tuple[float, int]:
         count = max(0, min(count, self._held_out - first))
         tokens = count * self._tokens

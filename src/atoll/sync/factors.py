@@ -12,6 +12,7 @@ smaller, travel as they are with the second.
 
 What contributors multiply is their own affair. What everybody makes of a result must be the same bits: lengths and
 products are added up by halves in fp64, P Q^T column after column in fp32, each operation rounded by itself.
+A device does all of this too (`model.products`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
+from atoll.model.matrices import ALONG, Factored, Matrix
 from atoll.model.shape import bell
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import LowRank
@@ -33,34 +34,8 @@ from atoll.sync.grid import grid_of
 from atoll.sync.units import Unit
 
 Array = NDArray[np.float64]
-ALONG = 1e-6
-"""What is left of a direction without those before it: a smaller part of its length is rounding."""
 BATCH_ELEMENTS = 2**16
 """So many are made at once: what a processor keeps near."""
-
-
-class _Matrix(NamedTuple):
-    """A tensor that travels as factors: its name, rows, columns, rank, and where it and its factors begin."""
-
-    name: str
-    rows: int
-    columns: int
-    rank: int
-    first: int
-    left: int
-    right: int
-
-    @property
-    def values(self) -> slice:
-        return slice(self.first, self.first + self.rows * self.columns)
-
-    @property
-    def lefts(self) -> slice:
-        return slice(self.left, self.left + self.rows * self.rank)
-
-    @property
-    def rights(self) -> slice:
-        return slice(self.right, self.right + self.columns * self.rank)
 
 
 class Factors:
@@ -68,7 +43,7 @@ class Factors:
 
     def __init__(self, low: LowRank, shapes: Mapping[str, tuple[int, ...]], seed: int) -> None:
         self._seed = seed
-        self._matrices: list[_Matrix] = []
+        self._matrices: list[Matrix] = []
         self._whole: list[tuple[slice, slice]] = []
         """Where a tensor that travels as it is lies in the model, and where in what is exchanged."""
         self.size = self.left_size = self.right_size = 0
@@ -78,7 +53,7 @@ class Factors:
             rows, columns = _sides(shape)
             rank = min(low.rank, rows, columns)
             if len(shape) > 1 and rows * columns >= low.least * rank * (rows + columns):
-                self._matrices.append(_Matrix(name, rows, columns, rank, self.size, self.left_size, self.right_size))
+                self._matrices.append(Matrix(name, rows, columns, rank, self.size, self.left_size, self.right_size))
                 self.left_size += rows * rank
                 self.right_size += columns * rank
             else:
@@ -94,6 +69,12 @@ class Factors:
                 f"recipe: what.transform: as factors of rank {low.rank} nothing here is {low.least:g} times smaller",
                 hint="choose a smaller rank or least, or leave transform out",
             )
+
+    @property
+    def form(self) -> Factored:
+        """Return which tensors travel how, for who works on them where the weights are."""
+        whole = tuple((here.start, there.start, here.stop - here.start) for here, there in self._whole)
+        return Factored(tuple(self._matrices), whole, self.size, self.left_size, self.right_size)
 
     def units(self, codec: Codec) -> tuple[Unit, Unit]:
         """Return what rounds are about, in turn: all of the model, in the chunks of what stands for it."""
@@ -122,7 +103,7 @@ class Factors:
 
     def first_basis(self) -> Vector:
         """Return the directions that a run begins with: by lot, the same for everybody."""
-        return self._unit_columns(np.zeros(self.basis_size, np.float32), 0)
+        return self.unit_columns(np.zeros(self.basis_size, np.float32), 0)
 
     def orthonormal(self, merged: Vector) -> Vector:
         """Return this step's directions: as long as one, at right angles; zero where one says nothing new."""
@@ -133,7 +114,7 @@ class Factors:
 
     def next_basis(self, merged: Vector, version: int) -> Vector:
         """Return the directions to begin the next step with; drawn anew where this one found none."""
-        return self._unit_columns(merged[: self.basis_size], version)
+        return self.unit_columns(merged[: self.basis_size], version)
 
     def values(self, merged: Vector, basis: Vector) -> Vector:
         """Return the model's values that factors and whole tensors stand for."""
@@ -148,7 +129,8 @@ class Factors:
             made[here] = merged[there]
         return made
 
-    def _unit_columns(self, basis: Vector, version: int) -> Vector:
+    def unit_columns(self, basis: Vector, version: int) -> Vector:
+        """Return directions as long as one; where there is none, one that is drawn for the version."""
         made = np.empty_like(basis)
         for each in self._matrices:
             columns = _right(basis, each).astype(np.float64)
@@ -166,19 +148,19 @@ def _sides(shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:-1]), shape[-1] if shape else 1
 
 
-def _matrix(values: Vector, each: _Matrix) -> Vector:
+def _matrix(values: Vector, each: Matrix) -> Vector:
     return values[each.values].reshape(each.rows, each.columns)
 
 
-def _left(values: Vector, each: _Matrix) -> Vector:
+def _left(values: Vector, each: Matrix) -> Vector:
     return values[each.lefts].reshape(each.rows, each.rank)
 
 
-def _right(values: Vector, each: _Matrix) -> Vector:
+def _right(values: Vector, each: Matrix) -> Vector:
     return values[each.rights].reshape(each.columns, each.rank)
 
 
-def _bands(each: _Matrix) -> Iterator[slice]:
+def _bands(each: Matrix) -> Iterator[slice]:
     """Yield some rows at a time."""
     step = max(1, BATCH_ELEMENTS // each.columns)
     for first in range(0, each.rows, step):

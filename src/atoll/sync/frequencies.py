@@ -6,7 +6,8 @@ a tile is one. The transform is orthonormal: lengths stay as they are, and so do
 
 Contributions are made of frequencies, and so is their result. Going back is done by everybody, who must all get the
 same bits: the fast cosine transform (Lee's: halves of halves) in fp64, elementwise, each operation rounded by itself,
-with constants of so few digits that no library disagrees about them.
+with constants of so few digits that no library disagrees about them (`model.tiles`). A device does the same
+(`model.cosines`).
 """
 
 from __future__ import annotations
@@ -14,31 +15,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
+from atoll.model.tiles import Tiled, cosines, folds, scales
 from atoll.spec.axes.what import Dct
 from atoll.sync.units import Unit, tensors_in
 
 Array = NDArray[np.float64]
-DIGITS = 10
-"""Of a constant, after the point."""
 BATCH_ELEMENTS = 2**16
 """So many are transformed at once: what a processor keeps near."""
-
-
-class _Place(NamedTuple):
-    """A tensor: its rows and columns, its tiles' sides, where it is in the unit and where its frequencies are."""
-
-    rows: int
-    columns: int
-    high: int
-    wide: int
-    first: int
-    at: int
 
 
 class Frequencies:
@@ -48,11 +37,12 @@ class Frequencies:
         sizes = {name: math.prod(shape) for name, shape in layout.items()}
         found = [_place(dct, layout[name], first) for name, first, _ in tensors_in(unit, sizes)]
         self._size = unit.size
-        self._places: list[_Place] = []
+        places: list[Tiled] = []
         at = 0
         for place in sorted(found, key=lambda place: place.high * place.wide != dct.tile**2):
-            self._places.append(place._replace(at=at))
+            places.append(place._replace(at=at))
             at += place.rows * place.columns
+        self.tiles = tuple(places)
 
     def of(self, values: Vector) -> Vector:
         """Return the frequencies of a unit's values."""
@@ -70,9 +60,9 @@ class Frequencies:
             made[there] = _along(_inverse, _along(_inverse, tiles.transpose(0, 2, 1, 3), 3), 1).reshape(-1)
         return made
 
-    def _bands(self) -> Iterator[tuple[_Place, slice, slice]]:
+    def _bands(self) -> Iterator[tuple[Tiled, slice, slice]]:
         """Yield some rows of tiles at a time: whose they are, where their values are, and where their frequencies."""
-        for place in self._places:
+        for place in self.tiles:
             block = _tile_rows(place)
             for row in range(0, place.rows, block):
                 skip, count = row * place.columns, min(block, place.rows - row) * place.columns
@@ -80,12 +70,12 @@ class Frequencies:
                 yield place, slice(values, values + count), slice(frequencies, frequencies + count)
 
 
-def _place(dct: Dct, shape: tuple[int, ...], first: int) -> _Place:
+def _place(dct: Dct, shape: tuple[int, ...], first: int) -> Tiled:
     """Return how a tensor is cut; one of no dimensions or of more than two as a matrix of its last."""
     columns = shape[-1] if shape else 1
     rows = math.prod(shape[:-1])
     high = _side(rows, dct.tile) if len(shape) > 1 else 1
-    return _Place(rows, columns, high, _side(columns, dct.tile), first, 0)
+    return Tiled(rows, columns, high, _side(columns, dct.tile), first, 0)
 
 
 def _side(length: int, most: int) -> int:
@@ -93,7 +83,7 @@ def _side(length: int, most: int) -> int:
     return next(side for side in range(min(length, most), 0, -1) if length % side == 0)
 
 
-def _tile_rows(place: _Place) -> int:
+def _tile_rows(place: Tiled) -> int:
     """Return how many rows are transformed at once: whole tiles."""
     return max(1, BATCH_ELEMENTS // (place.columns * place.high)) * place.high
 
@@ -104,8 +94,7 @@ def _along(transform: Any, values: NDArray[Any], axis: int) -> Array:
     if side == 1:
         return values.astype(np.float64)
     first = np.ascontiguousarray(np.moveaxis(values, axis, 0), np.float64)
-    scale = np.full((side, *[1] * (values.ndim - 1)), _rounded(math.sqrt(2 / side)))
-    scale[0] = _rounded(math.sqrt(1 / side))
+    scale = _column(scales(side), values.ndim)
     made = transform(first) * scale if transform is _forward else transform(first * scale)
     return np.moveaxis(made, 0, axis)
 
@@ -116,13 +105,13 @@ def _forward(x: Array) -> Array:
     if side == 1:
         return x
     if side % 2:
-        return _summed(x, _cosines(side))
+        return _summed(x, _table(side))
     half = side // 2
     low, high = x[:half], x[: half - 1 : -1]
     both = np.empty((half, 2, *x.shape[1:]))
     np.add(low, high, out=both[:, 0])
     np.subtract(low, high, out=both[:, 1])
-    both[:, 1] *= _folds(side, x.ndim)
+    both[:, 1] *= _column(folds(side), x.ndim)
     done = _forward(both)
     made = np.empty_like(x)
     made[0::2] = done[:, 0]
@@ -137,14 +126,14 @@ def _inverse(x: Array) -> Array:
     if side == 1:
         return x
     if side % 2:
-        return _summed(x, _cosines(side).T)
+        return _summed(x, _table(side).T)
     half = side // 2
     both = np.empty((half, 2, *x.shape[1:]))
     both[:, 0] = x[0::2]
     both[:, 1] = x[1::2]
     both[1:, 1] += x[1:-1:2]
     done = _inverse(both)
-    done[:, 1] *= _folds(side, x.ndim)
+    done[:, 1] *= _column(folds(side), x.ndim)
     made = np.empty_like(x)
     np.add(done[:, 0], done[:, 1], out=made[:half])
     np.subtract(done[:, 0], done[:, 1], out=made[: half - 1 : -1])
@@ -159,20 +148,12 @@ def _summed(x: Array, table: Array) -> Array:
     return made
 
 
-def _rounded(value: float) -> float:
-    return round(value, DIGITS)
+@cache
+def _table(side: int) -> Array:
+    return np.array(cosines(side), np.float64)
 
 
 @cache
-def _cosines(side: int) -> Array:
-    """Return the cosine of each place (rows) at each frequency (columns)."""
-    return np.array(
-        [[_rounded(math.cos((i + 0.5) * k * math.pi / side)) for k in range(side)] for i in range(side)], np.float64
-    )
-
-
-@cache
-def _folds(side: int, dimensions: int) -> Array:
-    """Return what the difference of two halves is multiplied by."""
-    factors = [_rounded(1 / (2 * math.cos((i + 0.5) * math.pi / side))) for i in range(side // 2)]
+def _column(factors: tuple[float, ...], dimensions: int) -> Array:
+    """Return factors of what lies along the first of so many dimensions."""
     return np.array(factors, np.float64).reshape(-1, *[1] * (dimensions - 1))
