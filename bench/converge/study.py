@@ -207,8 +207,9 @@ class Study:
         self._gradients = vmap(grad_and_value(self._loss), randomness="error")
 
     def _loss(self, weights: dict[str, Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
-            total: Tensor = functional_call(_Loss(self._model), _within(weights), (tokens, targets))
+        if self._device.type == "cuda":
+            weights = {name: value.bfloat16() for name, value in weights.items()}
+        total: Tensor = functional_call(_Loss(self._model), _within(weights), (tokens, targets))
         return total / targets.numel()
 
     def run(self) -> None:
