@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import fill
 
 from bench.converge.record import Done, scores
 from bench.converge.trial import Trial, trials
@@ -13,6 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
 BEGIN, END = "<!-- begin: python -m bench.converge --report -->", "<!-- end -->"
 PEERS = 8
 """Against so many peers' DDP bytes are counted."""
+WIDTH = 120
 
 
 def write(rows: list[Done]) -> None:
@@ -33,7 +35,8 @@ def tables(rows: list[Done]) -> str:
     ]
     known = scores(rows)
     left = [trial.name for trial in trials(known) if trial.name not in known]
-    return "\n".join([*lines, "", f"Played: {len(rows)}. Not played yet: {', '.join(left) or 'none'}."])
+    told = f"Played: {len(rows)}. Not played yet: {', '.join(left) or 'none'}."
+    return "\n".join([*lines, "", fill(told, WIDTH, break_on_hyphens=False, break_long_words=False)])
 
 
 def fewer(row: Done) -> float:
