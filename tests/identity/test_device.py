@@ -8,7 +8,7 @@ from atoll.model import encoder
 from atoll.model.compute import Engine
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
-from atoll.spec.axes.codec import Buckets, E3m0, Fp32, Int8, TopK
+from atoll.spec.axes.codec import Buckets, CacheLines, E3m0, Fp32, Int8, Significance, Stochastic, Threshold, TopK
 from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.what import Delta, Feedback, Grad, Hold
 from atoll.spec.axes.whom import AllGather
@@ -28,6 +28,31 @@ RUNS: dict[str, Run] = {
     "top-k fed back": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=FED_BACK, route=AllGather()),
     "fragments": diloco(inner=SGD, outer=OUTER, steps=2, rounds=4, start_with=2, what=Delta(codec=E3m0()), fragments=2),
     "gradients": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=SPARSE, result=Fp32(), residual=Feedback())),
+    "threshold fed back": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=3,
+        start_with=2,
+        what=Delta(codec=Threshold(least=1e-4, scaled=True), result=Fp32(), residual=Feedback()),
+        route=AllGather(),
+    ),
+    "significance held": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=3,
+        start_with=2,
+        what=Delta(codec=Significance(least=0.005), result=Fp32(), residual=Hold()),
+        route=AllGather(),
+    ),
+    "lines of gradients": ddp(
+        outer=SGD,
+        rounds=4,
+        start_with=2,
+        what=Grad(codec=CacheLines(keep=0.1), result=Fp32(), residual=Feedback()),
+    ),
+    "by chance": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=Stochastic(bits=4))),
 }
 
 

@@ -71,6 +71,10 @@ class Portion(NamedTuple):
     """Where its elements are in a vector, one run after the other."""
     values: Vector | None = None
     """What they are; none: the encoder is told where they are."""
+    seed: int = 0
+    """What chance depends on, where it has a part."""
+    known: Vector | None = None
+    """A remembered threshold and what it was at first, in memory that they are moved in; none: nothing is remembered."""
 
 
 class Start(NamedTuple):
@@ -88,6 +92,17 @@ class Mean(NamedTuple):
     steps: int
 
 
+class PartOf(NamedTuple):
+    """How large is large: such a part of the weight that an element is to change."""
+
+    start: Start
+    part: float
+
+
+Large = float | PartOf
+"""How large elements must be to be sent, where a codec goes by that."""
+
+
 class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
@@ -96,7 +111,12 @@ class Encoder(Protocol):
         """Return about how many elements are best encoded at once."""
 
     def encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
+        self,
+        portions: Sequence[Portion],
+        source: Start | Mean | None,
+        rule: Residual,
+        residual: Held | None,
+        large: Large | None = None,
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 

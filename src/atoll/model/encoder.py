@@ -16,16 +16,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model.codec import OnDevice, decoded, encode
-from atoll.model.compute import Mean, Portion, Start, Vector
+from atoll.model.above import Least
+from atoll.model.chance import keys_of
+from atoll.model.codec import Asked, OnDevice, decoded, decoded_above, encode, encode_above, wire_bytes
+from atoll.model.compute import Large, Mean, PartOf, Portion, Start, Vector
 from atoll.model.held import Held
 from atoll.model.locked import lock
+from atoll.model.sending import Sending
+from atoll.spec.axes.codec import MaxN, Significance, Stochastic, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
 """Encoded at once on a device: what takes a codec longer than its launching; and the most, if there is room."""
 WORKING_BYTES = 40
 """Of an element, while it is encoded."""
+PIECE_BYTES = 2**24
+"""Of chunks that leave the device together, while the next are encoded."""
 
 
 class Began:
@@ -48,6 +54,15 @@ class Began:
         return self._weights if name is not None and name is self._name else None
 
 
+class Work(NamedTuple):
+    """What is to be encoded, and how."""
+
+    source: Start | Mean | None
+    rule: Residual
+    left_out: Tensor | None
+    large: Large | None
+
+
 class TorchEncoder:
     """`Encoder` on torch, of one codec."""
 
@@ -60,33 +75,79 @@ class TorchEncoder:
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, residual: Held | None
+        self,
+        portions: Sequence[Portion],
+        source: Start | Mean | None,
+        rule: Residual,
+        residual: Held | None,
+        large: Large | None = None,
     ) -> list[memoryview]:
-        chunks: list[memoryview] = []
-        left_out = None if residual is None else at_hand(residual, self._weights.device)
-        for _, alike in groupby(portions, _count):
-            chunks += self._encode(list(alike), source, rule, left_out)
-        return chunks
-
-    def _encode(
-        self, portions: Sequence[Portion], source: Start | Mean | None, rule: Residual, left_out: Tensor | None
-    ) -> list[memoryview]:
-        """Return chunks of the same length, encoded at once."""
-        wanted = self._values(portions, source)
-        if not bool(wanted.isfinite().all()):
+        device = self._weights.device
+        left_out = None if residual is None else at_hand(residual, device)
+        assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
+        work, sending = Work(source, rule, left_out, large), Sending(device)
+        pieces = [piece for _, alike in groupby(portions, _count) for piece in self._pieces(list(alike))]
+        wanted = [self._wanted(piece, work) for piece in pieces]
+        if not bool(torch.stack([rows.isfinite().all() for rows in wanted]).all()):
             raise FloatingPointError("some values are not finite")
-        if isinstance(rule, Feedback):
-            assert left_out is not None, "who feeds back keeps what is left out"
-            # Two operations, each rounded by itself: as `sync.feedback` does it.
-            wanted = self._rows(portions, left_out).mul_(rule.decay).add_(wanted)
-        wire = encode(self._codec, wanted)
-        if not isinstance(rule, Forget):
-            assert left_out is not None, "whoever holds something back keeps it"
-            _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
-        return [row.data for row in on_host(wire).numpy()]
+        for piece, rows in zip(pieces, wanted, strict=True):
+            self._send(piece, rows, work, sending)
+        return sending.chunks()
+
+    def _pieces(self, portions: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
+        """Yield chunks of one length as they are encoded at once: what lies together, and is not long on the bus."""
+        few = max(1, PIECE_BYTES // wire_bytes(self._codec, _count(portions[0])))
+        for stretch in _together(portions):
+            yield from (stretch[first : first + few] for first in range(0, len(stretch), few))
+
+    def _wanted(self, portions: Sequence[Portion], work: Work) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row."""
+        values = self._values(portions, work.source)
+        if not isinstance(work.rule, Feedback):
+            return values
+        assert work.left_out is not None, "who feeds back keeps what is left out"
+        # Two operations, each rounded by itself: as `sync.feedback` does it.
+        return self._rows(portions, work.left_out).mul_(work.rule.decay).add_(values)
+
+    def _send(self, portions: Sequence[Portion], wanted: Tensor, work: Work, sending: Sending) -> None:
+        """Let chunks be on their way, and what is left out of them be kept."""
+        asked, codec, count = self._asked(portions), self._codec, wanted.shape[1]
+        if isinstance(codec, Threshold | Significance | MaxN):
+            kept = encode_above(codec, wanted, self._least(portions, work.large), asked)
+            sending.cut(kept.wire, kept.starts, kept.lengths)
+            arrives = None if isinstance(work.rule, Forget) else decoded_above(codec, kept, count)
+        else:
+            wire = encode(codec, wanted, asked)
+            sending.rows(wire)
+            arrives = None if isinstance(work.rule, Forget) else decoded(codec, wire, count)
+        if asked.known is not None:
+            for portion, known in zip(portions, asked.known.cpu().numpy(), strict=True):
+                assert portion.known is not None, "all remember, or none"
+                portion.known[:] = known
+        if arrives is not None:
+            assert work.left_out is not None, "whoever holds something back keeps it"
+            _write(portions, work.left_out, wanted.sub_(arrives))
+
+    def _asked(self, portions: Sequence[Portion]) -> Asked:
+        """Return what the codec goes by beside values."""
+        device = self._weights.device
+        chance = isinstance(self._codec, Stochastic) or isinstance(getattr(self._codec, "values", None), Stochastic)
+        keys = torch.tensor([keys_of(each.seed) for each in portions], device=device) if chance else None
+        thresholds = [each.known for each in portions if each.known is not None]
+        return Asked(keys, torch.from_numpy(np.stack(thresholds)).to(device) if thresholds else None)
+
+    def _least(self, portions: Sequence[Portion], large: Large | None) -> Least:
+        """Return how large elements must be: as the codec says, or as somebody else does."""
+        match large:
+            case None:
+                return 0.0 if isinstance(self._codec, MaxN) else float(getattr(self._codec, "least", 0.0))
+            case PartOf(start=start, part=part):
+                return self._rows(portions, self._at_start(start)).abs_().mul_(part)
+            case _:
+                return float(large)
 
     def _values(self, portions: Sequence[Portion], source: Start | Mean | None) -> Tensor:
-        """Return what is to be sent, a chunk a row."""
+        """Return what a contribution is, a chunk a row."""
         device = self._weights.device
         match source:
             case None:
@@ -94,12 +155,16 @@ class TorchEncoder:
             case Mean(total=total, steps=steps):
                 # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
                 return self._rows(portions, at_hand(total, device)).div_(torch.tensor(float(steps), device=device))
-            case Start(weights=start, name=name):
-                began = self._began.called(name)
-                rows = self._rows(portions, _from_host(start, device) if began is None else began)
+            case Start():
+                rows = self._rows(portions, self._at_start(source))
                 for part, run in _stretches(portions):
                     rows.view(-1)[part] -= self._weights[run]
                 return rows
+
+    def _at_start(self, start: Start) -> Tensor:
+        """Return where work began: on the device, if it has been kept there."""
+        began = self._began.called(start.name)
+        return _from_host(start.weights, self._weights.device) if began is None else began
 
     def _rows(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
         """Return elements of a vector on the device, a chunk a row."""
@@ -170,9 +235,17 @@ def _stretches(portions: Sequence[Portion]) -> Iterator[tuple[slice, slice]]:
         at += size
 
 
-def on_host(wire: Tensor) -> Tensor:
-    """Return bytes in the host's memory; a device writes fast only into what is page-locked, which torch keeps."""
-    return torch.empty_like(wire, device="cpu", pin_memory=wire.is_cuda).copy_(wire)
+def _together(portions: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
+    """Yield chunks that lie one after the other in a vector; those in several runs are by themselves."""
+    first = 0
+    for at in range(1, len(portions) + 1):
+        if at == len(portions) or not _follows(portions[at - 1], portions[at]):
+            yield portions[first:at]
+            first = at
+
+
+def _follows(one: Portion, other: Portion) -> bool:
+    return len(one.runs) == len(other.runs) == 1 and one.runs[0].stop == other.runs[0].start
 
 
 def _count(portion: Portion) -> int:
