@@ -13,6 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.model import codec as there
 from atoll.model import encoder as encoder_module
+from atoll.model.above import Least, Limits
 from atoll.model.chance import keys_of
 from atoll.model.codec import Asked, Even, OnDevice, on_device
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
@@ -119,12 +120,15 @@ def same(codec: Even, values: Vector, device: str) -> bool:
     wire = there.encode(codec, torch.from_numpy(values).to(device), Asked(keys))
     expected = [bytes(here.encode(codec, row, SEED + nth)) for nth, row in enumerate(values)]
     arrived = there.decoded(codec, wire, count).cpu().numpy()
+    left = torch.empty(values.shape, device=device)
+    there.encode(codec, torch.from_numpy(values).to(device), Asked(keys), left)
     return (
         wire.shape[1] == there.wire_bytes(codec, count) == here.wire_bytes(codec, count)
         and [row.tobytes() for row in wire.cpu().numpy()] == expected
         and all(
             row.tobytes() == here.decoded(codec, chunk, count).tobytes()
-            for row, chunk in zip(arrived, expected, strict=True)
+            and rest.tobytes() == (sent - here.decoded(codec, chunk, count)).tobytes()
+            for row, rest, sent, chunk in zip(arrived, left.cpu().numpy(), values, expected, strict=True)
             if sound(codec, chunk, count)
         )
     )
@@ -134,19 +138,20 @@ def same_above(codec: Above, values: Vector, least: float | Vector, device: str)
     """Return likewise of what is as long as its values make it."""
     count, limits = values.shape[1], np.broadcast_to(np.float32(least), values.shape)
     keys = torch.tensor([keys_of(SEED + nth) for nth in range(len(values))], device=device)
-    limit = least if isinstance(least, float) else torch.from_numpy(least).to(device)
+    limit: Least = least if isinstance(least, float) else Limits(torch.from_numpy(least).to(device), 1.0)
     kept = there.encode_above(codec, torch.from_numpy(values).to(device), limit, Asked(keys))
     each = zip(values, limits, strict=True)
     expected = [bytes(here.encode(codec, row, SEED + nth, limit)) for nth, (row, limit) in enumerate(each)]
     data = kept.wire.cpu().numpy().tobytes()
     made = [data[start : start + length] for start, length in zip(kept.starts, kept.lengths, strict=True)]
-    arrived = there.decoded_above(codec, kept, count).cpu().numpy()
+    left = torch.empty(values.shape, device=device)
+    there.encode_above(codec, torch.from_numpy(values).to(device), limit, Asked(keys), left)
     return (
         made == expected
         and max(map(len, made)) <= there.wire_bytes(codec, count) == here.wire_bytes(codec, count)
         and all(
-            row.tobytes() == here.decoded(codec, chunk, count).tobytes()
-            for row, chunk in zip(arrived, expected, strict=True)
+            row.tobytes() == (sent - here.decoded(codec, chunk, count)).tobytes()
+            for row, sent, chunk in zip(left.cpu().numpy(), values, expected, strict=True)
             if sound(codec, chunk, count)
         )
     )

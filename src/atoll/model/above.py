@@ -20,7 +20,16 @@ ALIGN_BYTES = 4
 
 ToBytes = Callable[[Tensor, int], Tensor]
 """Returns the wire bytes of some values of one chunk, which is the n-th."""
-Least = float | Tensor
+
+
+class Limits(NamedTuple):
+    """How large each value must be: as large as such a part of another."""
+
+    rows: Tensor
+    part: float
+
+
+Least = float | Limits
 """How large is large: everywhere, or for every value."""
 
 
@@ -33,8 +42,8 @@ class Kept(NamedTuple):
     counts: Sequence[int]
     """How many values each is about."""
     lengths: Sequence[int]
-    at: Tensor
-    """Which values are in them, counted through all chunks."""
+    at: Tensor | None
+    """Which values are in them, counted through all chunks; none: nobody will ask."""
 
 
 def places_bytes(keep: int, count: int) -> int:
@@ -64,7 +73,7 @@ def laid_out(lengths: Sequence[int]) -> tuple[list[int], int]:
 def to_above(values: Tensor, least: Least, to_bytes: ToBytes) -> Kept:
     """Return chunks, a row of values each."""
     count, device = values.shape[1], values.device
-    limit = torch.tensor(least, dtype=torch.float32, device=device) if isinstance(least, float) else least
+    limit = least.rows.abs() * least.part if isinstance(least, Limits) else torch.tensor(least, device=device)
     there = ~(values.abs() < limit)
     counts: list[int] = there.sum(1).tolist()
     at = there.flatten().nonzero().squeeze(1)

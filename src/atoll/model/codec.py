@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from atoll.model import fused, lines
-from atoll.model.above import COUNT_BYTES, Kept, Least, places_bytes, to_above
+from atoll.model.above import COUNT_BYTES, Kept, Least, places_bytes
 from atoll.model.bins import from_buckets, table_bytes
 from atoll.model.bits import cut, pack, packed_bytes, unpack, viewed
-from atoll.model.scales import added, from_scales, to_scales
+from atoll.model.scales import from_scales, to_scales
 from atoll.spec.axes.codec import (
     Above,
     Bf16,
@@ -58,8 +58,6 @@ class Asked(NamedTuple):
 
 
 NOTHING = Asked()
-_HALF_MAX = 65504.0
-_BF16_MAX = 3.3895314e38
 
 
 def on_device(codec: Codec) -> OnDevice | None:
@@ -71,46 +69,72 @@ def on_device(codec: Codec) -> OnDevice | None:
             return codec
 
 
-def encode(codec: Even, values: Tensor, asked: Asked = NOTHING) -> Tensor:
-    """Return the wire bytes of chunks, a row each, of at least one element; all must be finite."""
+def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | None = None) -> Tensor:
+    """Return the wire bytes of chunks, a row each, of at least one element; all must be finite.
+
+    What is left out of them is written where somebody asks for it, in rows that lie one after the other.
+    """
+    match codec:
+        case Fp16() | Bf16():
+            return fused.short(codec, values, left)
+        case Int8():
+            return fused.int8(codec, values, left)
+        case Stochastic():
+            return fused.stochastic(codec, values, asked.keys, left)
+        case _:
+            wire = _encode(codec, values, asked)
+            if left is not None:
+                _leave(codec, values, wire, left)
+            return wire
+
+
+def _encode(codec: Fp32 | E3m0 | Sign | Buckets | TopK | CacheLines, values: Tensor, asked: Asked) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
-        case Fp16():
-            return values.clamp(-_HALF_MAX, _HALF_MAX).half().view(torch.uint8)
-        case Bf16():
-            return values.clamp(-_BF16_MAX, _BF16_MAX).bfloat16().view(torch.uint8)
-        case Int8():
-            return fused.int8(codec, values)
         case E3m0():
             return fused.e3m0(codec, values)
         case Sign():
             return to_scales(codec, values)
         case Buckets():
             return fused.buckets(codec, values)
-        case Stochastic():
-            return to_scales(codec, values, asked.keys)
         case TopK():
             places = _places_of(codec, values)
             chosen = values.gather(1, _in_chunk(codec, places, values.shape[1]))
             return torch.cat([encode(codec.values, chosen, asked), pack(places, codec.place_bits)], dim=1)
         case CacheLines():
             rows, bits = lines.in_lines(codec, values), lines.bits_of(codec, values.shape[1])
-            places = lines.chosen(added(rows.abs()), lines.kept(codec, values.shape[1]), asked.known)
+            scores = fused.line_scores(rows.flatten(1), codec.line)
+            places = fused.line_choice(scores, lines.kept(codec, values.shape[1]), asked.known)
             some = rows.gather(1, places[..., None].expand(-1, -1, codec.line)).flatten(1)
             return torch.cat([encode(codec.values, some, asked), pack(places, bits)], dim=1)
         case _:
             assert_never(codec)
 
 
-def encode_above(codec: Above, values: Tensor, least: Least, asked: Asked = NOTHING) -> Kept:
-    """Return chunks of what is at least so large, a row of values each."""
+def _leave(codec: Even, values: Tensor, wire: Tensor, left: Tensor) -> None:
+    """Write what is left out of chunks: of what sends some values only, all others as they are."""
+    if not isinstance(codec, TopK | CacheLines) or _lacking(codec, values.shape[1]):
+        torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
+        return
+    places, arrived = _arrived(codec, wire, values.shape[1])
+    left.copy_(values)
+    left.scatter_(1, places, values.gather(1, places).sub_(arrived))
+
+
+def encode_above(
+    codec: Above, values: Tensor, least: Least, asked: Asked = NOTHING, left: Tensor | None = None
+) -> Kept:
+    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`."""
 
     def to_bytes(some: Tensor, nth: int) -> Tensor:
         keys = None if asked.keys is None else asked.keys[nth : nth + 1]
         return encode(codec.values, some[None], Asked(keys))[0]
 
-    return to_above(values, least, to_bytes)
+    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left)
+    if left is not None and not is_left:
+        torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)
+    return kept
 
 
 def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
@@ -126,20 +150,27 @@ def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
             return from_scales(codec, wire, count)
         case Buckets():
             return from_buckets(codec, wire, count)
-        case TopK():
-            keep = codec.kept(count)
-            values, packed = cut(wire, wire_bytes(codec.values, keep))
-            places = _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count)
-            spread = torch.zeros((len(wire), count), device=wire.device)
-            return spread.scatter_(1, places, decoded(codec.values, values, keep))
-        case CacheLines():
-            keep, shape = lines.kept(codec, count), (len(wire), lines.lines_of(codec, count), codec.line)
-            values, packed = cut(wire, wire_bytes(codec.values, keep * codec.line))
-            places = unpack(packed, keep, lines.bits_of(codec, count)).long()[..., None].expand(-1, -1, codec.line)
-            some = decoded(codec.values, values, keep * codec.line).view(len(wire), keep, codec.line)
-            return torch.zeros(shape, device=wire.device).scatter_(1, places, some).flatten(1)[:, :count]
+        case TopK() | CacheLines():
+            spread = torch.zeros((len(wire), count + _lacking(codec, count)), device=wire.device)
+            return spread.scatter_(1, *_arrived(codec, wire, count))[:, :count]
         case _:
             assert_never(codec)
+
+
+def _lacking(codec: TopK | CacheLines, count: int) -> int:
+    """Return how many elements the last line of so many is short of."""
+    return -count % codec.line if isinstance(codec, CacheLines) else 0
+
+
+def _arrived(codec: TopK | CacheLines, wire: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return which elements of chunks of so many were sent, and what arrives of them; of whole lines to their ends."""
+    keep = codec.kept(count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+    values, packed = cut(wire, wire_bytes(codec.values, keep))
+    arrived = decoded(codec.values, values, keep)
+    if isinstance(codec, TopK):
+        return _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count), arrived
+    first = unpack(packed, keep // codec.line, lines.bits_of(codec, count)).long() * codec.line
+    return (first[..., None] + torch.arange(codec.line, device=wire.device)).flatten(1), arrived
 
 
 def decoded_above(codec: Above, kept: Kept, count: int) -> Tensor:

@@ -74,7 +74,7 @@ class Portion(NamedTuple):
     seed: int = 0
     """What chance depends on, where it has a part."""
     known: Vector | None = None
-    """A remembered threshold and what it was at first, in memory that they are moved in; none: nothing is remembered."""
+    """A remembered threshold and what it was at first, which are moved where they are; none: nothing is remembered."""
 
 
 class Start(NamedTuple):

@@ -16,13 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model.above import Least
+from atoll.model import fused
+from atoll.model.above import Least, Limits
 from atoll.model.chance import keys_of
-from atoll.model.codec import Asked, OnDevice, decoded, decoded_above, encode, encode_above, wire_bytes
+from atoll.model.codec import Asked, OnDevice, encode, encode_above, wire_bytes
 from atoll.model.compute import Large, Mean, PartOf, Portion, Start, Vector
 from atoll.model.held import Held
 from atoll.model.locked import lock
 from atoll.model.sending import Sending
+from atoll.model.wanted import Ends
 from atoll.spec.axes.codec import MaxN, Significance, Stochastic, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
@@ -87,11 +89,15 @@ class TorchEncoder:
         assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
         work, sending = Work(source, rule, left_out, large), Sending(device)
         pieces = [piece for _, alike in groupby(portions, _count) for piece in self._pieces(list(alike))]
-        wanted = [self._wanted(piece, work) for piece in pieces]
-        if not bool(torch.stack([rows.isfinite().all() for rows in wanted]).all()):
+        bad = torch.zeros((), dtype=torch.int32, device=device)
+        wanted = [self._wanted(piece, work, bad) for piece in pieces]
+        if int(bad):
             raise FloatingPointError("some values are not finite")
-        for piece, rows in zip(pieces, wanted, strict=True):
-            self._send(piece, rows, work, sending)
+        asked = [self._asked(piece) for piece in pieces]
+        for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
+            self._send(piece, rows, work, beside, sending)
+        for piece, beside in zip(pieces, asked, strict=True):
+            _remember(piece, beside.known)
         return sending.chunks()
 
     def _pieces(self, portions: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
@@ -100,33 +106,36 @@ class TorchEncoder:
         for stretch in _together(portions):
             yield from (stretch[first : first + few] for first in range(0, len(stretch), few))
 
-    def _wanted(self, portions: Sequence[Portion], work: Work) -> Tensor:
-        """Return what is to be sent, in memory of its own, a chunk a row."""
-        values = self._values(portions, work.source)
-        if not isinstance(work.rule, Feedback):
-            return values
-        assert work.left_out is not None, "who feeds back keeps what is left out"
-        # Two operations, each rounded by itself: as `sync.feedback` does it.
-        return self._rows(portions, work.left_out).mul_(work.rule.decay).add_(values)
+    def _wanted(self, portions: Sequence[Portion], work: Work, bad: Tensor) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        device, weights, steps = self._weights.device, None, 1
+        match work.source:
+            case None:
+                base = torch.stack([_tensor(portion.values).to(device) for portion in portions])
+            case Mean(total=total, steps=steps):
+                base = self._seen(portions, at_hand(total, device))
+            case Start():
+                base, weights = self._seen(portions, self._at_start(work.source)), self._seen(portions, self._weights)
+        before, decay = None, 1.0
+        if isinstance(work.rule, Feedback):
+            assert work.left_out is not None, "who feeds back keeps what is left out"
+            before, decay = self._seen(portions, work.left_out), work.rule.decay
+        return fused.wanted(Ends(base, weights, steps, before, decay), bad)
 
-    def _send(self, portions: Sequence[Portion], wanted: Tensor, work: Work, sending: Sending) -> None:
+    def _send(self, portions: Sequence[Portion], wanted: Tensor, work: Work, asked: Asked, sending: Sending) -> None:
         """Let chunks be on their way, and what is left out of them be kept."""
-        asked, codec, count = self._asked(portions), self._codec, wanted.shape[1]
-        if isinstance(codec, Threshold | Significance | MaxN):
-            kept = encode_above(codec, wanted, self._least(portions, work.large), asked)
-            sending.cut(kept.wire, kept.starts, kept.lengths)
-            arrives = None if isinstance(work.rule, Forget) else decoded_above(codec, kept, count)
-        else:
-            wire = encode(codec, wanted, asked)
-            sending.rows(wire)
-            arrives = None if isinstance(work.rule, Forget) else decoded(codec, wire, count)
-        if asked.known is not None:
-            for portion, known in zip(portions, asked.known.cpu().numpy(), strict=True):
-                assert portion.known is not None, "all remember, or none"
-                portion.known[:] = known
-        if arrives is not None:
+        codec, left = self._codec, None
+        if not isinstance(work.rule, Forget):
             assert work.left_out is not None, "whoever holds something back keeps it"
-            _write(portions, work.left_out, wanted.sub_(arrives))
+            there = _view(portions, work.left_out) if work.left_out.device == wanted.device else None
+            left = torch.empty_like(wanted) if there is None else there
+        if isinstance(codec, Threshold | Significance | MaxN):
+            kept = encode_above(codec, wanted, self._least(portions, work.large), asked, left)
+            sending.cut(kept.wire, kept.starts, kept.lengths)
+        else:
+            sending.rows(encode(codec, wanted, asked, left))
+        if left is not None and there is None:
+            _write(portions, work.left_out, left)
 
     def _asked(self, portions: Sequence[Portion]) -> Asked:
         """Return what the codec goes by beside values."""
@@ -142,32 +151,20 @@ class TorchEncoder:
             case None:
                 return 0.0 if isinstance(self._codec, MaxN) else float(getattr(self._codec, "least", 0.0))
             case PartOf(start=start, part=part):
-                return self._rows(portions, self._at_start(start)).abs_().mul_(part)
+                return Limits(self._seen(portions, self._at_start(start)), part)
             case _:
                 return float(large)
-
-    def _values(self, portions: Sequence[Portion], source: Start | Mean | None) -> Tensor:
-        """Return what a contribution is, a chunk a row."""
-        device = self._weights.device
-        match source:
-            case None:
-                return torch.stack([_tensor(portion.values).to(device) for portion in portions])
-            case Mean(total=total, steps=steps):
-                # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
-                return self._rows(portions, at_hand(total, device)).div_(torch.tensor(float(steps), device=device))
-            case Start():
-                rows = self._rows(portions, self._at_start(source))
-                for part, run in _stretches(portions):
-                    rows.view(-1)[part] -= self._weights[run]
-                return rows
 
     def _at_start(self, start: Start) -> Tensor:
         """Return where work began: on the device, if it has been kept there."""
         began = self._began.called(start.name)
         return _from_host(start.weights, self._weights.device) if began is None else began
 
-    def _rows(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
-        """Return elements of a vector on the device, a chunk a row."""
+    def _seen(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
+        """Return elements of a vector on the device, a chunk a row, not to be written to."""
+        there = _view(portions, vector) if vector.device == self._weights.device else None
+        if there is not None:
+            return there
         rows = torch.empty((len(portions), _count(portions[0])), device=self._weights.device)
         for part, run in _stretches(portions):
             rows.view(-1)[part].copy_(vector[run], non_blocking=True)
@@ -212,6 +209,20 @@ def _from_host(vector: Vector, device: torch.device) -> Tensor:
     if device.type == "cuda":
         lock(vector)
     return _tensor(vector)
+
+
+def _view(portions: Sequence[Portion], vector: Tensor) -> Tensor | None:
+    """Return elements of a vector where they are, a chunk a row; None: they do not lie together."""
+    runs = [run for _, run in _stretches(portions)]
+    return vector[runs[0]].view(len(portions), -1) if len(runs) == 1 else None
+
+
+def _remember(portions: Sequence[Portion], known: Tensor | None) -> None:
+    """Write thresholds where they are remembered."""
+    if known is not None:
+        for portion, moved in zip(portions, known.cpu().numpy(), strict=True):
+            assert portion.known is not None, "all remember, or none"
+            portion.known[:] = moved
 
 
 def _write(portions: Sequence[Portion], vector: Tensor, rows: Tensor) -> None:
