@@ -19,6 +19,7 @@ from atoll.model.codec import Asked, Even, OnDevice, on_device
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.held import Held
+from atoll.model.pieces import pieces_of
 from atoll.spec.axes.codec import (
     Above,
     Bf16,
@@ -338,17 +339,15 @@ def test_contributions_and_residuals_are_those_of_the_processor(
     assert ours.read().any() == (not isinstance(rule, Forget))
 
 
-def test_chunks_that_lie_together_are_encoded_together_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_that_lie_together_are_encoded_together_up_to_a_size() -> None:
     portions = [Portion((slice(at, at + 64),)) for at in (0, 64, 128, 192, 256, 1024, 1088)]
-    apart = Portion((slice(2000, 2032), slice(2100, 2132)))
-    monkeypatch.setattr(encoder_module, "PIECE_BYTES", 3 * 128)
-    pieces = TorchEncoder(Fp16(), torch.zeros(4096))._pieces([*portions, apart])
-    assert [[each.runs[0].start for each in piece] for piece in pieces] == [
-        [0, 64, 128],
-        [192, 256],
-        [1024, 1088],
-        [2000],
-    ]
+    apart, short = Portion((slice(2000, 2032), slice(2100, 2132))), Portion((slice(2132, 2164),))
+    pieces = pieces_of([*portions, apart, short], lambda count: 3)
+    starts = [[each.runs[0].start for each in piece.portions] for piece in pieces]
+    assert starts == [[0, 64, 128], [192, 256], [1024, 1088], [2000], [2132]]
+    assert pieces[1].runs == [slice(192, 320)]
+    assert [piece.count for piece in pieces] == [64, 64, 64, 64, 32]
+    assert pieces_of([], lambda count: 3) == []
 
 
 def test_weights_of_another_name_come_from_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

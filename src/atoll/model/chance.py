@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from atoll.spec.axes.codec import Codec, Stochastic
+
 DRAWN_BITS = 24
 """As many as a float's fraction holds, and one more."""
 WORD_BITS = 32
@@ -18,6 +20,11 @@ FACTORS = (0x7FEB352D, 0x846CA68B)
 SHIFTS = (16, 15, 16)
 _SEED_WORDS = 4
 _BEGINNINGS = (0x9E3779B9, 0x85EBCA6B)
+
+
+def draws(codec: Codec) -> bool:
+    """Return whether chance has a part in a codec."""
+    return isinstance(getattr(codec, "values", codec), Stochastic)
 
 
 def keys_of(seed: int) -> tuple[int, int]:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from atoll.model import fused, lines
-from atoll.model.above import COUNT_BYTES, Kept, Least, places_bytes
+from atoll.model.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
 from atoll.model.bins import from_buckets, table_bytes
 from atoll.model.bits import cut, pack, packed_bytes, unpack, viewed
 from atoll.model.scales import from_scales, to_scales
@@ -123,15 +123,23 @@ def _leave(codec: Even, values: Tensor, wire: Tensor, left: Tensor) -> None:
 
 
 def encode_above(
-    codec: Above, values: Tensor, least: Least, asked: Asked = NOTHING, left: Tensor | None = None
+    codec: Above,
+    values: Tensor,
+    least: Least,
+    asked: Asked = NOTHING,
+    left: Tensor | None = None,
+    tally: Tally | None = None,
 ) -> Kept:
-    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`."""
+    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`.
+
+    If it is known already how many are large enough (`fused.tally`), nobody has to wait for that here.
+    """
 
     def to_bytes(some: Tensor, nth: int) -> Tensor:
         keys = None if asked.keys is None else asked.keys[nth : nth + 1]
         return encode(codec.values, some[None], Asked(keys))[0]
 
-    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left)
+    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left, tally)
     if left is not None and not is_left:
         torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)
     return kept

@@ -9,7 +9,7 @@ takes longer than all the rest. The processor has no pass over the model to make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -17,15 +17,16 @@ import torch
 from torch import Tensor
 
 from atoll.model import fused
-from atoll.model.above import Least, Limits
-from atoll.model.chance import keys_of
+from atoll.model.above import Least, Limits, Tally
+from atoll.model.chance import draws, keys_of
 from atoll.model.codec import Asked, OnDevice, encode, encode_above, wire_bytes
 from atoll.model.compute import Large, Mean, PartOf, Portion, Start, Vector
 from atoll.model.held import Held
 from atoll.model.locked import lock
+from atoll.model.pieces import Piece, pieces_of
 from atoll.model.sending import Sending
 from atoll.model.wanted import Ends
-from atoll.spec.axes.codec import MaxN, Significance, Stochastic, Threshold
+from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
@@ -34,6 +35,8 @@ WORKING_BYTES = 40
 """Of an element, while it is encoded."""
 PIECE_BYTES = 2**24
 """Of chunks that leave the device together, while the next are encoded."""
+FEW_PART = 8
+"""One of so many values is taken to be large enough, until it is counted."""
 
 
 class Began:
@@ -57,12 +60,19 @@ class Began:
 
 
 class Work(NamedTuple):
-    """What is to be encoded, and how."""
+    """What is to be encoded, in vectors here or in the host's memory, and how."""
 
-    source: Start | Mean | None
+    base: Tensor | None
+    """Where work began, or what there is a mean of; none: portions have values."""
+    weights: Tensor | None
+    steps: int
     rule: Residual
     left_out: Tensor | None
-    large: Large | None
+    least: float
+    """How large is large."""
+    part: float = 1.0
+    part_of: Tensor | None = None
+    """Or as large as such a part of these."""
 
 
 class TorchEncoder:
@@ -70,10 +80,11 @@ class TorchEncoder:
 
     def __init__(self, codec: OnDevice, weights: Tensor, began: Began | None = None) -> None:
         self._codec, self._weights, self._began = codec, weights, began or Began()
+        self._device = weights.device
 
     @property
     def elements(self) -> int:
-        return MANY_ELEMENTS if _has_room(self._weights.device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
+        return MANY_ELEMENTS if _has_room(self._device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
 
     @torch.no_grad()
     def encode(
@@ -84,91 +95,109 @@ class TorchEncoder:
         residual: Held | None,
         large: Large | None = None,
     ) -> list[memoryview]:
-        device = self._weights.device
-        left_out = None if residual is None else at_hand(residual, device)
-        assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
-        work, sending = Work(source, rule, left_out, large), Sending(device)
-        pieces = [piece for _, alike in groupby(portions, _count) for piece in self._pieces(list(alike))]
-        bad = torch.zeros((), dtype=torch.int32, device=device)
+        work, sending = self._work(source, rule, residual, large), Sending(self._device)
+        pieces = pieces_of(portions, self._many)
+        bad = torch.zeros(1, dtype=torch.int32, device=self._device)
         wanted = [self._wanted(piece, work, bad) for piece in pieces]
-        if int(bad):
-            raise FloatingPointError("some values are not finite")
-        asked = [self._asked(piece) for piece in pieces]
-        for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
-            self._send(piece, rows, work, beside, sending)
-        for piece, beside in zip(pieces, asked, strict=True):
-            _remember(piece, beside.known)
+        asked = self._asked(pieces)
+        if isinstance(self._codec, Threshold | Significance | MaxN):
+            self._send_above(self._codec, pieces, wanted, work, asked, bad, sending)
+        else:
+            _check(int(bad))
+            for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
+                with self._leaving(piece, work) as left:
+                    sending.rows(encode(self._codec, rows, beside, left))
+        _remember(pieces, asked)
         return sending.chunks()
 
-    def _pieces(self, portions: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
-        """Yield chunks of one length as they are encoded at once: what lies together, and is not long on the bus."""
-        few = max(1, PIECE_BYTES // wire_bytes(self._codec, _count(portions[0])))
-        for stretch in _together(portions):
-            yield from (stretch[first : first + few] for first in range(0, len(stretch), few))
+    def _send_above(
+        self,
+        codec: Above,
+        pieces: Sequence[Piece],
+        wanted: Sequence[Tensor],
+        work: Work,
+        asked: Sequence[Asked],
+        bad: Tensor,
+        sending: Sending,
+    ) -> None:
+        """Let chunks be on their way that are as long as values make them: first it is asked of all how long."""
+        leasts = [self._least(piece, work) for piece in pieces]
+        tallies = [fused.tally(type(codec.values), *each) for each in zip(wanted, leasts, strict=True)]
+        some_bad, *counts = torch.cat([bad, *(tally.sum(1) for tally in tallies if tally is not None)]).tolist()
+        _check(some_bad)
+        for piece, rows, least, beside, tally in zip(pieces, wanted, leasts, asked, tallies, strict=True):
+            tallied = None if tally is None else Tally(tally, [counts.pop(0) for _ in piece.portions])
+            with self._leaving(piece, work) as left:
+                kept = encode_above(codec, rows, least, beside, left, tallied)
+                sending.cut(kept.wire, kept.starts, kept.lengths)
 
-    def _wanted(self, portions: Sequence[Portion], work: Work, bad: Tensor) -> Tensor:
-        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
-        device, weights, steps = self._weights.device, None, 1
-        match work.source:
+    def _work(self, source: Start | Mean | None, rule: Residual, residual: Held | None, large: Large | None) -> Work:
+        left_out = None if residual is None else at_hand(residual, self._device)
+        assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
+        least = float(getattr(self._codec, "least", 0.0)) if not isinstance(self._codec, MaxN) else 0.0
+        work = Work(None, None, 1, rule, left_out, float(large) if isinstance(large, float) else least)
+        if isinstance(large, PartOf):
+            work = work._replace(part=large.part, part_of=self._at_start(large.start))
+        match source:
             case None:
-                base = torch.stack([_tensor(portion.values).to(device) for portion in portions])
+                return work
             case Mean(total=total, steps=steps):
-                base = self._seen(portions, at_hand(total, device))
+                return work._replace(base=at_hand(total, self._device), steps=steps)
             case Start():
-                base, weights = self._seen(portions, self._at_start(work.source)), self._seen(portions, self._weights)
-        before, decay = None, 1.0
-        if isinstance(work.rule, Feedback):
-            assert work.left_out is not None, "who feeds back keeps what is left out"
-            before, decay = self._seen(portions, work.left_out), work.rule.decay
-        return fused.wanted(Ends(base, weights, steps, before, decay), bad)
+                return work._replace(base=self._at_start(source), weights=self._weights)
 
-    def _send(self, portions: Sequence[Portion], wanted: Tensor, work: Work, asked: Asked, sending: Sending) -> None:
-        """Let chunks be on their way, and what is left out of them be kept."""
-        codec, left = self._codec, None
-        if not isinstance(work.rule, Forget):
-            assert work.left_out is not None, "whoever holds something back keeps it"
-            there = _view(portions, work.left_out) if work.left_out.device == wanted.device else None
-            left = torch.empty_like(wanted) if there is None else there
-        if isinstance(codec, Threshold | Significance | MaxN):
-            kept = encode_above(codec, wanted, self._least(portions, work.large), asked, left)
-            sending.cut(kept.wire, kept.starts, kept.lengths)
+    def _many(self, count: int) -> int:
+        """Return how many chunks of so many elements are encoded at once, so that the bus has its first bytes soon."""
+        expected = 1 / FEW_PART if isinstance(self._codec, Threshold | Significance | MaxN) else 1.0
+        return max(1, int(PIECE_BYTES / (expected * wire_bytes(self._codec, count))))
+
+    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        if work.base is None:
+            base = torch.stack([_tensor(portion.values).to(self._device) for portion in piece.portions])
         else:
-            sending.rows(encode(codec, wanted, asked, left))
-        if left is not None and there is None:
-            _write(portions, work.left_out, left)
+            base = piece.seen(work.base, self._device)
+        weights = None if work.weights is None else piece.seen(work.weights, self._device)
+        before, decay = None, 1.0
+        if isinstance(work.rule, Feedback) and work.left_out is not None:
+            before, decay = piece.seen(work.left_out, self._device), work.rule.decay
+        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad)
 
-    def _asked(self, portions: Sequence[Portion]) -> Asked:
-        """Return what the codec goes by beside values."""
-        device = self._weights.device
-        chance = isinstance(self._codec, Stochastic) or isinstance(getattr(self._codec, "values", None), Stochastic)
-        keys = torch.tensor([keys_of(each.seed) for each in portions], device=device) if chance else None
-        thresholds = [each.known for each in portions if each.known is not None]
-        return Asked(keys, torch.from_numpy(np.stack(thresholds)).to(device) if thresholds else None)
+    @contextmanager
+    def _leaving(self, piece: Piece, work: Work) -> Iterator[Tensor | None]:
+        """Give rows to write to what is left out: where it is kept, or on its way there; None: it is forgotten."""
+        if isinstance(work.rule, Forget) or work.left_out is None:
+            yield None
+            return
+        there = piece.view(work.left_out, self._device)
+        rows = torch.empty((len(piece.portions), piece.count), device=self._device) if there is None else there
+        yield rows
+        if there is None:
+            piece.write(work.left_out, rows)
 
-    def _least(self, portions: Sequence[Portion], large: Large | None) -> Least:
-        """Return how large elements must be: as the codec says, or as somebody else does."""
-        match large:
-            case None:
-                return 0.0 if isinstance(self._codec, MaxN) else float(getattr(self._codec, "least", 0.0))
-            case PartOf(start=start, part=part):
-                return Limits(self._seen(portions, self._at_start(start)), part)
-            case _:
-                return float(large)
+    def _asked(self, pieces: Sequence[Piece]) -> list[Asked]:
+        """Return what the codec goes by beside values, for each piece."""
+        seeds = [keys_of(each.seed) for piece in pieces for each in piece.portions] if draws(self._codec) else []
+        known = [each.known for piece in pieces for each in piece.portions if each.known is not None]
+        sizes = [len(piece.portions) for piece in pieces]
+        nothing = [None] * len(pieces)
+        keys = torch.split(torch.tensor(seeds).to(self._device), sizes) if seeds else nothing
+        thresholds = torch.split(torch.from_numpy(np.stack(known)).to(self._device), sizes) if known else nothing
+        return [Asked(*each) for each in zip(keys, thresholds, strict=True)]
+
+    def _least(self, piece: Piece, work: Work) -> Least:
+        """Return how large elements must be."""
+        return work.least if work.part_of is None else Limits(piece.seen(work.part_of, self._device), work.part)
 
     def _at_start(self, start: Start) -> Tensor:
         """Return where work began: on the device, if it has been kept there."""
         began = self._began.called(start.name)
-        return _from_host(start.weights, self._weights.device) if began is None else began
+        return _from_host(start.weights, self._device) if began is None else began
 
-    def _seen(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
-        """Return elements of a vector on the device, a chunk a row, not to be written to."""
-        there = _view(portions, vector) if vector.device == self._weights.device else None
-        if there is not None:
-            return there
-        rows = torch.empty((len(portions), _count(portions[0])), device=self._weights.device)
-        for part, run in _stretches(portions):
-            rows.view(-1)[part].copy_(vector[run], non_blocking=True)
-        return rows
+
+def _check(bad: int) -> None:
+    if bad:
+        raise FloatingPointError("some values are not finite")
 
 
 class Copy(NamedTuple):
@@ -211,56 +240,16 @@ def _from_host(vector: Vector, device: torch.device) -> Tensor:
     return _tensor(vector)
 
 
-def _view(portions: Sequence[Portion], vector: Tensor) -> Tensor | None:
-    """Return elements of a vector where they are, a chunk a row; None: they do not lie together."""
-    runs = [run for _, run in _stretches(portions)]
-    return vector[runs[0]].view(len(portions), -1) if len(runs) == 1 else None
-
-
-def _remember(portions: Sequence[Portion], known: Tensor | None) -> None:
+def _remember(pieces: Sequence[Piece], asked: Sequence[Asked]) -> None:
     """Write thresholds where they are remembered."""
-    if known is not None:
-        for portion, moved in zip(portions, known.cpu().numpy(), strict=True):
-            assert portion.known is not None, "all remember, or none"
-            portion.known[:] = moved
-
-
-def _write(portions: Sequence[Portion], vector: Tensor, rows: Tensor) -> None:
-    """Write rows where their elements are in a vector."""
-    for part, run in _stretches(portions):
-        vector[run].copy_(rows.view(-1)[part])
-
-
-def _stretches(portions: Sequence[Portion]) -> Iterator[tuple[slice, slice]]:
-    """Yield where elements are, in rows one after the other and in the model: each stretch as long as it goes."""
-    at = 0
-    stretches: list[slice] = []
-    for run in (run for portion in portions for run in portion.runs):
-        if stretches and stretches[-1].stop == run.start:
-            stretches[-1] = slice(stretches[-1].start, run.stop)
-        else:
-            stretches.append(run)
-    for stretch in stretches:
-        size = stretch.stop - stretch.start
-        yield slice(at, at + size), stretch
-        at += size
-
-
-def _together(portions: Sequence[Portion]) -> Iterator[Sequence[Portion]]:
-    """Yield chunks that lie one after the other in a vector; those in several runs are by themselves."""
-    first = 0
-    for at in range(1, len(portions) + 1):
-        if at == len(portions) or not _follows(portions[at - 1], portions[at]):
-            yield portions[first:at]
-            first = at
-
-
-def _follows(one: Portion, other: Portion) -> bool:
-    return len(one.runs) == len(other.runs) == 1 and one.runs[0].stop == other.runs[0].start
-
-
-def _count(portion: Portion) -> int:
-    return sum(run.stop - run.start for run in portion.runs)
+    moved = [beside.known for beside in asked if beside.known is not None]
+    if not moved:
+        return
+    for portion, known in zip(
+        (p for piece in pieces for p in piece.portions), torch.cat(moved).cpu().numpy(), strict=True
+    ):
+        assert portion.known is not None, "all remember, or none"
+        portion.known[:] = known
 
 
 def _tensor(vector: Vector | None) -> Tensor:

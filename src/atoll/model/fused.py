@@ -14,11 +14,13 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atoll.model import lines
-from atoll.model.above import COUNT_BYTES, Kept, Least, Limits, ToBytes, bits_of, is_mapped, laid_out, places_bytes
+from atoll.model.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
 from atoll.model.above import to_above as plain_above
 from atoll.model.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.bits import packed_bytes
@@ -91,14 +93,29 @@ def _leaving(codec: Int8 | Stochastic, values: Tensor, left: Tensor | None, keys
     return wire
 
 
-def above(
-    values: Tensor, least: Least, kind: type[Quantiser], to_bytes: ToBytes, left: Tensor | None = None
-) -> tuple[Kept, bool]:
-    """Return chunks of what is large enough, and whether what is left out of them is written already."""
+def tally(kind: type[Quantiser], values: Tensor, least: Least) -> Tensor | None:
+    """Return how many of each tile of each chunk are large enough; None: it is not counted beforehand."""
     chunks, count = values.shape
     whole_places = bits_of(count) in (8, 16)
     if kind in _ABOVE_KINDS and whole_places and chunks and _trusted(values.device, same_above):
-        return _above(values, least, kind, left), True
+        return _tally(values, least)
+    return None
+
+
+def above(
+    values: Tensor,
+    least: Least,
+    kind: type[Quantiser],
+    to_bytes: ToBytes,
+    left: Tensor | None = None,
+    tallied: Tally | None = None,
+) -> tuple[Kept, bool]:
+    """Return chunks of what is large enough, and whether what is left out of them is written already."""
+    tiles = tally(kind, values, least) if tallied is None else None
+    if tiles is not None:
+        tallied = Tally(tiles, tiles.sum(1).tolist())
+    if tallied is not None:
+        return _above(values, least, kind, tallied, left), True
     return plain_above(values, least, to_bytes), False
 
 
@@ -210,7 +227,9 @@ def _same_above(values: Tensor, least: Least, codec: Quantiser, kind: type[Quant
         return (some[None].view(torch.uint8) if isinstance(codec, Fp32) else to_short(_short_of(codec), some[None]))[0]
 
     left = torch.empty_like(values)
-    ours, theirs = _above(values, least, kind, left), plain_above(values, least, to_bytes)
+    tiles = _tally(values, least)
+    ours = _above(values, least, kind, Tally(tiles, tiles.sum(1).tolist()), left)
+    theirs = plain_above(values, least, to_bytes)
     arrives = values if isinstance(codec, Fp32) else _arrived(_short_of(codec), values)
     kept = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
     assert theirs.at is not None, "the plain form says which"
@@ -401,44 +420,57 @@ def _stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Te
     return wire
 
 
-def _above(values: Tensor, least: Least, kind: type[Quantiser], left: Tensor | None = None) -> Kept:
-    """Return chunks: first it is counted how many each keeps, then they are written where there is room for them."""
-    (chunks, count), held = values.shape, values.contiguous()
-    limited = isinstance(least, Limits)
-    limits = least.rows.contiguous() if isinstance(least, Limits) else held
-    numbers = (0.0, least.part) if isinstance(least, Limits) else (least, 1.0)
-    grid = (chunks, -(-count // _TILE))
-    counts = torch.empty(grid, dtype=torch.int32, device=held.device)
-    _launch(_kernels().above_counts, grid, held, limits, counts, count, *numbers, LIMITED=limited, TILE=_TILE)
-    befores = (counts.cumsum(1) - counts).int()
-    keeps: list[int] = counts.sum(1).tolist()
-    value_bytes = 4 if kind is Fp32 else 2
-    lengths = [COUNT_BYTES + value_bytes * keep + places_bytes(keep, count) if keep else COUNT_BYTES for keep in keeps]
-    starts, size = laid_out(lengths)
-    wire = torch.empty(size, dtype=torch.uint8, device=held.device)
-    rows = [(start, keep, is_mapped(keep, count)) for start, keep in zip(starts, keeps, strict=True)]
-    about = torch.tensor(rows, dtype=torch.int64).t().contiguous().to(held.device)
+def _tally(values: Tensor, least: Least) -> Tensor:
+    chunks, count = values.shape
+    limits, *numbers = _limits(values, least)
+    tiles = torch.empty((chunks, -(-count // _TILE)), dtype=torch.int32, device=values.device)
+    given = (values, values if limits is None else limits, tiles, count, *numbers)
+    _launch(_kernels().above_counts, tiles.shape, *given, LIMITED=limits is not None, TILE=_TILE)
+    return tiles
+
+
+def _above(values: Tensor, least: Least, kind: type[Quantiser], tallied: Tally, left: Tensor | None = None) -> Kept:
+    """Return chunks: how many each keeps is counted, so there is a place for each."""
+    count, tiles = values.shape[1], tallied.tiles
+    limits, *numbers = _limits(values, least)
+    about, lengths = _laid_out(np.array(tallied.chunks, np.int64), 4 if kind is Fp32 else 2, count)
+    starts, keeps, maps = torch.from_numpy(about).to(values.device)
+    wire = torch.empty(int(about[0, -1]) + ALIGN_BYTES + int(lengths[-1]), dtype=torch.uint8, device=values.device)
     _launch(
         _kernels().above_write,
-        grid,
-        held,
-        limits,
+        tiles.shape,
+        values,
+        values if limits is None else limits,
         wire,
-        about[0],
-        about[1],
-        befores,
-        about[2],
-        held if left is None else left,
+        starts,
+        keeps,
+        (tiles.cumsum(1) - tiles).int(),
+        maps,
+        values if left is None else left,
         count,
         *numbers,
-        LIMITED=limited,
+        LIMITED=limits is not None,
         KIND=_ABOVE_KINDS[kind],
         HALF_MAX=BF16_MAX if kind is Bf16 else HALF_MAX,
         PLACE_BYTES=bits_of(count) // 8,
         LEAVES=left is not None,
         TILE=_TILE,
     )
-    return Kept(wire, starts, keeps, lengths, None)
+    return Kept(wire, about[0].tolist(), tallied.chunks, lengths.tolist(), None)
+
+
+def _limits(values: Tensor, least: Least) -> tuple[Tensor | None, float, float]:
+    """Return what else values are held against, how large they must be, and as large as which part of the others."""
+    assert values.is_contiguous(), "whoever encodes has rows one after the other"
+    return (least.rows.contiguous(), 0.0, least.part) if isinstance(least, Limits) else (None, least, 1.0)
+
+
+def _laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where chunks begin, what they keep and whether places are a bit for every element; and their lengths."""
+    listed, mapped = keeps * (bits_of(count) // 8), packed_bytes(count, 1)
+    lengths = COUNT_BYTES + value_bytes * keeps + np.minimum(listed, mapped)
+    ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
+    return np.stack([np.concatenate([[0], ends[:-1]]), keeps, mapped < listed]).astype(np.int64), lengths
 
 
 def _line_scores(values: Tensor, line: int) -> Tensor:
