@@ -346,7 +346,7 @@ def test_chunks_that_lie_together_are_encoded_together_up_to_a_size() -> None:
     starts = [[each.runs[0].start for each in piece.portions] for piece in pieces]
     assert starts == [[0, 64, 128], [192, 256], [1024, 1088], [2000], [2132]]
     assert pieces[1].runs == [slice(192, 320)]
-    assert [piece.count for piece in pieces] == [64, 64, 64, 64, 32]
+    assert [piece.width for piece in pieces] == [64, 64, 64, 64, 32]
     assert pieces_of([], lambda count: 3) == []
 
 

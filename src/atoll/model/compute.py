@@ -149,10 +149,11 @@ class Engine(Protocol):
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
         """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays.
 
-        With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`).
+        With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`). The
+        model gets them less what is held back, where something is.
         """
 
     def train(self, steps: Sequence[Step]) -> Trained:

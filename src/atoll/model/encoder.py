@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -125,8 +126,9 @@ class TorchEncoder:
         tallies = [fused.tally(type(codec.values), *each) for each in zip(wanted, leasts, strict=True)]
         some_bad, *counts = torch.cat([bad, *(tally.sum(1) for tally in tallies if tally is not None)]).tolist()
         _check(some_bad)
+        each = iter(counts)
         for piece, rows, least, beside, tally in zip(pieces, wanted, leasts, asked, tallies, strict=True):
-            tallied = None if tally is None else Tally(tally, [counts.pop(0) for _ in piece.portions])
+            tallied = None if tally is None else Tally(tally, list(islice(each, len(piece.portions))))
             with self._leaving(piece, work) as left:
                 kept = encode_above(codec, rows, least, beside, left, tallied)
                 sending.cut(kept.wire, kept.starts, kept.lengths)
@@ -170,7 +172,7 @@ class TorchEncoder:
             yield None
             return
         there = piece.view(work.left_out, self._device)
-        rows = torch.empty((len(piece.portions), piece.count), device=self._device) if there is None else there
+        rows = torch.empty((len(piece.portions), piece.width), device=self._device) if there is None else there
         yield rows
         if there is None:
             piece.write(work.left_out, rows)

@@ -19,7 +19,7 @@ class Piece(NamedTuple):
     """Some chunks."""
 
     portions: Sequence[Portion]
-    count: int
+    width: int
     """Elements of each."""
     runs: Sequence[slice]
     """Where they are in a vector, each run as long as it goes."""
@@ -28,14 +28,14 @@ class Piece(NamedTuple):
         """Return elements of a vector where they are, a chunk a row; None: they are elsewhere, or not together."""
         if vector.device != device or len(self.runs) != 1:
             return None
-        return vector[self.runs[0]].view(-1, self.count)
+        return vector[self.runs[0]].view(-1, self.width)
 
     def seen(self, vector: Tensor, device: torch.device) -> Tensor:
         """Return elements of a vector on a device, a chunk a row, not to be written to."""
         there = self.view(vector, device)
         if there is not None:
             return there
-        rows = torch.empty((len(self.portions), self.count), device=device)
+        rows = torch.empty((len(self.portions), self.width), device=device)
         for part, run in self._parts():
             rows.view(-1)[part].copy_(vector[run], non_blocking=True)
         return rows

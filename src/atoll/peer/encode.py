@@ -12,6 +12,7 @@ from itertools import islice
 
 import numpy as np
 
+from atoll.model.chance import draws
 from atoll.model.compute import Encoder, Large, Mean, PartOf, Portion, Start, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
@@ -65,12 +66,15 @@ def _there(
     """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
     version = announced.key.version
     unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
+    chance = draws(member.channel_of(version).kept_by(member.me))
     source, large, known = _source(contribution), _large(member, version), _known(member, version)
 
     def portion(index: int) -> Portion:
         first, end = unit.grid.bounds(index)
         values = contribution(first, end) if source is None else None
-        return Portion(_runs(unit, first, end), values, seed_of(version, index, member.me), known(first))
+        return Portion(
+            _runs(unit, first, end), values, seed_of(version, index, member.me) if chance else 0, known(first)
+        )
 
     def encoded(indexes: list[int]) -> list[memoryview]:
         try:
