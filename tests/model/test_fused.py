@@ -35,6 +35,36 @@ ALIKE = [
     "same_wanted",
 ]
 BITS = [2, 3, 4, 7, 8, 10, 12]
+ENCODED = """
+import numpy as np
+import torch
+from atoll.model import fused
+from atoll.model.compute import PartOf, Portion, Start
+from atoll.model.encoder import TorchEncoder
+from atoll.model.held import Held
+from atoll.spec.axes.codec import Bf16, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold
+from atoll.spec.axes.what import Feedback, Hold
+
+start, moved = np.random.default_rng(0).standard_normal((2, 90_000), np.float32)
+weights = torch.from_numpy(start - moved)
+
+def made(codec, rule, trusted):
+    fused._trusted = lambda *asked: trusted
+    left, there = Held(start.size), Start(start)
+    known = [np.zeros(2, np.float32) if isinstance(codec, CacheLines) else None for _ in range(3)]
+    runs = [(slice(0, 40_000),), (slice(40_000, 80_000),), (slice(80_000, 84_000), slice(86_000, 90_000))]
+    portions = [Portion(run, None, nth, each) for nth, (run, each) in enumerate(zip(runs, known))]
+    large = PartOf(there, 3.0) if isinstance(codec, Significance) else None
+    encoder = TorchEncoder(codec, weights)
+    chunks = [bytes(each) for _ in range(2) for each in encoder.encode(portions, there, rule, left, large)]
+    return chunks, left.read().tobytes(), [each if each is None else each.tobytes() for each in known]
+
+for codec in (
+    Fp16(), Bf16(), Int8(), Stochastic(bits=4), CacheLines(), Threshold(least=2.0), Significance(values=Fp16())
+):
+    for rule in (Feedback(decay=0.9), Hold()):
+        print(made(codec, rule, True) == made(codec, rule, False))
+"""
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -115,6 +145,10 @@ def said_by(program: str, **environment: str) -> str:
 def test_kernels_make_the_same_bits() -> None:
     program = INTERPRETED.format(names=ALIKE, bits=BITS)
     assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS))
+
+
+def test_contributions_made_by_kernels_are_those_made_without() -> None:
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 14
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:
