@@ -96,8 +96,8 @@ class Classifier:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._vector[first:end].copy()
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
-        self._vector[first : first + weights.size] = weights
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
+        self._vector[first : first + weights.size] = weights if less is None else weights - less.read()
 
     def train(self, steps: Sequence[Step]) -> Trained:
         losses = 0.0

@@ -11,11 +11,13 @@ A vector is encoded and decoded as a peer does it: on the processor chunk by chu
 device many chunks at once. Rates are in fp32 bytes of the vector. The bound is a copy of it in the same memory, the
 least that any codec has to do that reads and writes. For int8 and top-k the same is done by torch in its plainest form
 (no packing of places, no values in fewer bits, which ours does on top). Ours, torch and the copy take turns, and the
-best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked first that they make the
-processor's bytes; `from host` is the whole way of a contribution as a peer makes it, where what work began from comes
-out of the host's memory, page-locked from the second time on, and the bytes go back there; `kept there` the same where
-the device has kept that. Of `dct` and `low-rank` (of rank 4, in both of a step's rounds, with a residual) the two ways
-are the transform alone, of a vector as matrices of 1,024 columns: see `bench.transforms`.
+best of the turns counts: a machine is only ever held up. Of a device's codecs it is checked that contributions of three
+rounds have the processor's bytes and leave the same (OTHER BITS: they do not). Of codecs that go by size, and of cache
+lines, about one value in a hundred is sent, unless a name says otherwise; what goes by size is decoded on the processor
+only. `from host` is the whole way of a contribution as a peer makes it, where what work began from comes out of the
+host's memory, page-locked from the second time on, and the bytes go back there; `kept there` the same where the device
+has kept that. Of `dct` and `low-rank` (of rank 4, in both of a step's rounds, with a residual) the two ways are the
+transform alone, of a vector as matrices of 1,024 columns: see `bench.transforms`.
 
 Recipes: see `bench.phases`.
 """
@@ -25,20 +27,21 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import chain
 
 import numpy as np
 import torch
-from bench import transforms
+from bench import meshed, transforms
 from bench.show import parser_of, show
 from torch import Tensor
 
 from atoll.model import codec as there
+from atoll.model.above import Kept, Least, Limits
 from atoll.model.codec import OnDevice, on_device
-from atoll.model.compute import Portion, Start, Vector
+from atoll.model.compute import Large, PartOf, Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.held import Held
 from atoll.spec.axes.codec import (
@@ -50,7 +53,9 @@ from atoll.spec.axes.codec import (
     Fp16,
     Fp32,
     Int8,
+    MaxN,
     Sign,
+    Significance,
     Stochastic,
     Threshold,
     TopK,
@@ -63,6 +68,10 @@ from atoll.sync.grid import Grid, grid_of
 ELEMENTS, DEVICE_VECTOR = 2**24, 2**27
 TURNS = 5
 DECAY = 0.95
+SAME_CHUNKS = 4
+"""Whose bytes and residuals are compared with the processor's."""
+HUNDREDTH, HUNDREDTH_OF_WEIGHT = 2.5758, 63.66
+"""What one value in a hundred exceeds, of a bell; and which multiple of another."""
 TWO_BITS = Buckets(bits=2, width=6.0)
 CODECS: dict[str, Codec] = {
     "fp32": Fp32(),
@@ -76,11 +85,13 @@ CODECS: dict[str, Codec] = {
     "stochastic-4": Stochastic(bits=4),
     "top-k": TopK(),
     "top-k-2bit": TopK(values=TWO_BITS),
-    "threshold-1%": Threshold(least=2.5758),
+    "threshold-1%": Threshold(least=HUNDREDTH),
     "threshold-50%": Threshold(least=0.6745),
+    "significance": Significance(least=HUNDREDTH_OF_WEIGHT, shrinks=False),
+    "max-n": MaxN(),
     "cache-lines": CacheLines(),
 }
-FED_BACK = ("int8", "top-k-2bit")
+FED_BACK = ("fp16", "int8", "top-k-2bit", "stochastic-4", "threshold-1%", "significance", "cache-lines")
 """Those that are also measured with a residual."""
 Ways = dict[str, Callable[[], object]]
 
@@ -95,7 +106,7 @@ class Row:
     bits: float
     """Of an element on the wire."""
     encode_gb_s: float
-    decode_gb_s: float
+    decode_gb_s: float | None
     copy_gb_s: float
     torch_gb_s: float | None = None
     """Encoding, in torch's plainest form."""
@@ -114,12 +125,14 @@ def on_processor(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> 
     """Return a codec's row."""
     grid = grid_of(values.size, codec)
     residual = np.zeros_like(values)
-    target = np.empty_like(values)
+    target, others = np.empty_like(values), values[::-1]
 
     def encoded(first: int, end: int) -> memoryview:
+        least = np.abs(others[first:end]) * np.float32(codec.least) if isinstance(codec, Significance) else None
+        limit = HUNDREDTH if isinstance(codec, MaxN) else least
         if fed_back:
-            return encode_fed_back(codec, values[first:end], residual[first:end], DECAY)
-        return encode(codec, values[first:end])
+            return encode_fed_back(codec, values[first:end], residual[first:end], DECAY, 0, limit)
+        return encode(codec, values[first:end], 0, limit)
 
     chunks = [bytes(encoded(first, end)) for first, end in _bounds(grid)]
     plain = _torch(codec)
@@ -148,37 +161,74 @@ def _bounds(grid: Grid) -> Iterator[tuple[int, int]]:
 # on a device
 
 
+class Chunks:
+    """A vector on a device in whole chunks, and how they are encoded there."""
+
+    def __init__(self, device: torch.device, codec: OnDevice, values: Vector, *, compiled: bool) -> None:
+        grid = grid_of(values.size, codec)
+        self.codec, self.count, chunks = codec, grid.chunk, values.size // grid.chunk
+        self.rows = torch.from_numpy(values[: chunks * self.count]).to(device).view(chunks, self.count)
+        self.start = np.random.default_rng(1).standard_normal(self.rows.numel(), np.float32)
+        self.weights = torch.from_numpy(self.start).to(device) - self.rows.view(-1)
+        """Where work has come to, from a start that is as far from it as values are large."""
+        self.make = torch.compile(there.encode) if compiled else there.encode
+        self._others = torch.from_numpy(self.start).to(device).view(self.rows.shape)
+
+    def split(self, vector: Tensor, few: int) -> Sequence[Tensor]:
+        return torch.split(vector.view(self.rows.shape), few)
+
+    def encoded(self, some: Tensor, left: Tensor | None) -> Tensor | Kept:
+        """Return chunks of some rows; with a residual, of those and what was left out before."""
+        wanted = some if left is None else (left * DECAY).add_(some)
+        if isinstance(self.codec, Threshold | Significance | MaxN):
+            return there.encode_above(self.codec, wanted, self.least_of(some), left=left)
+        return self.make(self.codec, wanted, left=left)
+
+    def least_of(self, some: Tensor) -> Least:
+        """Return how large is large: where that hangs on weights, such a part of some."""
+        least = least_in(self.codec)
+        return Limits(self._others[: len(some)], least) if isinstance(self.codec, Significance) else least
+
+    def large(self, start: Start) -> Large | None:
+        """Return likewise as a peer says it."""
+        if not isinstance(self.codec, Threshold | Significance | MaxN):
+            return None
+        least = least_in(self.codec)
+        return PartOf(start, least) if isinstance(self.codec, Significance) else least
+
+    def decoded(self, made: Tensor | Kept) -> Tensor | None:
+        """Return what arrives; None: nobody decodes these on a device."""
+        if isinstance(made, Kept) or isinstance(self.codec, Threshold | Significance | MaxN):
+            return None
+        return there.decoded(self.codec, made, self.count)
+
+
+def least_in(codec: OnDevice) -> float:
+    """Return how large is large by a codec; where it says that of each tensor, so that it is one in a hundred."""
+    return HUNDREDTH if isinstance(codec, MaxN) else float(getattr(codec, "least", 0.0))
+
+
 def there_on(
     device: torch.device, name: str, codec: OnDevice, values: Vector, *, fed_back: bool, compiled: bool
 ) -> Row:
     """Return a codec's row on a device, of the whole chunks of a vector."""
-    grid = grid_of(values.size, codec)
-    count, chunks = grid.chunk, values.size // grid.chunk
-    rows = torch.from_numpy(values[: chunks * count]).to(device).view(chunks, count)
-    residual, target = torch.zeros_like(rows), torch.empty_like(rows)
-    began = Began()
-    encoder = TorchEncoder(codec, rows.view(-1), began)
-    few = max(1, encoder.elements // count)
-    make = torch.compile(there.encode) if compiled else there.encode
+    chunks = Chunks(device, codec, values, compiled=compiled)
+    rows, residual = chunks.rows, torch.zeros_like(chunks.rows)
+    began, target = Began(), torch.empty_like(rows)
+    encoder = TorchEncoder(codec, chunks.weights, began)
+    few = max(1, encoder.elements // chunks.count)
 
-    def encoded(some: Tensor, left: Tensor) -> Tensor:
-        if not fed_back:
-            return make(codec, some)
-        wanted = left.mul_(DECAY).add_(some)
-        wire = make(codec, wanted)
-        wanted.sub_(there.decoded(codec, wire, count))
-        return wire
-
-    def each() -> Iterator[Tensor]:
-        return (encoded(a, b) for a, b in zip(torch.split(rows, few), torch.split(residual, few), strict=True))
+    def each() -> Iterator[Tensor | Kept]:
+        pairs = zip(chunks.split(rows, few), chunks.split(residual, few), strict=True)
+        return (chunks.encoded(some, left if fed_back else None) for some, left in pairs)
 
     plain, wires = _torch(codec), list(each())
     ways: Ways = {
         "encode": lambda: list(each()),
-        "contribute": _contributes(encoder, began, rows, few, fed_back=fed_back),
-        "decode": lambda: [there.decoded(codec, wire, count) for wire in wires],
+        "contribute": _contributes(encoder, began, chunks, few, fed_back=fed_back),
+        "decode": lambda: [chunks.decoded(wire) for wire in wires],
         "copy": lambda: target.copy_(rows),
-        "from host": _contributes(encoder, None, rows, few, fed_back=fed_back),
+        "from host": _contributes(encoder, None, chunks, few, fed_back=fed_back),
     }
     if plain is not None:
         ways["torch"] = lambda: [plain(some.flatten()) for some in torch.split(rows, few)]
@@ -186,44 +236,76 @@ def there_on(
     return Row(
         codec=name,
         where=device.type,
-        bits=8 * wires[0].shape[1] / count,
+        bits=8 * sum(map(_size_bytes, wires)) / rows.numel(),
         encode_gb_s=rates["encode"],
-        decode_gb_s=rates["decode"],
+        decode_gb_s=None if isinstance(wires[0], Kept) else rates["decode"],
         copy_gb_s=rates["copy"],
         torch_gb_s=rates.get("torch"),
         from_host_gb_s=rates["from host"],
         contribute_gb_s=rates["contribute"],
-        same_bits=_same(codec, make(codec, rows[:few])[:4], rows[:4]),
+        same_bits=_same(encoder, chunks),
     )
 
 
+def _size_bytes(wire: Tensor | Kept) -> int:
+    return sum(wire.lengths) if isinstance(wire, Kept) else wire.numel()
+
+
 def _contributes(
-    encoder: TorchEncoder, began: Began | None, rows: Tensor, few: int, *, fed_back: bool
+    encoder: TorchEncoder, began: Began | None, chunks: Chunks, few: int, *, fed_back: bool
 ) -> Callable[[], object]:
     """Return how a peer makes a contribution of such values, from where work began to bytes.
 
     What the device keeps of where work began is kept anew each time, as in every round.
     """
-    size, count = rows.numel(), rows.shape[1]
-    start = Start(np.zeros(size, np.float32), None if began is None else object())
+    size = chunks.rows.numel()
+    start = Start(chunks.start, None if began is None else object())
+    there = torch.from_numpy(chunks.start).to(chunks.rows.device) if began is not None else None
     residual = Held(size) if fed_back else None
-    portions = [Portion((slice(first, first + count),)) for first in range(0, size, count)]
+    portions = _portions(chunks, size)
     rule = Feedback(decay=DECAY) if fed_back else Forget()
     parts = [portions[first : first + few] for first in range(0, len(portions), few)]
 
     def contribute() -> None:
-        if began is not None:
-            began.keep(start.name, rows.view(-1))
+        if began is not None and there is not None:
+            began.keep(start.name, there)
         for part in parts:
-            encoder.encode(part, start, rule, residual)
+            encoder.encode(part, start, rule, residual, chunks.large(start))
 
     return contribute
 
 
-def _same(codec: OnDevice, wire: Tensor, rows: Tensor) -> bool:
-    """Return whether chunks are the bytes that the processor makes."""
-    pairs = zip(wire.cpu().numpy(), rows.cpu().numpy(), strict=True)
-    return all(made.tobytes() == bytes(encode(codec, values)) for made, values in pairs)
+def _portions(chunks: Chunks, size: int) -> list[Portion]:
+    """Return where chunks are, with a threshold for each that its codec may remember."""
+    remembers = isinstance(chunks.codec, CacheLines) and chunks.codec.remember
+    firsts = range(0, size, chunks.count)
+    known = [np.zeros(2, np.float32) if remembers else None for _ in firsts]
+    return [
+        Portion((slice(first, first + chunks.count),), seed=first, known=each)
+        for first, each in zip(firsts, known, strict=True)
+    ]
+
+
+def _same(encoder: TorchEncoder, chunks: Chunks) -> bool:
+    """Return whether the first chunks are the bytes that the processor makes, three rounds long, and leave the same."""
+    size = min(SAME_CHUNKS, len(chunks.rows)) * chunks.count
+    start, portions, ours = Start(chunks.start), _portions(chunks, size), Held(chunks.rows.numel())
+    delta = chunks.start[:size] - chunks.weights[:size].cpu().numpy()
+    theirs, known = np.zeros(size, np.float32), _portions(chunks, size)
+    for _ in range(3):
+        made = encoder.encode(portions, start, Feedback(decay=DECAY), ours, chunks.large(start))
+        for nth, (chunk, portion) in enumerate(zip(made, known, strict=True)):
+            run = slice(nth * chunks.count, (nth + 1) * chunks.count)
+            least: float | Vector | None = portion.known
+            match chunks.large(start):
+                case PartOf(part=part):
+                    least = np.abs(chunks.start[run]) * np.float32(part)
+                case float() as large:
+                    least = large
+            expected = encode_fed_back(chunks.codec, delta[run], theirs[run], DECAY, portion.seed, least)
+            if bytes(chunk) != bytes(expected):
+                return False
+    return ours.read()[:size].tobytes() == theirs.tobytes()
 
 
 def _device_s(device: torch.device) -> float:
@@ -283,6 +365,25 @@ class Bench:
         if there is None:
             return on_processor(name, codec, self._values[:ELEMENTS], fed_back=fed_back)
         return there_on(self.device, name, there, self._values, fed_back=fed_back, compiled=self._compiled)
+
+    def usual(self, codec: Codec) -> Codec:
+        """Return a recipe's codec; one that goes by size such that it sends about one in a hundred of these values."""
+        match codec:
+            case Threshold(values=values):
+                return Threshold(least=HUNDREDTH, values=values)
+            case Significance(values=values):
+                return Significance(least=HUNDREDTH_OF_WEIGHT, shrinks=False, values=values)
+            case _:
+                return codec
+
+    def linked(self, codec: MaxN, count: int) -> Row:
+        """Return the row of what goes over so many links by itself, which only the processor makes."""
+        values = self._values[:ELEMENTS]
+        target, contribute = np.empty_like(values), meshed.contribution(codec, values, count)
+        ways: Ways = {"encode": contribute, "copy": lambda: _copied(target, values)}
+        rates = _rates(values.size, ways, time.process_time)
+        bits = 8 * sum(map(len, contribute())) / values.size
+        return Row("max-n, per link", "cpu", bits, rates["encode"], None, rates["copy"])
 
     def dct(self) -> Row:
         """Return the row of the cosine transform."""
@@ -356,13 +457,16 @@ def main() -> int:
 
 def _text(row: Row) -> str:
     beside = f", {row.encode_gb_s / row.torch_gb_s:.2f} of torch's {row.torch_gb_s:.2f}" if row.torch_gb_s else ""
-    both = (row.encode_gb_s, row.decode_gb_s)
-    encodes, decodes = (f"{rate:7.2f} GB/s ({rate / row.copy_gb_s:.2f} of a copy" for rate in both)
+    encodes, decodes = (_beside(rate, row.copy_gb_s) for rate in (row.encode_gb_s, row.decode_gb_s))
     ways = (("from host", row.from_host_gb_s), ("kept there", row.contribute_gb_s))
     host = "".join(f"   {way} {rate:.2f}" for way, rate in ways if rate)
     wrong = "" if row.same_bits else "   OTHER BITS"
-    name = f"{row.codec:<22}{row.where:<6}{row.bits:6.2f} bits"
+    name = f"{row.codec:<24}{row.where:<6}{row.bits:6.2f} bits"
     return f"{name}   encodes {encodes}{beside})   decodes {decodes}){host}{wrong}"
+
+
+def _beside(rate_gb_s: float | None, copy_gb_s: float) -> str:
+    return "  (here" if rate_gb_s is None else f"{rate_gb_s:7.2f} GB/s ({rate_gb_s / copy_gb_s:.2f} of a copy"
 
 
 if __name__ == "__main__":

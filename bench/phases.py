@@ -4,8 +4,9 @@ A recipe's inner phase is its local steps between two exchanges of the same weig
 tokens; where a round ends at a number of samples that all work through together, of eight peers' an eighth. How long a
 token takes is measured with a model of a named size on the device at hand, and encoding with `bench.codec`: the
 contribution's codec with its residual, of as many elements as that model has, and its transform. What a codec without a
-form on the device costs is the processor's time. Where a recipe may climb from one form of exchange to another, the
-dearest one is shown.
+form on the device costs is the processor's time, and so is what goes over each link by itself: to everybody else, with
+the search for how much of it fits. Codecs that go by size send one value in a hundred here. Where a recipe may climb
+from one form of exchange to another, the dearest one is shown.
 
 What is not in it: reading weights out of a device for codecs that stay on the processor, decoding results, and what
 owners do with contributions.
@@ -26,7 +27,7 @@ from bench.inner import Stream
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.peer.private import goes_on
-from atoll.spec.axes.codec import Codec, Fp32
+from atoll.spec.axes.codec import Codec, Fp32, MaxN
 from atoll.spec.axes.control import Form, Nobody, Rung
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import AdamW, Sgd
@@ -83,6 +84,11 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
     def row(codec: Codec, fed_back: bool) -> Row:
         return bench.row("", codec, fed_back=fed_back)
 
+    def rates_of(channel: Channel, codec: Codec) -> Row:
+        if channel.mesh is not None and isinstance(codec, MaxN):
+            return bench.linked(codec, PEERS - 1)
+        return row(bench.usual(codec), isinstance(channel.what.residual, Feedback | Hold))
+
     @cache
     def transform(how: Dct | LowRank) -> Row:
         return bench.dct() if isinstance(how, Dct) else bench.low_rank(how, model.engine.shapes)
@@ -91,7 +97,7 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
         recipe = load_recipe(name)
         found = []
         for channel, codec, steps in _forms(recipe):
-            rates = row(codec, isinstance(channel.what.residual, Feedback | Hold))
+            rates = rates_of(channel, codec)
             kept = rates.contribute_gb_s if _kept_there(channel) else rates.from_host_gb_s
             encode_s = 4e-9 * model.engine.size / (kept or rates.encode_gb_s)
             where, same_bits, how = rates.where, rates.same_bits, channel.what.transform

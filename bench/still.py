@@ -67,10 +67,10 @@ class StillEngine:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"weight": (self.size,)}
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
         """Take the weights over without a copy: they are only read."""
         assert (first, weights.size) == (0, self.size), "it has no parts"
-        self._assigned, self._moved = weights, 0
+        self._assigned, self._moved = weights if less is None else weights - less.read(), 0
 
     def train(self, steps: Sequence[Step]) -> Trained:
         self._done += len(steps)

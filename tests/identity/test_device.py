@@ -13,7 +13,7 @@ from atoll.model import cosines, encoder, products
 from atoll.model.compute import Engine
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
-from atoll.spec.axes.codec import Buckets, E3m0, Fp32, Int8, TopK
+from atoll.spec.axes.codec import Buckets, CacheLines, E3m0, Fp32, Int8, Significance, Stochastic, Threshold, TopK
 from atoll.spec.axes.optimizer import Sgd, SignSgd
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad, Hold, LowRank
 from atoll.spec.axes.whom import AllGather
@@ -47,6 +47,47 @@ RUNS: dict[str, Run] = {
         route=AllGather(),
         fragments=2,
     ),
+    "threshold fed back": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=3,
+        start_with=2,
+        what=Delta(codec=Threshold(least=1e-4, scaled=True), result=Fp32(), residual=Feedback()),
+        route=AllGather(),
+    ),
+    "significance held": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=3,
+        start_with=2,
+        what=Delta(codec=Significance(least=0.005), result=Fp32(), residual=Hold()),
+        route=AllGather(),
+    ),
+    "lines of gradients": ddp(
+        outer=SGD,
+        rounds=4,
+        start_with=2,
+        what=Grad(codec=CacheLines(keep=0.1), result=Fp32(), residual=Feedback()),
+    ),
+    "by chance": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=Stochastic(bits=4))),
+    "lines of frequencies by chance": demo(
+        what=replace(MOMENTUM, codec=CacheLines(keep=0.1, values=Stochastic(bits=4)), transform=Dct(tile=16)),
+        outer=SignSgd(lr=1e-3),
+        rounds=4,
+        start_with=2,
+    ),
+    "large frequencies of fragments": diloco(
+        inner=SGD,
+        outer=OUTER,
+        steps=2,
+        rounds=4,
+        start_with=2,
+        what=replace(FED_BACK, codec=Threshold(least=1e-4), transform=Dct(tile=12)),
+        route=AllGather(),
+        fragments=2,
+    ),
 }
 
 
@@ -67,7 +108,7 @@ def ends_on(run: Run, *, device: bool, faults: list[Fault]) -> Anchor:
     return anchors[0]
 
 
-QUICK = ("top-k fed back", "frequencies")
+QUICK = ("top-k fed back", "frequencies", "significance held")
 
 
 @pytest.fixture(params=[False, True], ids=["passing through", "kept there"])
@@ -76,16 +117,14 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(encoder, "_has_room", lambda device, size_bytes: request.param)
 
 
-@pytest.mark.parametrize(
-    "name", [*QUICK, *(pytest.param(each, marks=pytest.mark.long) for each in RUNS if each not in QUICK)]
-)
+@pytest.mark.parametrize("name", [pytest.param(each, marks=[] if each in QUICK else pytest.mark.long) for each in RUNS])
 @pytest.mark.usefixtures("room")
 def test_the_run_is_the_same_wherever_contributions_are_encoded(name: str) -> None:
     assert digest(RUNS[name], device=True, faults=[]) == digest(RUNS[name], device=False, faults=[])
 
 
 @pytest.mark.usefixtures("room")
-@pytest.mark.parametrize("name", [QUICK[0], pytest.param(QUICK[1], marks=pytest.mark.long)])
+@pytest.mark.parametrize("name", [QUICK[0], *(pytest.param(each, marks=pytest.mark.long) for each in QUICK[1:])])
 def test_what_is_left_out_survives_a_crash_as_on_the_processor(name: str) -> None:
     # In the second round, when its contribution is made and not committed.
     faults: list[Fault] = [Crash(at_s=0.24, peer=1, restart_after_s=0.1)]

@@ -14,12 +14,16 @@ import torch
 from blake3 import blake3
 
 from atoll.errors import LocalError, SpecError
-from atoll.model.compute import Engine, Step, Vector
+from atoll.model import encoder
+from atoll.model.compute import Engine, Portion, Start, Step, Vector
 from atoll.model.engine import TorchEngine, build_engine, views
+from atoll.model.held import Held
 from atoll.model.llama import Llama
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import elements, initial, pieces, shapes
+from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.what import Forget
 from atoll.spec.run import SIZES, Fresh, Run, Size
 from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
@@ -193,6 +197,25 @@ def test_vectors_are_never_shared_with_the_caller() -> None:
     kept.setflags(write=False)
     engine.assign(kept)
     assert same(engine.weights(), kept)
+
+
+@pytest.mark.parametrize("room", [False, True])
+def test_what_is_held_back_is_taken_off_and_a_way_is_measured_from_all_of_it(
+    room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder, "_has_room", lambda device, size_bytes: room)
+    engine = build_engine(toy_run(), ToyData(), device="cpu", threads=1, encode=True)
+    engine.train(toy_steps(1))
+    anchor, held, name = engine.weights() + np.float32(1.0), Held(engine.size), object()
+    held.write()[:] = np.linspace(-1, 1, engine.size)
+    engine.assign(anchor, name=name, less=held)
+    assert same(engine.weights(), anchor - held.read())
+    fp16 = engine.encoder(Fp16())
+    assert fp16 is not None
+    unseen = Start(np.full_like(anchor, np.nan) if room else anchor, name)
+    (chunk,) = fp16.encode([Portion((slice(0, 64),))], unseen, Forget(), None)
+    way = anchor[:64] - engine.weights(0, 64)
+    assert np.frombuffer(chunk, np.float16).tolist() == way.astype(np.float16).tolist()
 
 
 def test_private_state_that_is_damaged_or_foreign_is_refused_and_nothing_changes() -> None:

@@ -17,9 +17,57 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.fused import same_buckets, same_e3m0, same_int8, same_largest
+from atoll.model import fused
 here = torch.device("cpu")
-print(same_largest(here), same_int8(here), same_e3m0(here), same_buckets(here))
+for name in {names}:
+    print(getattr(fused, name)(here))
+for bits in {bits}:
+    print(fused.same_stochastic(here, bits))
+"""
+ALIKE = [
+    "same_largest",
+    "same_int8",
+    "same_e3m0",
+    "same_buckets",
+    "same_short",
+    "same_above",
+    "same_lines",
+    "same_wanted",
+]
+BITS = [2, 3, 4, 7, 8, 10, 12]
+ENCODED = """
+import numpy as np
+import torch
+from atoll.model import fused
+from atoll.model.compute import Made, Mean, PartOf, Portion, Start
+from atoll.model.encoder import TorchEncoder
+from atoll.model.held import Held
+from atoll.spec.axes.codec import Bf16, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold
+from atoll.spec.axes.what import Feedback, Hold
+
+start, moved = np.random.default_rng(0).standard_normal((2, 90_000), np.float32)
+weights = torch.from_numpy(start - moved)
+sums = Held(start.size)
+sums.write()[:] = moved
+
+def made(codec, rule, trusted, there):
+    fused.trusted = lambda *asked: trusted
+    left, firsts = Held(start.size), (0, 40_000, 80_000)
+    known = [np.zeros(2, np.float32) if isinstance(codec, CacheLines) else None for _ in range(3)]
+    runs = [(slice(0, 40_000),), (slice(40_000, 80_000),), (slice(80_000, 84_000), slice(86_000, 90_000))]
+    portions = [Portion(*each) for each in zip(runs, [None] * 3, firsts, range(3), known)]
+    large = PartOf(Start(start), 3.0) if isinstance(codec, Significance) else None
+    encoder = TorchEncoder(codec, weights)
+    chunks = [bytes(each) for _ in range(2) for each in encoder.encode(portions, there, rule, left, large)]
+    return chunks, left.read().tobytes(), [each if each is None else each.tobytes() for each in known]
+
+for codec in (
+    Fp16(), Bf16(), Int8(), Stochastic(bits=4), CacheLines(), Threshold(least=2.0), Significance(values=Fp16())
+):
+    for rule in (Feedback(decay=0.9), Hold()):
+        print(made(codec, rule, True, Start(start)) == made(codec, rule, False, Start(start)))
+for there in (Mean(sums, 3), Made(sums)):
+    print(made(Int8(), Feedback(), True, there) == made(Int8(), Feedback(), False, there))
 """
 COMPILED = """
 import triton
@@ -30,8 +78,8 @@ from atoll.model.fused import CONSTANTS, TO_WHOLE
 some = {
     kernels.largest: ({"rows": "*fp32", "places": "*i64", "keep": "i32"}, {"WIDTH": 4096}),
     kernels.int8: (
-        {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "count": "i32", "blocks": "i32"},
-        {"BLOCK": 256, "MANY": 8, **CONSTANTS},
+        {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "left": "*fp32", "count": "i32", "blocks": "i32"},
+        {"BLOCK": 256, "MANY": 8, "LEAVES": True, **CONSTANTS},
     ),
     kernels.e3m0: (
         {"values": "*fp32", "scales": "*fp32", "codes": "*u8", "count": "i32", "blocks": "i32"},
@@ -50,6 +98,38 @@ some = {
         | {"codes": "*u8", "sums": "*i64", "counts": "*i64", "count": "i32", "row_bytes": "i32"},
         {"BITS": 2, "GROUP": 4, "GROUPS": 512, "TO_WHOLE": TO_WHOLE},
     ),
+    kernels.wanted: (
+        {name: "*fp32" for name in ("base", "weights", "before", "made")}
+        | {"bad": "*i32", "size": "i32", "steps": "fp32", "decay": "fp32"},
+        {"WAY": False, "FED": True, "TILE": 2048},
+    ),
+    kernels.halves: (
+        {"values": "*fp32", "wire": "*i16", "left": "*fp32", "size": "i32"},
+        {"UPPER": False, "HALF_MAX": 65504.0, "LEAVES": True, "TILE": 2048},
+    ),
+    kernels.stochastic: (
+        {"values": "*fp32", "scales": "*fp32", "codes": "*u8", "keys": "*i64", "left": "*fp32"}
+        | {"count": "i32", "blocks": "i32", "row_bytes": "i32"},
+        {"EIGHTHS": 64, "MANY": 4, "BITS": 12, "LEVELS": 2047, "NORM_BITS": 15, "SCALE_MIN": 2.0**-120, "LEAVES": True},
+    ),
+    kernels.above_counts: (
+        {"values": "*fp32", "limits": "*fp32", "counts": "*i32", "count": "i32", "least": "fp32", "part": "fp32"},
+        {"LIMITED": True, "TILE": 2048},
+    ),
+    kernels.above_write: (
+        {"values": "*fp32", "limits": "*fp32", "wire": "*u8", "starts": "*i64", "keeps": "*i64", "befores": "*i32"}
+        | {"maps": "*i64", "left": "*fp32", "count": "i32", "least": "fp32", "part": "fp32"},
+        {"LIMITED": True, "KIND": 2, "HALF_MAX": 3e38, "PLACE_BYTES": 2, "LEAVES": True, "TILE": 2048},
+    ),
+    kernels.line_scores: (
+        {"values": "*fp32", "scores": "*fp32", "lines": "i32"},
+        {"LINE": 16, "HALVINGS": 4, "MANY": 256},
+    ),
+    kernels.line_choice: (
+        {"scores": "*fp32", "limits": "*fp32", "places": "*i64", "many": "*i32", "lowest": "*fp32"}
+        | {"lines": "i32", "keep": "i32"},
+        {"TILE": 4096},
+    ),
 }
 for kernel, (given, constants) in some.items():
     source = ASTSource(fn=kernel, signature=given | dict.fromkeys(constants, "constexpr"), constexprs=constants)
@@ -67,10 +147,16 @@ def said_by(program: str, **environment: str) -> str:
 
 
 def test_kernels_make_the_same_bits() -> None:
-    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 4
+    program = INTERPRETED.format(names=ALIKE, bits=BITS)
+    assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS))
+
+
+def test_contributions_made_by_kernels_are_those_made_without() -> None:
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 16
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:
     code = said_by(COMPILED)
-    assert set(re.findall(r"\bdiv\.\S+", code)) == {"div.rn.f32"}, "no division but the exact one"
+    assert set(re.findall(r"\bdiv\.r\S+|\bdiv\.\S*f\d+", code)) == {"div.rn.f32", "div.rn.f64"}, "exact divisions only"
+    assert set(re.findall(r"\bsqrt\.\S+", code)) == {"sqrt.rn.f64"}, "the exact root only"
     assert not re.findall(r"\bfma\.|\.ftz\b", code), "nothing is fused, and no small number becomes zero"

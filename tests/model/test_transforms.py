@@ -124,6 +124,14 @@ def test_what_is_made_of_a_part_lies_elsewhere_in_it_than_in_the_model() -> None
     assert not ours.read()[:300].any()
 
 
+@on_devices
+def test_what_is_not_finite_does_not_become_frequencies(device: str) -> None:
+    here, values = Frequencies(Dct(), whole(SIZE, Fp32()), SHAPES), bell()
+    values[17] = np.inf
+    with pytest.raises(FloatingPointError):
+        transforms(device).cosines(here.tiles).of(Portion((slice(0, SIZE),)), Mean(held(values), 1))
+
+
 # factors
 
 

@@ -327,7 +327,8 @@ def test_owners_that_choose_again_keep_the_bytes_of_a_peer_where_they_are_howeve
 
 def test_a_held_bit_is_a_thousand_times_less() -> None:
     parameters, peers = 125_000_000, 8
-    less = every_step_fp32(parameters, peers) / traffic(load_recipe("held-bit"), parameters, [Line()] * peers).step_bytes
+    sent = traffic(load_recipe("held-bit"), parameters, [Line()] * peers)
+    less = every_step_fp32(parameters, peers) / sent.step_bytes
     assert less > 1000
     assert f"{less:,.0f} times less" in recipe_text("held-bit")
 

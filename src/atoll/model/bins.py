@@ -70,11 +70,11 @@ def to_buckets(codec: Buckets, values: Tensor, passes: Passes = PLAIN) -> Tensor
     """Return the wire bytes of chunks, a row each."""
     low, high = torch.aminmax(values, dim=1)
     sound = torch.maximum(high, -low) <= _LARGEST
-    unit, per_unit = _units(torch.maximum(high, -low), _VALUE_BITS)
+    unit, per_unit = units_of(torch.maximum(high, -low), _VALUE_BITS)
     size = torch.tensor(float(values.shape[1]), dtype=torch.float64, device=values.device)
     centre = (passes.total(values, unit).double() / size * per_unit).float()
     centre = torch.where(sound, centre, torch.zeros_like(centre))
-    coarse, per_coarse = _units(torch.maximum(high - centre, centre - low), _DISTANCE_BITS)
+    coarse, per_coarse = units_of(torch.maximum(high - centre, centre - low), _DISTANCE_BITS)
     squares = passes.squares(values, centre, coarse).double()
     step = (squares / size).sqrt() * codec.width * per_coarse * (1.0 / (1 << codec.bits))
     per_step = torch.where(step >= _STEP_MIN, torch.ones_like(step) / step, torch.zeros_like(step)).float()
@@ -96,7 +96,7 @@ def table_bytes(codec: Buckets) -> int:
     return 4 << codec.bits
 
 
-def _units(largest: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def units_of(largest: Tensor, bits: int) -> tuple[Tensor, Tensor]:
     """Return how many of the smallest part that is counted make one, which is a power of two, and that part."""
     exponent = ((largest.double().view(torch.int64) >> 52) & 0x7FF) - 1022
     power = (bits - exponent).clamp(-126, _UNIT_EXPONENT_MAX)

@@ -8,51 +8,90 @@ both to it. Bits are the same because of three rules:
 - what is reduced cannot round (a maximum, sums of whole numbers), or is added in an order of our own;
 - of equals the first is kept.
 
-Rounding by chance and what is chosen by a threshold have no form here: they stay on the processor.
+What is chosen by its size alone is as long as values make it, chunk by chunk: that is `encode_above`. Frequencies, if
+`model.transforms` makes these of values, are encoded like them.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor
 
-from atoll.model import fused
+from atoll.model import fused, lines
+from atoll.model.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
 from atoll.model.bins import from_buckets, table_bytes
 from atoll.model.bits import cut, pack, packed_bytes, unpack, viewed
-from atoll.model.scales import Scaled, from_scales, to_scales
-from atoll.spec.axes.codec import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Sign, TopK
+from atoll.model.scales import from_scales, to_scales
+from atoll.spec.axes.codec import (
+    Above,
+    Bf16,
+    Buckets,
+    CacheLines,
+    Codec,
+    E3m0,
+    Fp16,
+    Fp32,
+    Int8,
+    MaxN,
+    Quantiser,
+    Sign,
+    Significance,
+    Stochastic,
+    Threshold,
+    TopK,
+)
 
-Value = Fp32 | Fp16 | Bf16 | Scaled | Buckets
-OnDevice = Value | TopK
+Even = Quantiser | TopK | CacheLines
+"""Of which every chunk of as many elements is as long."""
+OnDevice = Even | Above
 
-_HALF_MAX = 65504.0
-_BF16_MAX = 3.3895314e38
+
+class Asked(NamedTuple):
+    """What a codec goes by beside values, a row for each chunk."""
+
+    keys: Tensor | None = None
+    """Of their seeds (`model.chance`); none: of no seed."""
+    known: Tensor | None = None
+    """Remembered thresholds and what they were at first, which move; none: choices are exact."""
+
+
+NOTHING = Asked()
 
 
 def on_device(codec: Codec) -> OnDevice | None:
     """Return a codec if it has a form here; None: it has none, or there is nothing to do."""
     match codec:
-        case Fp16() | Bf16() | Int8() | E3m0() | Sign() | Buckets():
-            return codec
-        case TopK() if isinstance(codec.values, Value):
-            return codec
-        case _:
+        case Fp32():
             return None
+        case _:
+            return codec
 
 
-def encode(codec: OnDevice, values: Tensor) -> Tensor:
-    """Return the wire bytes of chunks, a row each, of at least one element; all must be finite."""
+def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | None = None) -> Tensor:
+    """Return the wire bytes of chunks, a row each, of at least one element; all must be finite.
+
+    What is left out of them is written where somebody asks for it, in rows that lie one after the other.
+    """
+    match codec:
+        case Fp16() | Bf16():
+            return fused.short(codec, values, left)
+        case Int8():
+            return fused.int8(codec, values, left)
+        case Stochastic():
+            return fused.stochastic(codec, values, asked.keys, left)
+        case _:
+            wire = _encode(codec, values, asked)
+            if left is not None:
+                _leave(codec, values, wire, left)
+            return wire
+
+
+def _encode(codec: Fp32 | E3m0 | Sign | Buckets | TopK | CacheLines, values: Tensor, asked: Asked) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
-        case Fp16():
-            return values.clamp(-_HALF_MAX, _HALF_MAX).half().view(torch.uint8)
-        case Bf16():
-            return values.clamp(-_BF16_MAX, _BF16_MAX).bfloat16().view(torch.uint8)
-        case Int8():
-            return fused.int8(codec, values)
         case E3m0():
             return fused.e3m0(codec, values)
         case Sign():
@@ -62,12 +101,51 @@ def encode(codec: OnDevice, values: Tensor) -> Tensor:
         case TopK():
             places = _places_of(codec, values)
             chosen = values.gather(1, _in_chunk(codec, places, values.shape[1]))
-            return torch.cat([encode(_value(codec), chosen), pack(places, codec.place_bits)], dim=1)
+            return torch.cat([encode(codec.values, chosen, asked), pack(places, codec.place_bits)], dim=1)
+        case CacheLines():
+            rows, bits = lines.in_lines(codec, values), lines.bits_of(codec, values.shape[1])
+            scores = fused.line_scores(rows.flatten(1), codec.line)
+            places = fused.line_choice(scores, lines.kept(codec, values.shape[1]), asked.known)
+            some = rows.gather(1, places[..., None].expand(-1, -1, codec.line)).flatten(1)
+            return torch.cat([encode(codec.values, some, asked), pack(places, bits)], dim=1)
         case _:
             assert_never(codec)
 
 
-def decoded(codec: OnDevice, wire: Tensor, count: int) -> Tensor:
+def _leave(codec: Even, values: Tensor, wire: Tensor, left: Tensor) -> None:
+    """Write what is left out of chunks: of what sends some values only, all others as they are."""
+    if not isinstance(codec, TopK | CacheLines) or _lacking(codec, values.shape[1]):
+        torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
+        return
+    places, arrived = _arrived(codec, wire, values.shape[1])
+    left.copy_(values)
+    left.scatter_(1, places, values.gather(1, places).sub_(arrived))
+
+
+def encode_above(
+    codec: Above,
+    values: Tensor,
+    least: Least,
+    asked: Asked = NOTHING,
+    left: Tensor | None = None,
+    tally: Tally | None = None,
+) -> Kept:
+    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`.
+
+    If it is known already how many are large enough (`fused.tally`), nobody has to wait for that here.
+    """
+
+    def to_bytes(some: Tensor, nth: int) -> Tensor:
+        keys = None if asked.keys is None else asked.keys[nth : nth + 1]
+        return encode(codec.values, some[None], Asked(keys))[0]
+
+    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left, tally)
+    if left is not None and not is_left:
+        torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)
+    return kept
+
+
+def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
     """Return chunks of so many elements from wire bytes that `encode` made."""
     match codec:
         case Fp32():
@@ -76,44 +154,71 @@ def decoded(codec: OnDevice, wire: Tensor, count: int) -> Tensor:
             return viewed(wire, torch.float16).float()
         case Bf16():
             return viewed(wire, torch.bfloat16).float()
-        case Int8() | E3m0() | Sign():
+        case Int8() | E3m0() | Sign() | Stochastic():
             return from_scales(codec, wire, count)
         case Buckets():
             return from_buckets(codec, wire, count)
-        case TopK():
-            keep = codec.kept(count)
-            values, packed = cut(wire, wire_bytes(_value(codec), keep))
-            places = _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count)
-            spread = torch.zeros((len(wire), count), device=wire.device)
-            return spread.scatter_(1, places, decoded(_value(codec), values, keep))
+        case TopK() | CacheLines():
+            spread = torch.zeros((len(wire), count + _lacking(codec, count)), device=wire.device)
+            return spread.scatter_(1, *_arrived(codec, wire, count))[:, :count]
         case _:
             assert_never(codec)
 
 
+def _lacking(codec: TopK | CacheLines, count: int) -> int:
+    """Return how many elements the last line of so many is short of."""
+    return -count % codec.line if isinstance(codec, CacheLines) else 0
+
+
+def _arrived(codec: TopK | CacheLines, wire: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return which elements of chunks of so many were sent, and what arrives of them; of whole lines to their ends."""
+    keep = codec.kept(count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+    values, packed = cut(wire, wire_bytes(codec.values, keep))
+    arrived = decoded(codec.values, values, keep)
+    if isinstance(codec, TopK):
+        return _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count), arrived
+    first = unpack(packed, keep // codec.line, lines.bits_of(codec, count)).long() * codec.line
+    return (first[..., None] + torch.arange(codec.line, device=wire.device)).flatten(1), arrived
+
+
+def decoded_above(codec: Above, kept: Kept, count: int) -> Tensor:
+    """Return chunks of so many elements from what `encode_above` made."""
+    spread = torch.zeros(len(kept.counts) * count, device=kept.wire.device)
+    each = zip(kept.starts, kept.counts, strict=True)
+    some = [_values_of(codec, kept.wire[start + COUNT_BYTES :], keep) for start, keep in each if keep]
+    if some:
+        spread[kept.at] = torch.cat(some)
+    return spread.view(-1, count)
+
+
+def _values_of(codec: Above, wire: Tensor, keep: int) -> Tensor:
+    """Return so many values that were kept."""
+    return decoded(codec.values, wire[None, : wire_bytes(codec.values, keep)], keep)[0]
+
+
 def wire_bytes(codec: OnDevice, count: int) -> int:
-    """Return how many bytes a chunk of so many elements is."""
+    """Return how many bytes a chunk of so many elements is, at most."""
     match codec:
         case Fp32():
             return 4 * count
         case Fp16() | Bf16():
             return 2 * count
-        case Int8() | E3m0() | Sign():
+        case Int8() | E3m0() | Sign() | Stochastic():
             return 4 * -(-count // codec.block) + packed_bytes(count, codec.bits)
         case Buckets():
             return table_bytes(codec) + packed_bytes(count, codec.bits)
         case TopK():
             keep = codec.kept(count)
-            return wire_bytes(_value(codec), keep) + packed_bytes(keep, codec.place_bits)
+            return wire_bytes(codec.values, keep) + packed_bytes(keep, codec.place_bits)
+        case CacheLines():
+            return wire_bytes(codec.values, lines.kept(codec, count) * codec.line) + lines.places_bytes(codec, count)
+        case Threshold() | Significance() | MaxN():
+            return COUNT_BYTES + wire_bytes(codec.values, count) + places_bytes(count, count)
         case _:
             assert_never(codec)
 
 
 # the largest
-
-
-def _value(codec: TopK) -> Value:
-    assert isinstance(codec.values, Value), "others have no form here"
-    return codec.values
 
 
 def _places_of(codec: TopK, values: Tensor) -> Tensor:

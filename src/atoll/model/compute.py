@@ -77,6 +77,10 @@ class Portion(NamedTuple):
     """What they are; none: the encoder is told where they are."""
     first: int = 0
     """Its first element in what was `Made`."""
+    seed: int = 0
+    """What chance depends on, where it has a part."""
+    known: Vector | None = None
+    """A remembered threshold and what it was at first, which are moved where they are; none: nothing is remembered."""
 
 
 class Start(NamedTuple):
@@ -104,6 +108,17 @@ Source = Start | Mean | Made
 """Where the values of a contribution are."""
 
 
+class PartOf(NamedTuple):
+    """How large is large: such a part of the weight that an element is to change."""
+
+    start: Start
+    part: float
+
+
+Large = float | PartOf
+"""How large elements must be to be sent, where a codec goes by that."""
+
+
 class Encoder(Protocol):
     """Makes chunks where the weights are, of one codec: the bytes that `sync.codec` makes, to the bit."""
 
@@ -112,7 +127,12 @@ class Encoder(Protocol):
         """Return about how many elements are best encoded at once."""
 
     def encode(
-        self, portions: Sequence[Portion], source: Source | None, rule: Residual, residual: Held | None
+        self,
+        portions: Sequence[Portion],
+        source: Source | None,
+        rule: Residual,
+        residual: Held | None,
+        large: Large | None = None,
     ) -> list[memoryview]:
         """Return chunks, and let the residual be what is left out of them by its rule.
 
@@ -126,7 +146,7 @@ class Cosines(Protocol):
     """`sync.frequencies` of one unit where the weights are, to the bit."""
 
     def of(self, portion: Portion, source: Source | None) -> Made:
-        """Return the frequencies of a whole unit's values."""
+        """Return the frequencies of a whole unit's values. Raises as `Encoder.encode`."""
 
     def back(self, frequencies: Merged) -> Vector:
         """Return the values whose frequencies these are."""
@@ -201,10 +221,11 @@ class Engine(Protocol):
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
         """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays.
 
-        With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`).
+        With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`). The
+        model gets them less what is held back, where something is.
         """
 
     def train(self, steps: Sequence[Step]) -> Trained:

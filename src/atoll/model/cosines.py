@@ -8,7 +8,7 @@ CUDA device (`model.programs`), if that makes the same bits there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from atoll.model import tiles
 from atoll.model.tiles import Tiled
-from atoll.model.trust import Check, launch, trusted
+from atoll.model.trust import launch, trusted
 
 BATCH_ELEMENTS = 2**22
 """So many are transformed at once without a kernel: each takes some 40 bytes meanwhile."""
@@ -39,7 +39,8 @@ def values(tiling: Tiling, frequencies: Tensor) -> Tensor:
 def _transformed(tiling: Tiling, given: Tensor, *, forward: bool) -> Tensor:
     made = torch.empty_like(given)
     for shape, alike in _by_shape(tiling).items():
-        fast = _fits(shape) and trusted(_check_of(shape), given.device)
+        # Of this shape alone: to compile others' kernels would take a while for nothing.
+        fast = _fits(shape) and trusted(same_cosines, given.device, (shape,))
         (_fused if fast else _plain)(alike, given, made, forward)
     return made
 
@@ -222,12 +223,6 @@ def _kernels() -> Any:
     from atoll.model import programs
 
     return programs
-
-
-@cache
-def _check_of(shape: tuple[int, int]) -> Check:
-    """Return the check of one shape alone: to compile others' kernels would take a while for nothing."""
-    return partial(same_cosines, shapes=(shape,))
 
 
 TRIED = ((64, 64), (1, 64), (32, 2), (2, 16), (16, 64), (1, 32))

@@ -9,23 +9,35 @@ takes longer than all the rest. The processor has no pass over the model to make
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from contextlib import contextmanager
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model.codec import OnDevice, decoded, encode
-from atoll.model.compute import Made, Mean, Portion, Source, Start, Vector
+from atoll.model import fused
+from atoll.model.above import Least, Limits, Tally
+from atoll.model.chance import draws, keys_of
+from atoll.model.codec import Asked, OnDevice, encode, encode_above, wire_bytes
+from atoll.model.compute import Large, Made, Mean, PartOf, Portion, Source, Start, Vector
 from atoll.model.held import Held
 from atoll.model.locked import lock
+from atoll.model.pieces import Piece, pieces_of
+from atoll.model.sending import Sending
+from atoll.model.wanted import Ends
+from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
 """Encoded at once on a device: what takes a codec longer than its launching; and the most, if there is room."""
 WORKING_BYTES = 40
 """Of an element, while it is encoded."""
+PIECE_BYTES = 2**24
+"""Of chunks that leave the device together, while the next are encoded."""
+FEW_PART = 8
+"""One of so many values is taken to be large enough, until it is counted."""
 
 
 class Began:
@@ -48,68 +60,161 @@ class Began:
         return self._weights if name is not None and name is self._name else None
 
 
+class Work(NamedTuple):
+    """What is to be encoded, in vectors here or in the host's memory, and how."""
+
+    base: Tensor | None
+    """Where work began, or what there is a mean of, or what was made of these; none: portions have values."""
+    weights: Tensor | None
+    steps: int
+    rule: Residual
+    left_out: Tensor | None
+    least: float
+    """How large is large."""
+    part: float = 1.0
+    part_of: Tensor | None = None
+    """Or as large as such a part of these."""
+    of_unit: bool = False
+    """Whether the base has the elements of a unit only, one after the other."""
+
+
 class TorchEncoder:
     """`Encoder` on torch, of one codec."""
 
     def __init__(self, codec: OnDevice, weights: Tensor, began: Began | None = None) -> None:
         self._codec, self._weights, self._began = codec, weights, began or Began()
+        self._device = weights.device
 
     @property
     def elements(self) -> int:
-        return MANY_ELEMENTS if _has_room(self._weights.device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
+        return MANY_ELEMENTS if _has_room(self._device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
 
     @torch.no_grad()
     def encode(
-        self, portions: Sequence[Portion], source: Source | None, rule: Residual, residual: Held | None
+        self,
+        portions: Sequence[Portion],
+        source: Source | None,
+        rule: Residual,
+        residual: Held | None,
+        large: Large | None = None,
     ) -> list[memoryview]:
-        chunks: list[memoryview] = []
-        left_out = None if residual is None else at_hand(residual, self._weights.device)
-        for _, alike in groupby(portions, _count):
-            chunks += self._encode(list(alike), source, rule, left_out)
-        return chunks
+        work, sending = self._work(source, rule, residual, large), Sending(self._device)
+        pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
+        wanted = [self._wanted(piece, work, bad) for piece in pieces]
+        asked = self._asked(pieces)
+        if isinstance(self._codec, Threshold | Significance | MaxN):
+            self._send_above(self._codec, pieces, wanted, work, asked, bad, sending)
+        else:
+            _check(int(bad))
+            for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
+                with self._leaving(piece, work) as left:
+                    sending.rows(encode(self._codec, rows, beside, left))
+        _remember(pieces, asked)
+        return sending.chunks()
 
-    def _encode(
-        self, portions: Sequence[Portion], source: Source | None, rule: Residual, left_out: Tensor | None
-    ) -> list[memoryview]:
-        """Return chunks of the same length, encoded at once."""
-        wanted = self.values(portions, source)
-        if not bool(wanted.isfinite().all()):
-            raise FloatingPointError("some values are not finite")
-        if isinstance(rule, Feedback):
-            assert left_out is not None, "who feeds back keeps what is left out"
-            # Two operations, each rounded by itself: as `sync.feedback` does it.
-            wanted = self._rows(portions, left_out).mul_(rule.decay).add_(wanted)
-        wire = encode(self._codec, wanted)
-        if not isinstance(rule, Forget):
-            assert left_out is not None, "whoever holds something back keeps it"
-            _write(portions, left_out, wanted.sub_(decoded(self._codec, wire, wanted.shape[1])))
-        return [row.data for row in on_host(wire).numpy()]
+    @torch.no_grad()
+    def wanted(self, portion: Portion, source: Source | None, rule: Residual, residual: Held | None) -> Tensor:
+        """Return what is to be sent of one portion, as it is, in memory of its own; raises as `encode`."""
+        (piece,), bad = pieces_of([portion], self._many), self._nothing_bad()
+        values = self._wanted(piece, self._work(source, rule, residual, None), bad)
+        _check(int(bad))
+        return values.view(-1)
 
-    def values(self, portions: Sequence[Portion], source: Source | None) -> Tensor:
-        """Return what is to be sent, a chunk a row."""
-        device = self._weights.device
+    def _send_above(
+        self,
+        codec: Above,
+        pieces: Sequence[Piece],
+        wanted: Sequence[Tensor],
+        work: Work,
+        asked: Sequence[Asked],
+        bad: Tensor,
+        sending: Sending,
+    ) -> None:
+        """Let chunks be on their way that are as long as values make them: first it is asked of all how long."""
+        leasts = [self._least(piece, work) for piece in pieces]
+        tallies = [fused.tally(type(codec.values), *each) for each in zip(wanted, leasts, strict=True)]
+        some_bad, *counts = torch.cat([bad, *(tally.sum(1) for tally in tallies if tally is not None)]).tolist()
+        _check(some_bad)
+        each = iter(counts)
+        for piece, rows, least, beside, tally in zip(pieces, wanted, leasts, asked, tallies, strict=True):
+            tallied = None if tally is None else Tally(tally, list(islice(each, len(piece.portions))))
+            with self._leaving(piece, work) as left:
+                kept = encode_above(codec, rows, least, beside, left, tallied)
+                sending.cut(kept.wire, kept.starts, kept.lengths)
+
+    def _work(self, source: Source | None, rule: Residual, residual: Held | None, large: Large | None) -> Work:
+        left_out = None if residual is None else at_hand(residual, self._device)
+        assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
+        least = float(getattr(self._codec, "least", 0.0)) if not isinstance(self._codec, MaxN) else 0.0
+        work = Work(None, None, 1, rule, left_out, float(large) if isinstance(large, float) else least)
+        if isinstance(large, PartOf):
+            work = work._replace(part=large.part, part_of=self._at_start(large.start))
         match source:
             case None:
-                return torch.stack([_tensor(portion.values).to(device) for portion in portions])
+                return work
             case Mean(total=total, steps=steps):
-                rows = self._rows(portions, at_hand(total, device))
-                # By a number on the device: by one in the host's memory it would be multiplied with the reciprocal.
-                return rows if steps == 1 else rows.div_(torch.tensor(float(steps), device=device))
+                return work._replace(base=at_hand(total, self._device), steps=steps)
             case Made(values=made):
-                return self._rows([Portion((_in_unit(each),)) for each in portions], at_hand(made, device))
-            case Start(weights=start, name=name):
-                began = self._began.called(name)
-                rows = self._rows(portions, _from_host(start, device) if began is None else began)
-                for part, run in _stretches(portions):
-                    rows.view(-1)[part] -= self._weights[run]
-                return rows
+                return work._replace(base=at_hand(made, self._device), of_unit=True)
+            case Start():
+                return work._replace(base=self._at_start(source), weights=self._weights)
 
-    def _rows(self, portions: Sequence[Portion], vector: Tensor) -> Tensor:
-        """Return elements of a vector on the device, a chunk a row."""
-        rows = torch.empty((len(portions), _count(portions[0])), device=self._weights.device)
-        for part, run in _stretches(portions):
-            rows.view(-1)[part].copy_(vector[run], non_blocking=True)
-        return rows
+    def _many(self, count: int) -> int:
+        """Return how many chunks of so many elements are encoded at once, so that the bus has its first bytes soon."""
+        expected = 1 / FEW_PART if isinstance(self._codec, Threshold | Significance | MaxN) else 1.0
+        return max(1, int(PIECE_BYTES / (expected * wire_bytes(self._codec, count))))
+
+    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        if work.base is None:
+            base = torch.stack([_tensor(portion.values).to(self._device) for portion in piece.portions])
+        else:
+            base = (piece.in_unit() if work.of_unit else piece).seen(work.base, self._device)
+        weights = None if work.weights is None else piece.seen(work.weights, self._device)
+        before, decay = None, 1.0
+        if isinstance(work.rule, Feedback) and work.left_out is not None:
+            before, decay = piece.seen(work.left_out, self._device), work.rule.decay
+        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad)
+
+    def _nothing_bad(self) -> Tensor:
+        """Return a number on the device that becomes more than zero if values are not finite."""
+        return torch.zeros(1, dtype=torch.int32, device=self._device)
+
+    @contextmanager
+    def _leaving(self, piece: Piece, work: Work) -> Iterator[Tensor | None]:
+        """Give rows to write to what is left out: where it is kept, or on its way there; None: it is forgotten."""
+        if isinstance(work.rule, Forget) or work.left_out is None:
+            yield None
+            return
+        there = piece.view(work.left_out, self._device)
+        rows = torch.empty((len(piece.portions), piece.width), device=self._device) if there is None else there
+        yield rows
+        if there is None:
+            piece.write(work.left_out, rows)
+
+    def _asked(self, pieces: Sequence[Piece]) -> list[Asked]:
+        """Return what the codec goes by beside values, for each piece."""
+        seeds = [keys_of(each.seed) for piece in pieces for each in piece.portions] if draws(self._codec) else []
+        known = [each.known for piece in pieces for each in piece.portions if each.known is not None]
+        sizes = [len(piece.portions) for piece in pieces]
+        nothing = [None] * len(pieces)
+        keys = torch.split(torch.tensor(seeds).to(self._device), sizes) if seeds else nothing
+        thresholds = torch.split(torch.from_numpy(np.stack(known)).to(self._device), sizes) if known else nothing
+        return [Asked(*each) for each in zip(keys, thresholds, strict=True)]
+
+    def _least(self, piece: Piece, work: Work) -> Least:
+        """Return how large elements must be."""
+        return work.least if work.part_of is None else Limits(piece.seen(work.part_of, self._device), work.part)
+
+    def _at_start(self, start: Start) -> Tensor:
+        """Return where work began: on the device, if it has been kept there."""
+        began = self._began.called(start.name)
+        return _from_host(start.weights, self._device) if began is None else began
+
+
+def _check(bad: int) -> None:
+    if bad:
+        raise FloatingPointError("some values are not finite")
 
 
 class Copy(NamedTuple):
@@ -152,38 +257,16 @@ def _from_host(vector: Vector, device: torch.device) -> Tensor:
     return _tensor(vector)
 
 
-def _write(portions: Sequence[Portion], vector: Tensor, rows: Tensor) -> None:
-    """Write rows where their elements are in a vector."""
-    for part, run in _stretches(portions):
-        vector[run].copy_(rows.view(-1)[part])
-
-
-def _stretches(portions: Sequence[Portion]) -> Iterator[tuple[slice, slice]]:
-    """Yield where elements are, in rows one after the other and in the model: each stretch as long as it goes."""
-    at = 0
-    stretches: list[slice] = []
-    for run in (run for portion in portions for run in portion.runs):
-        if stretches and stretches[-1].stop == run.start:
-            stretches[-1] = slice(stretches[-1].start, run.stop)
-        else:
-            stretches.append(run)
-    for stretch in stretches:
-        size = stretch.stop - stretch.start
-        yield slice(at, at + size), stretch
-        at += size
-
-
-def on_host(wire: Tensor) -> Tensor:
-    """Return bytes in the host's memory; a device writes fast only into what is page-locked, which torch keeps."""
-    return torch.empty_like(wire, device="cpu", pin_memory=wire.is_cuda).copy_(wire)
-
-
-def _count(portion: Portion) -> int:
-    return sum(run.stop - run.start for run in portion.runs)
-
-
-def _in_unit(portion: Portion) -> slice:
-    return slice(portion.first, portion.first + _count(portion))
+def _remember(pieces: Sequence[Piece], asked: Sequence[Asked]) -> None:
+    """Write thresholds where they are remembered."""
+    moved = [beside.known for beside in asked if beside.known is not None]
+    if not moved:
+        return
+    for portion, known in zip(
+        (p for piece in pieces for p in piece.portions), torch.cat(moved).cpu().numpy(), strict=True
+    ):
+        assert portion.known is not None, "all remember, or none"
+        portion.known[:] = known
 
 
 def _tensor(vector: Vector | None) -> Tensor:

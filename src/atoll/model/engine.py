@@ -168,12 +168,19 @@ class TorchEngine:
         vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
         return vector
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
         assert weights.dtype == np.float32
         with torch.no_grad():
             self._flat[first : first + weights.size].copy_(torch.from_numpy(np.require(weights, requirements="W")))
             if name is not None and self._encodes and self._has_stepped:  # and so it is known what a step needs
                 self._began.keep(name, self._flat)
+            if less is not None:
+                self._flat -= self._held(less)
+
+    def _held(self, less: Held) -> Tensor:
+        """Return what is held back, on the device: where it stays there, if it is known what a step needs."""
+        stays = self._encodes and self._has_stepped
+        return (at_hand(less, self.device) if stays else torch.from_numpy(less.read())).to(self.device)
 
     def train(self, steps: Sequence[Step]) -> Trained:
         """Take one optimizer step per entry; the device is waited for once, at the end."""

@@ -3,24 +3,32 @@
 `model.codec` makes a codec out of whole-vector operations, each of which reads and writes everything; here one kernel
 reads a block once and keeps it in registers until its bytes are written. Triton compiles them, which comes with torch
 on Linux. Compilers may fuse a multiplication with the addition after it, or divide by halves; both are forbidden below,
-and because a compiler's word is not enough, a device's first use is a comparison with the plain forms: where kernels
-cannot be compiled, or one bit is another, the plain forms are taken there.
+and a device gets a kernel only if that makes the same bits there as the plain form (`model.trust`).
 """
 
 from __future__ import annotations
 
-import warnings
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from atoll.model import lines
+from atoll.model.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
+from atoll.model.above import to_above as plain_above
 from atoll.model.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.bits import packed_bytes
+from atoll.model.floats import BF16_MAX, HALF_MAX, Short, to_short
 from atoll.model.largest import largest_of as plain_largest
-from atoll.model.scales import to_scales
-from atoll.spec.axes.codec import Buckets, E3m0, Int8
+from atoll.model.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
+from atoll.model.trust import launch, trusted
+from atoll.model.wanted import Ends
+from atoll.model.wanted import wanted as plain_wanted
+from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Fp32, Int8, Quantiser, Stochastic
 
 WIDTHS = (32, 8192)
 """Rows that fit into one program's registers."""
@@ -31,46 +39,119 @@ CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": SCALE_MIN, "TO_WHOLE": TO_WHOLE}
 """Of int8."""
 _TILE = 2048
 """Elements that one program makes int8 or powers of two of, or puts into bins."""
+_LINES = 256
+"""That one program adds up."""
+_LONG_TILE = 4096
+"""Of sums that one program passes over again and again."""
+_ABOVE_KINDS: dict[type[Quantiser], int] = {Fp32: 0, Fp16: 1, Bf16: 2}
+"""Values that are what they are each by itself, as kernels call them."""
 _FEW_BITS = (1, 2, 4)
 """Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
 
 def largest_of(rows: Tensor, keep: int) -> Tensor:
     """Return the places of so many of each row, rising; of equals the first."""
-    if _fits(rows.shape[1]) and keep < rows.shape[1] and len(rows) and _trusted(rows.device):
+    if _fits(rows.shape[1]) and keep < rows.shape[1] and len(rows) and trusted(same_largest, rows.device):
         return _largest(rows, keep)
     return plain_largest(rows, keep)
 
 
-def int8(codec: Int8, values: Tensor) -> Tensor:
-    """Return the wire bytes of chunks, a row each."""
+def wanted(ends: Ends, bad: Tensor) -> Tensor:
+    """Return what is to be sent, in memory of its own; a number becomes more than zero if any of it is not finite."""
+    return (
+        _wanted(ends, bad) if ends.base.numel() and trusted(same_wanted, ends.base.device) else plain_wanted(ends, bad)
+    )
+
+
+def short(codec: Short, values: Tensor, left: Tensor | None = None) -> Tensor:
+    """Return the wire bytes of chunks in two bytes an element, a row each, and write what is left out of them."""
+    return (_short if len(values) and trusted(same_short, values.device) else to_short)(codec, values, left)
+
+
+def int8(codec: Int8, values: Tensor, left: Tensor | None = None) -> Tensor:
+    """Return the wire bytes of chunks, a row each, and write what is left out of them."""
     whole_words = values.shape[1] % 4 == 0
-    if _fits(codec.block) and whole_words and len(values) and _trusted(values.device):
-        return _int8(codec.block, values)
-    return to_scales(codec, values)
+    if _fits(codec.block) and whole_words and len(values) and trusted(same_int8, values.device):
+        return _int8(codec.block, values, left)
+    return _leaving(codec, values, left)
+
+
+def stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Tensor | None = None) -> Tensor:
+    """Return the wire bytes of chunks, a row each, by the keys of each, and write what is left out of them."""
+    count = values.shape[1]
+    whole_words = count % 8 == 0 and packed_bytes(count, codec.bits) % 4 == 0
+    if _fits(codec.block) and whole_words and len(values) and trusted(same_stochastic, values.device, codec.bits):
+        return _stochastic(codec, values, keys, left)
+    return _leaving(codec, values, left, keys)
+
+
+def _leaving(codec: Int8 | Stochastic, values: Tensor, left: Tensor | None, keys: Tensor | None = None) -> Tensor:
+    wire = to_scales(codec, values, keys)
+    if left is not None:
+        torch.sub(values, from_scales(codec, wire, values.shape[1]), out=left)
+    return wire
+
+
+def tally(kind: type[Quantiser], values: Tensor, least: Least) -> Tensor | None:
+    """Return how many of each tile of each chunk are large enough; None: it is not counted beforehand."""
+    chunks, count = values.shape
+    whole_places = bits_of(count) in (8, 16)
+    if kind in _ABOVE_KINDS and whole_places and chunks and trusted(same_above, values.device):
+        return _tally(values, least)
+    return None
+
+
+def above(
+    values: Tensor,
+    least: Least,
+    kind: type[Quantiser],
+    to_bytes: ToBytes,
+    left: Tensor | None = None,
+    tallied: Tally | None = None,
+) -> tuple[Kept, bool]:
+    """Return chunks of what is large enough, and whether what is left out of them is written already."""
+    tiles = tally(kind, values, least) if tallied is None else None
+    if tiles is not None:
+        tallied = Tally(tiles, tiles.sum(1).tolist())
+    if tallied is not None:
+        return _above(values, least, kind, tallied, left), True
+    return plain_above(values, least, to_bytes), False
+
+
+def line_scores(values: Tensor, line: int) -> Tensor:
+    """Return the sum of the magnitudes of each line, for chunks of whole lines a row each."""
+    if _is_power(line) and 1 < line <= WIDTHS[1] and len(values) and trusted(same_lines, values.device):
+        return _line_scores(values, line)
+    return added(values.view(len(values), -1, line).abs())
+
+
+def line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
+    """Return the places of so many lines of each chunk, rising, and move what is known of the thresholds."""
+    if len(scores) and trusted(same_lines, scores.device):
+        return _line_choice(scores, keep, known)
+    return lines.chosen(scores, keep, known)
 
 
 def e3m0(codec: E3m0, values: Tensor) -> Tensor:
     """Return the wire bytes of chunks, a row each."""
     whole_words = values.shape[1] % 8 == 0
-    if _fits(codec.block) and whole_words and len(values) and _trusted(values.device):
+    if _fits(codec.block) and whole_words and len(values) and trusted(same_e3m0, values.device):
         return _e3m0(codec.block, values)
     return to_scales(codec, values)
 
 
 def buckets(codec: Buckets, values: Tensor) -> Tensor:
     """Return the wire bytes of chunks, a row each."""
-    fast = codec.bits in _FEW_BITS and len(values) and _trusted(values.device)
+    fast = codec.bits in _FEW_BITS and len(values) and trusted(same_buckets, values.device)
     return to_buckets(codec, values.contiguous(), FUSED if fast else PLAIN)
 
 
 def _fits(width: int) -> bool:
-    return WIDTHS[0] <= width <= WIDTHS[1] and width & (width - 1) == 0
+    return WIDTHS[0] <= width <= WIDTHS[1] and _is_power(width)
 
 
-def _trusted(device: torch.device) -> bool:
-    """Return whether kernels make the same bits on a device."""
-    return device.type == "cuda" and _same_bits(device)
+def _is_power(width: int) -> bool:
+    return width & (width - 1) == 0
 
 
 @cache
@@ -81,17 +162,6 @@ def _kernels() -> Any:
     return kernels
 
 
-@cache
-def _same_bits(device: torch.device) -> bool:
-    try:
-        return all(same(device) for same in (same_largest, same_int8, same_e3m0, same_buckets))
-    except ImportError:
-        return False
-    except Exception as error:  # whatever a compiler may say: there is another way
-        warnings.warn(f"codecs are not fused on {device}: {error}", RuntimeWarning, stacklevel=4)
-        return False
-
-
 def same_largest(device: torch.device) -> bool:
     """Return whether the largest are the same ones, equals and the smallest numbers among them."""
     rows = _trial((16, 1024), device)
@@ -99,9 +169,118 @@ def same_largest(device: torch.device) -> bool:
 
 
 def same_int8(device: torch.device) -> bool:
-    """Return whether int8 is the same bytes, of blocks of zeros and of the smallest numbers too."""
+    """Return whether int8 is the same bytes and leaves the same, of blocks of zeros and of the smallest numbers too."""
     values = _trial((4, 4004), device)
-    return all(torch.equal(_int8(block, values), to_scales(Int8(block=block), values)) for block in (32, 256))
+    return all(
+        _same(values, partial(_int8, codec.block, values), partial(_leaving, codec, values))
+        for codec in (Int8(block=32), Int8())
+    )
+
+
+def same_short(device: torch.device) -> bool:
+    """Return whether halves are the same bytes and leave the same."""
+    values, codecs = _trial((9, 1001), device), (Fp16(), Bf16())
+    return all(_same(values, partial(_short, each, values), partial(to_short, each, values)) for each in codecs)
+
+
+def same_stochastic(device: torch.device, bits: int = 4) -> bool:
+    """Return whether chance rounds to the same bytes, in so many bits."""
+    values = _trial((6, 2080), device)
+    keys = torch.arange(12, device=device).view(6, 2) * 0x15A4E35F
+    return all(
+        _same(values, partial(_stochastic, codec, values, keys), partial(_leaving, codec, values, keys=keys))
+        for codec in (Stochastic(bits=bits, block=block) for block in (32, 512))
+    )
+
+
+def same_above(device: torch.device) -> bool:
+    """Return whether the same are large enough: none, a few, so many that places are a bit each, and all."""
+    kinds: list[tuple[Quantiser, type[Quantiser]]] = [(Fp32(), Fp32), (Fp16(), Fp16), (Bf16(), Bf16)]
+    for count in (200, 33_001):
+        values = _trial((3, count), device)
+        leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7)]
+        for nth, (codec, kind) in enumerate(kinds):
+            if not all(_same_above(values, least, codec, kind) for least in leasts[nth:]):
+                return False
+    return True
+
+
+def _same_above(values: Tensor, least: Least, codec: Quantiser, kind: type[Quantiser]) -> bool:
+    def to_bytes(some: Tensor, nth: int) -> Tensor:
+        return (some[None].view(torch.uint8) if isinstance(codec, Fp32) else to_short(_short_of(codec), some[None]))[0]
+
+    left = torch.empty_like(values)
+    tiles = _tally(values, least)
+    ours = _above(values, least, kind, Tally(tiles, tiles.sum(1).tolist()), left)
+    theirs = plain_above(values, least, to_bytes)
+    arrives = values if isinstance(codec, Fp32) else _arrived(_short_of(codec), values)
+    kept = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
+    assert theirs.at is not None, "the plain form says which"
+    kept[theirs.at] = True
+    expected = torch.where(kept.view(values.shape), values - arrives, values)
+    each = zip(ours.starts, ours.lengths, strict=True)
+    same = all(torch.equal(ours.wire[at : at + size], theirs.wire[at : at + size]) for at, size in each)
+    return same and ours[1:4] == theirs[1:4] and _equal_bits(left, expected)
+
+
+def _short_of(codec: Quantiser) -> Short:
+    assert isinstance(codec, Short), "others are longer"
+    return codec
+
+
+def _arrived(codec: Short, values: Tensor) -> Tensor:
+    left = torch.empty_like(values)
+    kind = torch.float16 if isinstance(codec, Fp16) else torch.bfloat16
+    return to_short(codec, values, left).view(kind).float()
+
+
+def same_lines(device: torch.device) -> bool:
+    """Return whether sums and choices of lines are the same: exact ones, of too few and of more than enough."""
+    values = _trial((3, 16 * 5003), device)
+    sums = {line: (_line_scores(values, line), added(values.view(3, -1, line).abs())) for line in (2, 16)}
+    scores = sums[16][0]
+    return (
+        all(torch.equal(*both) for both in sums.values())
+        and all(_same_choices(scores, keep) for keep in (1, 100, 5003))
+        and torch.equal(_line_choice(scores, 77, None), lines.chosen(scores, 77, None))
+    )
+
+
+def _same_choices(scores: Tensor, keep: int) -> bool:
+    known = torch.zeros((len(scores), 2), device=scores.device)
+    for part in (1.0, 0.5, 3.0):
+        ours, theirs = known.clone(), known.clone()
+        places = _line_choice(scores, keep, ours), lines.chosen(scores, keep, theirs)
+        if not (torch.equal(*places) and torch.equal(ours, theirs)):
+            return False
+        known = ours * part
+    return True
+
+
+def same_wanted(device: torch.device) -> bool:
+    """Return whether ways and means, with what was left out before and without, are the same."""
+    base, weights, before = (_trial((5, 1003), device).roll(shift, 0) for shift in range(3))
+    ends = [
+        Ends(base, weights, 1, None, 1.0),
+        Ends(base, weights, 1, before, 0.95),
+        Ends(base, None, 7, None, 1.0),
+        Ends(base, None, 3, before, 0.9),
+    ]
+    for each in [*ends, Ends(base / 0.0, None, 1, None, 1.0)]:
+        ours, theirs = torch.zeros(2, dtype=torch.int32, device=device)
+        if not (_equal_bits(_wanted(each, ours), plain_wanted(each, theirs)) and torch.equal(ours > 0, theirs > 0)):
+            return False
+    return True
+
+
+def _same(values: Tensor, ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor]) -> bool:
+    """Return whether two ways make the same bytes and leave the same."""
+    left, other = torch.empty_like(values), torch.empty_like(values)
+    return torch.equal(ours(left), theirs(other)) and _equal_bits(left, other)
+
+
+def _equal_bits(one: Tensor, other: Tensor) -> bool:
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
 
 
 def same_e3m0(device: torch.device) -> bool:
@@ -130,28 +309,171 @@ def _trial(shape: tuple[int, int], device: torch.device) -> Tensor:
 def _largest(rows: Tensor, keep: int) -> Tensor:
     places = torch.empty((len(rows), keep), dtype=torch.int64, device=rows.device)
     warps = 8 if rows.shape[1] > 2048 else 4
-    _launch(_kernels().largest, (len(rows),), rows.contiguous(), places, keep, WIDTH=rows.shape[1], num_warps=warps)
+    launch(_kernels().largest, (len(rows),), rows.contiguous(), places, keep, WIDTH=rows.shape[1], num_warps=warps)
     return places
 
 
-def _int8(block: int, values: Tensor) -> Tensor:
+def _wanted(ends: Ends, bad: Tensor) -> Tensor:
+    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    made = torch.empty_like(base)
+    launch(
+        _kernels().wanted,
+        (-(-base.numel() // _TILE),),
+        base,
+        base if weights is None else weights.contiguous(),
+        base if before is None else before.contiguous(),
+        made,
+        bad,
+        base.numel(),
+        float(ends.steps),
+        float(ends.decay),
+        WAY=weights is not None,
+        FED=before is not None,
+        TILE=_TILE,
+    )
+    return made
+
+
+def _short(codec: Short, values: Tensor, left: Tensor | None) -> Tensor:
+    held = values.contiguous()
+    wire = torch.empty((len(values), 2 * values.shape[1]), dtype=torch.uint8, device=values.device)
+    upper = isinstance(codec, Bf16)
+    launch(
+        _kernels().halves,
+        (-(-held.numel() // _TILE),),
+        held,
+        wire.view(torch.int16),
+        held if left is None else left,
+        held.numel(),
+        UPPER=upper,
+        HALF_MAX=BF16_MAX if upper else HALF_MAX,
+        LEAVES=left is not None,
+        TILE=_TILE,
+    )
+    return wire
+
+
+def _int8(block: int, values: Tensor, left: Tensor | None = None) -> Tensor:
     chunks, count = values.shape
     blocks = -(-count // block)
     wire = torch.empty((chunks, 4 * blocks + count), dtype=torch.uint8, device=values.device)
-    many = max(1, _TILE // block)
-    _launch(
+    many, held = max(1, _TILE // block), values.contiguous()
+    launch(
         _kernels().int8,
         (chunks, -(-blocks // many)),
-        values.contiguous(),
+        held,
         wire.view(torch.float32),
         wire.view(torch.int8),
+        held if left is None else left,
         count,
         blocks,
         BLOCK=block,
         MANY=many,
+        LEAVES=left is not None,
         **CONSTANTS,
     )
     return wire
+
+
+def _stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Tensor | None = None) -> Tensor:
+    (chunks, count), held = values.shape, values.contiguous()
+    blocks = -(-count // codec.block)
+    row_bytes = 4 * blocks + packed_bytes(count, codec.bits)
+    wire = torch.empty((chunks, row_bytes), dtype=torch.uint8, device=values.device)
+    many = max(1, _TILE // codec.block)
+    launch(
+        _kernels().stochastic,
+        (chunks, -(-blocks // many)),
+        held,
+        wire.view(torch.float32),
+        wire,
+        (no_seed(values) if keys is None else keys).contiguous(),
+        held if left is None else left,
+        count,
+        blocks,
+        row_bytes,
+        EIGHTHS=codec.block // 8,
+        MANY=many,
+        BITS=codec.bits,
+        LEVELS=levels_of(codec.bits),
+        NORM_BITS=NORM_BITS,
+        SCALE_MIN=SCALE_MIN,
+        LEAVES=left is not None,
+    )
+    return wire
+
+
+def _tally(values: Tensor, least: Least) -> Tensor:
+    chunks, count = values.shape
+    limits, *numbers = _limits(values, least)
+    tiles = torch.empty((chunks, -(-count // _TILE)), dtype=torch.int32, device=values.device)
+    given = (values, values if limits is None else limits, tiles, count, *numbers)
+    launch(_kernels().above_counts, tiles.shape, *given, LIMITED=limits is not None, TILE=_TILE)
+    return tiles
+
+
+def _above(values: Tensor, least: Least, kind: type[Quantiser], tallied: Tally, left: Tensor | None = None) -> Kept:
+    """Return chunks: how many each keeps is counted, so there is a place for each."""
+    count, tiles = values.shape[1], tallied.tiles
+    limits, *numbers = _limits(values, least)
+    about, lengths = _laid_out(np.array(tallied.chunks, np.int64), 4 if kind is Fp32 else 2, count)
+    starts, keeps, maps = torch.from_numpy(about).to(values.device)
+    wire = torch.empty(int(about[0, -1]) + ALIGN_BYTES + int(lengths[-1]), dtype=torch.uint8, device=values.device)
+    launch(
+        _kernels().above_write,
+        tiles.shape,
+        values,
+        values if limits is None else limits,
+        wire,
+        starts,
+        keeps,
+        (tiles.cumsum(1) - tiles).int(),
+        maps,
+        values if left is None else left,
+        count,
+        *numbers,
+        LIMITED=limits is not None,
+        KIND=_ABOVE_KINDS[kind],
+        HALF_MAX=BF16_MAX if kind is Bf16 else HALF_MAX,
+        PLACE_BYTES=bits_of(count) // 8,
+        LEAVES=left is not None,
+        TILE=_TILE,
+    )
+    return Kept(wire, about[0].tolist(), tallied.chunks, lengths.tolist(), None)
+
+
+def _limits(values: Tensor, least: Least) -> tuple[Tensor | None, float, float]:
+    """Return what else values are held against, how large they must be, and as large as which part of the others."""
+    assert values.is_contiguous(), "whoever encodes has rows one after the other"
+    return (least.rows.contiguous(), 0.0, least.part) if isinstance(least, Limits) else (None, least, 1.0)
+
+
+def _laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return where chunks begin, what they keep and whether places are a bit for every element; and their lengths."""
+    listed, mapped = keeps * (bits_of(count) // 8), packed_bytes(count, 1)
+    lengths = COUNT_BYTES + value_bytes * keeps + np.minimum(listed, mapped)
+    ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
+    return np.stack([np.concatenate([[0], ends[:-1]]), keeps, mapped < listed]).astype(np.int64), lengths
+
+
+def _line_scores(values: Tensor, line: int) -> Tensor:
+    scores = torch.empty((len(values), values.shape[1] // line), device=values.device)
+    shape = {"LINE": line, "HALVINGS": line.bit_length() - 1, "MANY": max(1, _LINES * 16 // line)}
+    grid = (-(-scores.numel() // shape["MANY"]),)
+    launch(_kernels().line_scores, grid, values.contiguous(), scores, scores.numel(), **shape)
+    return scores
+
+
+def _line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
+    chunks, many = scores.shape
+    limit = scores.new_full((chunks,), torch.inf) if known is None else lines.limit_of(known)
+    places = torch.empty((chunks, keep), dtype=torch.int64, device=scores.device)
+    reached, lowest = torch.empty(chunks, dtype=torch.int32, device=scores.device), torch.empty_like(limit)
+    given = (scores.contiguous(), limit, places, reached, lowest, many, keep)
+    launch(_kernels().line_choice, (chunks,), *given, TILE=_LONG_TILE, num_warps=8)
+    if known is not None:
+        lines.move(known, reached, keep, lowest)
+    return places
 
 
 def _e3m0(block: int, values: Tensor) -> Tensor:
@@ -161,7 +483,7 @@ def _e3m0(block: int, values: Tensor) -> Tensor:
     many = max(1, _TILE // block)
     given = (values.contiguous(), wire.view(torch.float32), wire, count, blocks)
     shape = {"HALF": block // 2, "MANY": many, "SCALE_MIN": SCALE_MIN, "OCTAVES": 7}
-    _launch(_kernels().e3m0, (chunks, -(-blocks // many)), *given, **shape)
+    launch(_kernels().e3m0, (chunks, -(-blocks // many)), *given, **shape)
     return wire
 
 
@@ -170,13 +492,13 @@ class FusedPasses:
 
     def total(self, values: Tensor, unit: Tensor) -> Tensor:
         sums = _parts(values)
-        _launch(_kernels().bin_total, sums.shape, values, unit, sums, values.shape[1], TILE=_TILE)
+        launch(_kernels().bin_total, sums.shape, values, unit, sums, values.shape[1], TILE=_TILE)
         return sums.sum(1)
 
     def squares(self, values: Tensor, centre: Tensor, unit: Tensor) -> Tensor:
         sums = _parts(values)
         given = (values, centre, unit, sums, values.shape[1])
-        _launch(_kernels().bin_squares, sums.shape, *given, TILE=_TILE, TO_WHOLE=TO_WHOLE)
+        launch(_kernels().bin_squares, sums.shape, *given, TILE=_TILE, TO_WHOLE=TO_WHOLE)
         return sums.sum(1)
 
     def binned(self, values: Tensor, centre: Tensor, per_step: Tensor, unit: Tensor, bits: int) -> Binned:
@@ -185,7 +507,7 @@ class FusedPasses:
         sums, counts = _parts(values, 1 << bits), _parts(values, 1 << bits)
         given = (values, centre, per_step, unit, codes, sums, counts, count, codes.shape[1])
         shape = {"BITS": bits, "GROUP": group, "GROUPS": _TILE // group}
-        _launch(_kernels().bin_codes, sums.shape[:2], *given, **shape, TO_WHOLE=TO_WHOLE)
+        launch(_kernels().bin_codes, sums.shape[:2], *given, **shape, TO_WHOLE=TO_WHOLE)
         return Binned(codes, sums.sum(1), counts.sum(1))
 
 
@@ -196,9 +518,3 @@ def _parts(values: Tensor, *numbers: int) -> Tensor:
     """Return room for what each program comes to, chunk by chunk."""
     shape = (len(values), -(-values.shape[1] // _TILE), *numbers)
     return torch.empty(shape, dtype=torch.int64, device=values.device)
-
-
-def _launch(kernel: Any, grid: tuple[int, ...], *given: Any, **also: Any) -> None:
-    """Start one kernel where its values are; nothing in it is rounded later than it is written."""
-    with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
-        kernel[grid](*given, **also, enable_fp_fusion=False)

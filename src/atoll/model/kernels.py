@@ -37,6 +37,7 @@ def int8(
     values,
     scales,
     codes,
+    left,
     count,
     blocks,
     BLOCK: tl.constexpr,
@@ -44,6 +45,7 @@ def int8(
     SCALE_MIN: tl.constexpr,
     STEPS: tl.constexpr,
     TO_WHOLE: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """Some blocks of a chunk: the scale of each, and what each of its elements is in steps of that."""
     chunk = tl.program_id(0).to(tl.int64)
@@ -57,6 +59,8 @@ def int8(
     whole = (held * per_one[:, None] + TO_WHOLE) - TO_WHOLE
     tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
     tl.store(codes + chunk * row_bytes + 4 * blocks + at, whole.to(tl.int8), mask=at < count)
+    if LEAVES:
+        tl.store(left + chunk * count + at, held - whole * scale[:, None], mask=at < count)
 
 
 @triton.jit
@@ -156,3 +160,276 @@ def bin_codes(
         here = there & (code == nth)
         tl.store(sums + part + nth, tl.sum(tl.where(here, counted, 0)))
         tl.store(counts + part + nth, tl.sum(here.to(tl.int64)))
+
+
+@triton.jit
+def wanted(
+    base,
+    weights,
+    before,
+    made,
+    bad,
+    size,
+    steps,
+    decay,
+    WAY: tl.constexpr,
+    FED: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Some of what is to be sent: the way from a base to the weights, or a base's mean, and what was left out before.
+
+    Where any of it is not finite, that is said.
+    """
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    there = at < size
+    value = tl.load(base + at, mask=there, other=0.0)
+    if WAY:
+        value = value - tl.load(weights + at, mask=there, other=0.0)
+    else:
+        value = tl.div_rn(value, steps)
+    if FED:
+        value = tl.load(before + at, mask=there, other=0.0) * decay + value
+    tl.store(made + at, value, mask=there)
+    odd = (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+    some = tl.max((odd & there).to(tl.int32))
+    tl.store(bad, some, mask=some > 0)
+
+
+@triton.jit
+def half_of(value, HALF_MAX: tl.constexpr):
+    """A value in IEEE's half precision, as its bits, and what arrives of it."""
+    short = tl.minimum(tl.maximum(value, -HALF_MAX), HALF_MAX).to(tl.float16)
+    return short.to(tl.int16, bitcast=True), short.to(tl.float32)
+
+
+@triton.jit
+def upper_half_of(value, HALF_MAX: tl.constexpr):
+    """A value's upper half, as its bits: what is cut off rounds to the nearest, a half to the even; what arrives."""
+    bits = tl.minimum(tl.maximum(value, -HALF_MAX), HALF_MAX).to(tl.uint32, bitcast=True)
+    short = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return short.to(tl.int16), (short << 16).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def halves(
+    values, wire, left, size, UPPER: tl.constexpr, HALF_MAX: tl.constexpr, LEAVES: tl.constexpr, TILE: tl.constexpr
+):
+    """Some elements in two bytes each."""
+    at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    held = tl.load(values + at, mask=at < size, other=0.0)
+    if UPPER:
+        bits, arrives = upper_half_of(held, HALF_MAX)
+    else:
+        bits, arrives = half_of(held, HALF_MAX)
+    tl.store(wire + at, bits, mask=at < size)
+    if LEAVES:
+        tl.store(left + at, held - arrives, mask=at < size)
+
+
+@triton.jit
+def mixed(number):
+    """Another number of 32 bits for each one (`model.chance`)."""
+    number = number ^ (number >> 16)
+    number = number * 0x7FEB352D
+    number = number ^ (number >> 15)
+    number = number * 0x846CA68B
+    return number ^ (number >> 16)
+
+
+@triton.jit
+def stochastic(
+    values,
+    scales,
+    codes,
+    keys,
+    left,
+    count,
+    blocks,
+    row_bytes,
+    EIGHTHS: tl.constexpr,
+    MANY: tl.constexpr,
+    BITS: tl.constexpr,
+    LEVELS: tl.constexpr,
+    NORM_BITS: tl.constexpr,
+    SCALE_MIN: tl.constexpr,
+    LEAVES: tl.constexpr,
+):
+    """Some blocks of a chunk: the norm of each in steps, and how many of them each element is, by chance.
+
+    Eight elements side by side fill as many bytes as one has bits; of more than eight, the lowest eight come first.
+    """
+    chunk = tl.program_id(0).to(tl.int64)
+    block = tl.program_id(1) * MANY + tl.arange(0, MANY)
+    group = block[:, None] * EIGHTHS + tl.arange(0, EIGHTHS)[None, :]
+    place = tl.arange(0, 8)[None, None, :]
+    at = group[:, :, None] * 8 + place
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    size = tl.abs(held)
+    largest = tl.max(tl.max(size, axis=2), axis=1)
+    power = tl.minimum(NORM_BITS + 126 - (largest.to(tl.int32, bitcast=True) >> 23), 127)
+    unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
+    per_unit = ((1023 - power).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+    parts = size * unit[:, None, None]
+    whole = parts.to(tl.int32)
+    whole = whole + (whole.to(tl.float32) < parts).to(tl.int32)
+    squares = tl.sum(tl.sum((whole * whole).to(tl.int64), axis=2), axis=1)
+    norm = tl.sqrt(squares.to(tl.float64)) * per_unit
+    scale = (norm / LEVELS).to(tl.float32)
+    scale = tl.where(scale < SCALE_MIN, 0.0, scale)
+    tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
+    per_one = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
+    steps = held * per_one[:, None, None]
+    down = steps.to(tl.int32).to(tl.float32)
+    down = tl.where(down > steps, down - 1.0, down)
+    first = tl.load(keys + 2 * chunk).to(tl.uint32)
+    second = tl.load(keys + 2 * chunk + 1).to(tl.uint32)
+    drawn = mixed(mixed(at.to(tl.uint32) + first) ^ second) >> 8
+    up = drawn.to(tl.float32) < (steps - down) * 16777216.0
+    code = (down + up.to(tl.float32)).to(tl.int32)
+    code = tl.minimum(tl.maximum(code, -LEVELS), LEVELS)
+    if LEAVES:
+        arrives = code.to(tl.float32) * scale[:, None, None]
+        tl.store(left + chunk * count + at, held - arrives, mask=at < count)
+    code = tl.where(at < count, code + LEVELS, 0)
+    packed = codes + chunk * row_bytes + 4 * blocks
+    if BITS > 8:
+        tl.store(packed + at, (code & 0xFF).to(tl.uint8), mask=at < count)
+        packed = packed + count
+        code = code >> 8
+    REST: tl.constexpr = BITS - 8 if BITS > 8 else BITS
+    word = tl.sum(code.to(tl.int64) << (place * REST).to(tl.int64), axis=2)
+    for nth in tl.static_range(REST):
+        byte = group * REST + nth
+        tl.store(packed + byte, ((word >> (8 * nth)) & 0xFF).to(tl.uint8), mask=byte * 8 < count * REST)
+
+
+@triton.jit
+def is_large(held, limits, at, count, least, part, LIMITED: tl.constexpr):
+    """Which of a chunk's elements are at least as large as they must be."""
+    if LIMITED:
+        return (at < count) & ~(tl.abs(held) < tl.abs(tl.load(limits + at, mask=at < count, other=0.0)) * part)
+    else:
+        return (at < count) & ~(tl.abs(held) < least)
+
+
+@triton.jit
+def above_counts(values, limits, counts, count, least, part, LIMITED: tl.constexpr, TILE: tl.constexpr):
+    """Some of a chunk: how many of its elements are large enough."""
+    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    at = tile * TILE + tl.arange(0, TILE)
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
+    tl.store(counts + chunk * tl.num_programs(1) + tile, tl.sum(there.to(tl.int32)))
+
+
+@triton.jit
+def above_write(
+    values,
+    limits,
+    wire,
+    starts,
+    keeps,
+    befores,
+    maps,
+    left,
+    count,
+    least,
+    part,
+    LIMITED: tl.constexpr,
+    KIND: tl.constexpr,
+    HALF_MAX: tl.constexpr,
+    PLACE_BYTES: tl.constexpr,
+    LEAVES: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Some of a chunk: those of its elements that are large enough, and where they are."""
+    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    eighth = tl.arange(0, TILE // 8)
+    at = tile * TILE + tl.arange(0, TILE)
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
+    one = there.to(tl.int32)
+    nth = tl.load(befores + chunk * tl.num_programs(1) + tile) + tl.cumsum(one) - 1
+    keep = tl.load(keeps + chunk)
+    begins = wire + tl.load(starts + chunk)
+    if tile == 0:
+        tl.store(begins.to(tl.pointer_type(tl.int32), bitcast=True), keep)
+    if KIND == 0:
+        chosen = (begins + 4).to(tl.pointer_type(tl.float32), bitcast=True)
+        tl.store(chosen + nth, held, mask=there)
+        arrives = held
+        places = begins + 4 + 4 * keep
+    else:
+        if KIND == 1:
+            bits, arrives = half_of(held, HALF_MAX)
+        else:
+            bits, arrives = upper_half_of(held, HALF_MAX)
+        tl.store((begins + 4).to(tl.pointer_type(tl.int16), bitcast=True) + nth, bits, mask=there)
+        places = begins + 4 + 2 * keep
+    if LEAVES:
+        tl.store(left + chunk * count + at, tl.where(there, held - arrives, held), mask=at < count)
+    if tl.load(maps + chunk) > 0:
+        byte = tl.sum(tl.reshape(one, (TILE // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
+        first = tile * (TILE // 8) + eighth
+        tl.store(places + first, byte.to(tl.uint8), mask=first * 8 < count)
+    else:
+        tl.store(places + nth, (at & 0xFF).to(tl.uint8), mask=there)
+        if PLACE_BYTES == 2:
+            tl.store(places + keep + nth, (at >> 8).to(tl.uint8), mask=there)
+
+
+@triton.jit
+def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
+    """Some lines: the sum of each one's magnitudes, its second half added to the first, and so on."""
+    line = tl.program_id(0).to(tl.int64) * MANY + tl.arange(0, MANY)
+    at = line[:, None] * LINE + tl.arange(0, LINE)[None, :]
+    sums = tl.abs(tl.load(values + at, mask=line[:, None] < lines, other=0.0))
+    for nth in tl.static_range(HALVINGS):
+        sums = tl.sum(tl.reshape(sums, (MANY, 2, LINE >> (nth + 1))), axis=1)
+    tl.store(scores + line, tl.reshape(sums, (MANY,)), mask=line < lines)
+
+
+@triton.jit
+def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr):
+    """The lines of a chunk that are kept: whichever reach its limit, until there are enough, and the largest of others.
+
+    How large the last of these must be is found bit by bit, as in `largest`; magnitudes are in the order of their bits.
+    """
+    chunk = tl.program_id(0).to(tl.int64)
+    limit = tl.load(limits + chunk).to(tl.int32, bitcast=True)
+    row = scores + chunk * lines
+    at = tl.arange(0, TILE)
+    reached = keep * 0
+    for first in range(0, lines, TILE):
+        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+        reached += tl.sum((size >= limit).to(tl.int32))
+    lack = tl.maximum(keep - reached, 0)
+    least, bit, there = keep * 0, keep * 0 + (1 << 30), lines - reached
+    while (bit > 0) & (there != lack):
+        tried = least | bit
+        larger = keep * 0
+        for first in range(0, lines, TILE):
+            size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+            larger += tl.sum(((size >= tried) & (size < limit)).to(tl.int32))
+        least = tl.where(larger >= lack, tried, least)
+        there = tl.where(larger >= lack, larger, there)
+        bit = bit >> 1
+    least = tl.where(lack > 0, least, 0x7FFFFFFF)
+    larger = keep * 0
+    for first in range(0, lines, TILE):
+        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+        larger += tl.sum(((size > least) & (size < limit)).to(tl.int32))
+    chosen, equals, smallest = keep * 0, keep * 0, keep * 0 + 0x7FFFFFFF
+    for first in range(0, lines, TILE):
+        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+        equal = ((size == least) & (size < limit)).to(tl.int32)
+        comes = equal * (equals + tl.cumsum(equal) <= lack - larger).to(tl.int32)
+        comes += ((size >= limit) | ((size > least) & (size < limit))).to(tl.int32)
+        nth = chosen + tl.cumsum(comes) - 1
+        kept = (comes > 0) & (nth < keep)
+        tl.store(places + chunk * keep + nth, (first + at).to(tl.int64), mask=kept)
+        smallest = tl.minimum(smallest, tl.min(tl.where(kept, size, 0x7FFFFFFF)))
+        chosen += tl.sum(comes)
+        equals += tl.sum(equal)
+    tl.store(many + chunk, reached)
+    tl.store(lowest + chunk, smallest.to(tl.float32, bitcast=True))

@@ -6,24 +6,30 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from atoll.model.bins import units_of
 from atoll.model.bits import cut, pack, unpack, viewed
-from atoll.spec.axes.codec import E3m0, Int8, Sign
+from atoll.model.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
+from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
 
-Scaled = Int8 | E3m0 | Sign
+Scaled = Int8 | E3m0 | Sign | Stochastic
 
 _STEPS = 127.0
 _OCTAVES = 7
 _HALF_UP = 1 << 22
 _EXPONENT_BIAS = 127
 _SCALE_MIN = 2.0**-120
+NORM_BITS = 15
 
 
-def to_scales(codec: Scaled, values: Tensor) -> Tensor:
-    """Return the scales of chunks' blocks, and after them what elements are in their steps."""
+def to_scales(codec: Scaled, values: Tensor, keys: Tensor | None = None) -> Tensor:
+    """Return the scales of chunks' blocks, and after them what elements are in their steps.
+
+    `keys` are those of each chunk's seed, a row each, where chance has a part; none: those of no seed.
+    """
     count, rows = values.shape[1], _in_blocks(values, codec.block)
     scales = _scales(codec, rows, count)
     scales = torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
-    codes = _codes(codec, rows, scales).flatten(1)[:, :count]
+    codes = _codes(codec, rows, scales, keys).flatten(1)[:, :count]
     packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
     return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
 
@@ -44,7 +50,12 @@ def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
         case Sign():
             filled = torch.full((rows.shape[1],), float(codec.block), device=rows.device)
             filled[-1:] -= -count % codec.block
-            return _added(rows.abs()) / filled
+            return added(rows.abs()) / filled
+        case Stochastic(bits=bits):
+            unit, per_unit = units_of(_largest(rows), NORM_BITS)
+            whole = (rows.abs() * unit[..., None]).ceil_().to(torch.int32)
+            norms = (whole * whole).sum(-1, dtype=torch.int64).double().sqrt_() * per_unit
+            return (norms / torch.tensor(float(levels_of(bits)), dtype=torch.float64, device=rows.device)).float()
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -52,7 +63,7 @@ def _largest(rows: Tensor) -> Tensor:
     return torch.maximum(high, -low)
 
 
-def _added(rows: Tensor) -> Tensor:
+def added(rows: Tensor) -> Tensor:
     """Return the sums of rows, whose memory is used up, in the order that every device adds in."""
     width = rows.shape[-1]
     while width > 1:
@@ -62,12 +73,40 @@ def _added(rows: Tensor) -> Tensor:
     return rows[..., 0]
 
 
-def _codes(codec: Scaled, rows: Tensor, scales: Tensor) -> Tensor:
+def _codes(codec: Scaled, rows: Tensor, scales: Tensor, keys: Tensor | None) -> Tensor:
     if isinstance(codec, Sign):
         return rows.signbit().to(torch.uint8)
     per_one = torch.where(scales > 0, torch.ones_like(scales) / scales, torch.zeros_like(scales))
     parts = rows * per_one[..., None]
+    if isinstance(codec, Stochastic):
+        return _rounded(parts, no_seed(rows) if keys is None else keys, levels_of(codec.bits))
     return parts.round_().to(torch.int8) if isinstance(codec, Int8) else _powers(parts)
+
+
+def levels_of(bits: int) -> int:
+    """Return how many steps there are on either side of zero."""
+    return max(1, (1 << (bits - 1)) - 1)
+
+
+def no_seed(values: Tensor) -> Tensor:
+    """Return the keys of chunks whose seed is nothing."""
+    return torch.tensor([keys_of(0)], device=values.device).expand(len(values), 2)
+
+
+def _rounded(steps: Tensor, keys: Tensor, levels: int) -> Tensor:
+    """Return steps rounded up or down by chance, as codes."""
+    down = steps.floor()
+    beyond = steps.sub_(down).mul_(float(1 << DRAWN_BITS)).flatten(1)
+    up = (_drawn(keys, beyond.shape[1]) < beyond).view(steps.shape)
+    return down.add_(up).add_(levels).clamp_(0, 2 * levels).to(torch.int16)
+
+
+def _drawn(keys: Tensor, count: int) -> Tensor:
+    """Return a whole number of 24 bits for each of so many elements of chunks, by the keys of each."""
+    first, second = keys[:, :1], keys[:, 1:]
+    place = torch.arange(count, device=keys.device)
+    numbers: Tensor = mixed(mixed((place + first) & ALL_BITS) ^ second) >> (WORD_BITS - DRAWN_BITS)
+    return numbers
 
 
 def _powers(parts: Tensor) -> Tensor:
@@ -90,5 +129,7 @@ def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
             units = each[codes.int()]
         case Sign():
             units = codes.float().mul_(-2.0).add_(1.0)
+        case Stochastic(bits=bits):
+            units = codes.float().sub_(levels_of(bits))
     values = _in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]
     return values.flatten(1)[:, :count]

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from atoll.model import cosines, products
 from atoll.model.compute import Made, Merged, Portion, Source, Vector
-from atoll.model.encoder import Began, Copy, TorchEncoder, at_hand, on_host
+from atoll.model.encoder import Began, Copy, TorchEncoder, at_hand
 from atoll.model.held import Held
 from atoll.model.matrices import Factored
 from atoll.model.tiles import Tiled
 from atoll.spec.axes.codec import Fp32
-from atoll.spec.axes.what import Feedback, Residual
+from atoll.spec.axes.what import Forget, Residual
 
 
 class TorchTransforms:
@@ -45,7 +45,7 @@ class TorchCosines:
 
     @torch.no_grad()
     def of(self, portion: Portion, source: Source | None) -> Made:
-        values = self._encoder.values([portion], source).view(-1)
+        values = self._encoder.wanted(portion, source, Forget(), None)
         return Made(_held(cosines.frequencies(self._tiling, values)))
 
     @torch.no_grad()
@@ -64,14 +64,7 @@ class TorchProducts:
 
     @torch.no_grad()
     def wanted(self, portion: Portion, source: Source | None, rule: Residual, residual: Held | None) -> Held:
-        values = self._encoder.values([portion], source).view(-1)
-        if not bool(values.isfinite().all()):
-            raise FloatingPointError("some values are not finite")
-        if residual is not None and isinstance(rule, Feedback):
-            left_out = at_hand(residual, self._device).to(self._device)
-            # Two operations, each rounded by itself: as `peer.factored` does it. Times one is itself.
-            values += left_out if rule.decay == 1.0 else left_out * rule.decay
-        return _held(values)
+        return _held(self._encoder.wanted(portion, source, rule, residual))
 
     @torch.no_grad()
     def directions(self, wanted: Held, basis: Vector) -> Vector:
@@ -124,5 +117,6 @@ def _sent(vector: Vector, device: torch.device) -> Tensor:
 
 
 def _brought(values: Tensor) -> Vector:
-    vector: Vector = on_host(values).numpy()
+    """Return values in the host's memory; a device writes fast only into what is page-locked, which torch keeps."""
+    vector: Vector = torch.empty_like(values, device="cpu", pin_memory=values.is_cuda).copy_(values).numpy()
     return vector

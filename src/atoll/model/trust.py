@@ -1,34 +1,36 @@
-"""Whether kernels may be used on a device: only after they made the same bits there as the plain forms.
+"""Whether a kernel may be used on a device: only after it made the same bits there as its plain form.
 
-A compiler's word is not enough: where kernels cannot be compiled, or one bit is another, nothing is lost but time.
+A compiler's word is not enough, so a kernel's first use on a device is a comparison, of a trial that whoever has both
+forms chooses (`same_int8` and the like): where it cannot be compiled, or one bit is another, the plain form is taken
+there, and nothing is lost but time.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cache
 from typing import Any
 
 import torch
 
-Check = Callable[[torch.device], bool]
-"""Compares kernels with the plain forms on a device; raises `ImportError` where Triton is not."""
+Same = Callable[..., bool]
+"""Compares a kernel with its plain form on a device, of what else it is given; raises `ImportError` without Triton."""
 
 
-def trusted(check: Check, device: torch.device) -> bool:
-    """Return whether kernels make the same bits on a device; asked for the first time, they are tried."""
-    return device.type == "cuda" and _tried(check, device)
+def trusted(same: Same, device: torch.device, *of: Hashable) -> bool:
+    """Return whether a kernel makes the same bits on a device; asked for the first time, it is tried."""
+    return device.type == "cuda" and _tried(same, device, *of)
 
 
 @cache
-def _tried(check: Check, device: torch.device) -> bool:
+def _tried(same: Same, device: torch.device, *of: Hashable) -> bool:
     try:
-        return check(device)
+        return same(device, *of)
     except ImportError:
         return False
     except Exception as error:  # whatever a compiler may say: there is another way
-        warnings.warn(f"not fused on {device}: {error}", RuntimeWarning, stacklevel=4)
+        warnings.warn(f"{same.__name__}: not fused on {device}: {error}", RuntimeWarning, stacklevel=4)
         return False
 
 

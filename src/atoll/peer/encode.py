@@ -12,7 +12,8 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.compute import Cosines, Encoder, Made, Mean, Portion, Start, Vector
+from atoll.model.chance import draws
+from atoll.model.compute import Cosines, Encoder, Large, Made, Mean, PartOf, Portion, Source, Start, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
 from atoll.spec.axes.codec import CacheLines, Significance, Threshold
@@ -75,17 +76,20 @@ def _there(
     """Return how chunks are encoded on the device: the way to the weights is worked out there too."""
     version = announced.key.version
     unit, rule, residual = member.unit_of(version), member.channel_of(version).what.residual, member.private.residual
-    source: Start | Mean | Made | None = source_of(contribution)
+    chance = draws(member.channel_of(version).kept_by(member.me))
+    source, large, known = source_of(contribution), _large(member, version), _known(member, version)
     if cosines is not None:
-        source = cosines.of(portion_of(unit, contribution), source)
+        source = _made(member, version, contribution, cosines)
 
     def portion(index: int) -> Portion:
         first, end = unit.grid.bounds(index)
-        return Portion(_runs(unit, first, end), contribution(first, end) if source is None else None, first)
+        values = contribution(first, end) if source is None else None
+        seed = seed_of(version, index, member.me) if chance else 0
+        return Portion(_runs(unit, first, end), values, first, seed, known(first))
 
     def encoded(indexes: list[int]) -> list[memoryview]:
         try:
-            return encoder.encode([portion(index) for index in indexes], source, rule, residual)
+            return encoder.encode([portion(index) for index in indexes], source, rule, residual, large)
         except FloatingPointError as error:
             raise diverged(version) from error
 
@@ -98,7 +102,15 @@ def portion_of(unit: Unit, contribution: Contribution) -> Portion:
     return Portion(_runs(unit, 0, unit.size), values)
 
 
-def source_of(contribution: Contribution) -> Start | Mean | None:
+def _made(member: Member, version: int, contribution: Contribution, cosines: Cosines) -> Made:
+    """Return the frequencies of all of a contribution; raises `LocalError` when training has diverged."""
+    try:
+        return cosines.of(portion_of(member.unit_of(version), contribution), source_of(contribution))
+    except FloatingPointError as error:
+        raise diverged(version) from error
+
+
+def source_of(contribution: Contribution) -> Source | None:
     """Return where the values of a contribution are, if the device may have them."""
     match contribution:
         case Way(start=start, anchor=anchor):
@@ -121,13 +133,13 @@ def _here(member: Member, announced: OpenRound, contribution: Contribution) -> C
     what, kept = channel.what, channel.kept_by(member.me)
     grid, other = unit.grid, member.transform(version)
     whole = None if other is None else other.of(contribution(0, unit.size))
-    large = _large(member, version)
+    least_of = _least(member, version)
 
     def encoded(index: int) -> memoryview:
         first, end = grid.bounds(index)
         values = contribution(first, end) if whole is None else whole[first:end]
         finite(values, version)
-        seed, least = seed_of(announced.key.version, index, member.me), large(first, end)
+        seed, least = seed_of(announced.key.version, index, member.me), least_of(first, end)
         match what.residual:
             case Forget():
                 return encode(kept, values, seed, least)
@@ -146,18 +158,34 @@ def _here(member: Member, announced: OpenRound, contribution: Contribution) -> C
     return encoded
 
 
-def _large(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+def _large(member: Member, version: int) -> Large | None:
     """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
-    codec, unit, weights = member.channel_of(version).what.codec, member.unit_of(version), member.anchor.weights
+    codec, anchor = member.channel_of(version).what.codec, member.anchor
     match codec:
         case Threshold(least=least, scaled=scaled):
-            factor = factor_of(member, version) if scaled else 1.0
-            return lambda first, end: least * factor
+            return least * (factor_of(member, version) if scaled else 1.0)
         case Significance(least=least, shrinks=shrinks):
             part = np.float32(least / math.sqrt(version) if shrinks else least)
-            return lambda first, end: np.abs(unit.take(weights, first, end)) * part
-        case CacheLines(remember=True):
-            name = member.channel.when.unit(version)
-            return lambda first, end: member.private.threshold(codec, name, first)
+            return PartOf(Start(anchor.weights, anchor), float(part))
         case _:
-            return lambda first, end: None
+            return None
+
+
+def _known(member: Member, version: int) -> Callable[[int], Vector | None]:
+    """Return what is remembered of the chunk from an element on, to be moved; None: its codec remembers nothing."""
+    codec, name = member.channel_of(version).what.codec, member.channel.when.unit(version)
+    if not isinstance(codec, CacheLines) or not codec.remember:
+        return lambda first: None
+    return lambda first: member.private.threshold(codec, name, first)
+
+
+def _least(member: Member, version: int) -> Callable[[int, int], float | Vector | None]:
+    """Return what a codec on the processor is to go by, of some elements."""
+    large, known, unit = _large(member, version), _known(member, version), member.unit_of(version)
+    match large:
+        case PartOf(start=start, part=part):
+            return lambda first, end: np.abs(unit.take(start.weights, first, end)) * np.float32(part)
+        case None:
+            return lambda first, end: known(first)
+        case _:
+            return lambda first, end: large

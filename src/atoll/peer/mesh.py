@@ -8,7 +8,7 @@ is about.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from atoll.swarm.log import OpenRound
 from atoll.sync.codec import above, decoded, encode
 from atoll.sync.grid import Grid
 from atoll.sync.peaks import fitting, limits, peaks
-from atoll.sync.units import tensors_in
+from atoll.sync.units import Tensor, tensors_in
 
 Filled = dict[str, float]
 """Which part of the values went over the link to whom."""
@@ -35,7 +35,7 @@ def meshed(
     """Yield a contribution encoded for one member after the other; what is left out is kept when all of it is made."""
     channel, grid = member.channel_of(announced.key.version), member.grid_of(announced.key)
     values = finite(contribution(0, grid.size), announced.key.version)
-    alike = _chunks(grid, channel.what.codec, values, None)
+    alike = chunks_of(grid, channel.what.codec, values, None)
     feedback, kept = channel.what.residual, dict[bytes, Vector]()
     for place, taker in enumerate(announced.members):
         chunks = alike
@@ -43,8 +43,8 @@ def meshed(
             wanted = values
             if isinstance(feedback, Feedback) and taker in member.private.links:
                 wanted = values + member.private.links[taker] * np.float32(feedback.decay)
-            chunks = _chunks(grid, codec, wanted, _limits(member, announced, codec, grid, wanted, taker))
-            left = wanted - _whole(grid, codec, chunks)
+            tensors = tensors_in(member.unit_of(announced.key.version), member.engine.layout)
+            chunks, left = over_link(codec, grid, wanted, tensors, _room_bytes(member, announced, taker))
             filled[short(PeerId(taker))] = round(_sent(grid, chunks) / grid.size, 4)
             if isinstance(feedback, Feedback):
                 kept[taker] = left
@@ -53,18 +53,27 @@ def meshed(
         yield {place * grid.each + index: chunk for index, chunk in enumerate(chunks)}
 
 
-def _limits(member: Member, announced: OpenRound, codec: MaxN, grid: Grid, wanted: Vector, taker: bytes) -> Vector:
-    """Return how large values must be to go over the link to a member: all that may, while its rate is not known."""
-    unit = member.unit_of(announced.key.version)
-    peak = peaks(wanted, tensors_in(unit, member.engine.layout))
-    n, rate_bytes_s = codec.most, member.links.carries_bytes_s(PeerId(taker))
-    if codec.least < codec.most and rate_bytes_s and member.samples_s:
-        quota = announced.quotas[announced.members.index(member.me)]
-        n = fitting(codec, grid, wanted, peak, rate_bytes_s * quota / member.samples_s)
-    return limits(n, peak)
+def over_link(
+    codec: MaxN, grid: Grid, wanted: Vector, tensors: Sequence[Tensor], room_bytes: float | None
+) -> tuple[list[memoryview], Vector]:
+    """Return chunks for a link that carries so many bytes, or all that may go over it, and what is left out of them."""
+    peak, n = peaks(wanted, tensors), codec.most
+    if room_bytes is not None and codec.least < codec.most:
+        n = fitting(codec, grid, wanted, peak, room_bytes)
+    chunks = chunks_of(grid, codec, wanted, limits(n, peak))
+    return chunks, wanted - _whole(grid, codec, chunks)
 
 
-def _chunks(grid: Grid, codec: Codec, values: Vector, least: Vector | None) -> list[memoryview]:
+def _room_bytes(member: Member, announced: OpenRound, taker: bytes) -> float | None:
+    """Return what the link to a member carries while a step is worked; None: that is not known."""
+    rate_bytes_s = member.links.carries_bytes_s(PeerId(taker))
+    if not rate_bytes_s or not member.samples_s:
+        return None
+    return rate_bytes_s * announced.quotas[announced.members.index(member.me)] / member.samples_s
+
+
+def chunks_of(grid: Grid, codec: Codec, values: Vector, least: Vector | None) -> list[memoryview]:
+    """Return a vector encoded: what is as large as that, or all of it."""
     runs = [slice(*grid.bounds(index)) for index in range(grid.each)]
     return [encode(codec, values[run], 0, None if least is None else least[run]) for run in runs]
 

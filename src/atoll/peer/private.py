@@ -83,6 +83,11 @@ class Private:
         """Return whether what is left out is kept."""
         return self.residual is not None or self._linked
 
+    @property
+    def held(self) -> Held | None:
+        """Return what counts in our own weights only, until it is sent; None: nothing does."""
+        return self.residual if self._holds else None
+
     def threshold(self, codec: Codec, unit: str, first: int) -> Vector:
         """Return what a codec remembers of the chunk from an element of a unit on, to be moved: in memory only.
 
@@ -132,9 +137,9 @@ class Private:
 
     def beginning(self, anchor: Vector, run: slice | Places = EVERYTHING) -> Vector:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
-        if self.residual is None or not self._holds:
+        if self.held is None:
             return anchor if run is EVERYTHING else anchor[run]
-        begins: Vector = anchor[run] - self.residual.read()[run]
+        begins: Vector = anchor[run] - self.held.read()[run]
         return begins
 
     def forget(self) -> None:

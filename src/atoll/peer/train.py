@@ -173,8 +173,10 @@ async def _start(member: Member, stint: Stint) -> None:
     anchor = member.anchor
 
     def assign() -> None:
-        begins = private.beginning(anchor.weights) if local is None else local
-        member.engine.assign(begins, name=anchor if begins is anchor.weights else None)
+        if local is None:
+            member.engine.assign(anchor.weights, name=anchor, less=private.held)
+        else:
+            member.engine.assign(local, name=anchor if local is anchor.weights else None)
 
     await member.job(assign)
     stint.started = True

@@ -305,9 +305,9 @@ class CountingEngine:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] - _rounded(self._moved[first:end])
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None) -> None:
+    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
         assert first + weights.size <= self._size, f"expected at most {self._size} elements, got {weights.shape}"
-        self._assigned[first : first + weights.size] = weights
+        self._assigned[first : first + weights.size] = weights if less is None else weights - less.read()
         self._moved[first : first + weights.size] = 0
 
     def train(self, steps: Sequence[Step]) -> Trained:

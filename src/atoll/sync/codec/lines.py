@@ -5,7 +5,9 @@ instead of sixteen. How many lines are kept follows from the codec and the lengt
 pass, without sorting: in the order of the vector whatever reaches the threshold, until there are enough. Too few, and
 the largest of the others fill up, and the threshold falls by a hundredth; enough, and it rises by a hundredth of what
 it was at first. At first it is that of an exact choice. On the wire come the lines' values in a form of their own, then
-their places, rising, in as few bits as a place needs; a short last line is filled up with zeros.
+their places, rising, in as few bits as a place needs; a short last line is filled up with zeros. Magnitudes of a line
+are added half to half, and of equal lines the first are the largest, so that everybody, on whatever device
+(`model.lines`), keeps the same ones.
 """
 
 from __future__ import annotations
@@ -20,6 +22,8 @@ from atoll.spec.axes.codec import CacheLines
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 
 FALL, RISE = 0.99, 0.01
+_NEAR = 2**12
+"""Lines that are added up at once: what a processor keeps near."""
 
 
 def kept(codec: CacheLines, count: int) -> int:
@@ -44,7 +48,10 @@ def largest(codec: CacheLines, values: Vector, known: Vector | None) -> tuple[Ve
     `known` are the threshold and what it was at first, which move; zeros, or none: an exact choice.
     """
     rows = _in_lines(codec, values)
-    scores = np.abs(rows) @ np.ones(codec.line, np.float32)
+    scores = np.empty(len(rows), np.float32)
+    with np.errstate(all="ignore"):  # sums that are not finite are the largest
+        for first in range(0, len(rows), _NEAR):
+            scores[first : first + _NEAR] = _added(np.abs(rows[first : first + _NEAR]))
     # What is not finite is larger than anything: it is sent, and refused.
     places = _chosen(np.nan_to_num(scores, nan=np.inf, posinf=np.inf), kept(codec, values.size), known)
     return rows[places].reshape(-1), pack(places, _bits(codec, values.size))
@@ -91,10 +98,24 @@ def _chosen(scores: Vector, keep: int, known: Vector | None) -> NDArray[np.intp]
 
 
 def _largest_of(scores: Vector, keep: int) -> NDArray[np.intp]:
+    """Return the places of the largest, rising; of equals the first."""
+    if not keep:
+        return np.zeros(0, np.intp)
     beyond = scores.size - keep
-    places: NDArray[np.intp] = np.argpartition(scores, beyond)[beyond:] if beyond else np.arange(scores.size)
+    least = np.partition(scores, beyond)[beyond]
+    larger, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    places: NDArray[np.intp] = np.concatenate([larger, equal[: keep - larger.size]])
     places.sort()
     return places
+
+
+def _added(rows: NDArray[np.float32]) -> Vector:
+    """Return the sum of each row: its second half is added to the first, and so on, all rows' columns at once."""
+    columns: list[Vector] = list(rows.T)
+    while len(columns) > 1:
+        half = -(-len(columns) // 2)
+        columns = [*map(np.add, columns, columns[half:]), *columns[len(columns) - half : half]]
+    return columns[0]
 
 
 def _in_lines(codec: CacheLines, values: Vector) -> NDArray[np.float32]:

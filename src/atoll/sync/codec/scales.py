@@ -7,6 +7,9 @@ has one whose largest is too small to divide by.
     e3m0         four bits: a sign, and 0 or 2^-6 .. 2^0 of the block's largest
     sign         a bit: plus or minus the block's mean magnitude
     stochastic   a few bits: so many steps of the block's norm, rounded up or down by chance
+
+A norm is that of whole numbers, elements in parts of which the block's largest is 2^14 to 2^15, rounded up: so nobody
+rounds while adding squares up, in whatever order, and no element is larger than the norm.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from atoll.model.chance import DRAWN_BITS
 from atoll.model.compute import Vector
 from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
+from atoll.sync.codec.chance import drawn
 
 Scaled = Int8 | E3m0 | Sign | Stochastic
 
@@ -38,6 +43,9 @@ _SCALE_MIN = np.float32(2.0**-120)
 """A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
 _SCALE_MAX = np.float32(2.0**120)
 """And so must 128 of them."""
+_NORM_BITS = 15
+"""Of the largest of a block, where squares are added up: with 2^16 elements their sum has 46 bits at most."""
+_UNIT_EXPONENT_MAX = 127
 
 
 def scaled_bytes(codec: Scaled, count: int) -> int:
@@ -129,8 +137,7 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
             filled[-1:] -= -count % codec.block
             scales = _added(np.abs(rows)) / filled
         case Stochastic(bits=bits):
-            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
-            scales = (norms / _levels(bits)).astype(np.float32)
+            scales = (_norms(rows) / _levels(bits)).astype(np.float32)
     return _nonzero(scales)
 
 
@@ -139,6 +146,17 @@ def _largest(rows: NDArray[np.float32]) -> Vector:
     largest: Vector = rows.max(axis=1, initial=0.0)
     least: Vector = rows.min(axis=1, initial=0.0)
     return np.maximum(largest, np.negative(least, out=least), out=largest)
+
+
+def _norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the norm of each row, of whole numbers whose squares are added up exactly."""
+    powers = np.minimum(_NORM_BITS - np.frexp(_largest(rows))[1], _UNIT_EXPONENT_MAX)
+    units = np.ldexp(np.float32(1.0), powers)
+    whole = np.abs(rows)
+    whole *= units[:, None]
+    np.ceil(whole, out=whole)
+    norms: NDArray[np.float64] = np.sqrt(np.einsum("ij,ij->i", whole, whole, dtype=np.float64)) / units
+    return norms
 
 
 def _added(rows: NDArray[np.float32]) -> Vector:
@@ -162,11 +180,18 @@ def _codes(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], per_one: 
         case Sign():
             return np.signbit(rows)
         case Stochastic(bits=bits):
-            steps = rows * per_one[:, None]
-            steps += np.random.Generator(np.random.Philox(seed)).random(rows.shape, np.float32)
-            levels = _levels(bits)
-            whole: NDArray[np.int16] = np.clip(np.floor(steps, out=steps), -levels, levels).astype(np.int16)
-            return whole + levels
+            return _rounded(rows * per_one[:, None], seed, _levels(bits))
+
+
+def _rounded(steps: NDArray[np.float32], seed: int, levels: int) -> NDArray[np.int16]:
+    """Return steps rounded up or down, as codes: up as often as the part beyond the lower one says, to 24 bits."""
+    down = np.floor(steps)
+    steps -= down
+    steps *= np.float32(1 << DRAWN_BITS)
+    down += drawn(seed, steps.size).reshape(steps.shape) < steps
+    down += np.float32(levels)
+    codes: NDArray[np.int16] = np.clip(down, 0, 2 * levels, out=down).astype(np.int16)
+    return codes
 
 
 def _levels(bits: int) -> int:
