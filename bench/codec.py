@@ -40,7 +40,7 @@ from torch import Tensor
 
 from atoll.model import codec as there
 from atoll.model.above import Kept, Least, Limits
-from atoll.model.codec import OnDevice, on_device
+from atoll.model.codec import OnDevice
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.held import Held
@@ -360,11 +360,10 @@ class Bench:
         self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
 
     def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
-        """Return a codec's row, on the device if it has a form there."""
-        there = on_device(codec) if self._forms else None
-        if there is None:
+        """Return a codec's row."""
+        if not self._forms:
             return on_processor(name, codec, self._values[:ELEMENTS], fed_back=fed_back)
-        return there_on(self.device, name, there, self._values, fed_back=fed_back, compiled=self._compiled)
+        return there_on(self.device, name, codec, self._values, fed_back=fed_back, compiled=self._compiled)
 
     def usual(self, codec: Codec) -> Codec:
         """Return a recipe's codec; one that goes by size such that it sends about one in a hundred of these values."""

@@ -15,7 +15,7 @@ from atoll.model import codec as there
 from atoll.model import encoder as encoder_module
 from atoll.model.above import Least, Limits
 from atoll.model.chance import keys_of
-from atoll.model.codec import Asked, Even, OnDevice, on_device
+from atoll.model.codec import Asked, Even, OnDevice
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
 from atoll.model.encoder import Began, TorchEncoder
 from atoll.model.held import Held
@@ -63,6 +63,7 @@ FORMS: list[Even] = [
     Stochastic(bits=3, block=100),
     Stochastic(bits=12, block=32),
     TopK(keep=8, block=64, values=Stochastic(bits=4, block=64)),
+    Fp32(),
     CacheLines(),
     CacheLines(keep=0.3, line=5, values=Int8(block=16)),
     CacheLines(keep=1.0, line=4, values=Stochastic(bits=4, block=32)),
@@ -237,11 +238,6 @@ def test_remembered_thresholds_choose_and_move_as_on_the_processor(codec: CacheL
         assert ours.cpu().numpy().tobytes() == theirs.tobytes()
         ways |= set(np.sign(theirs[:, 0] - before[:, 0]))
     assert {-1.0, 1.0} <= ways, "thresholds have fallen and risen"
-
-
-def test_only_what_is_sent_as_it_is_has_no_form_on_a_device() -> None:
-    assert on_device(Fp32()) is None
-    assert all(on_device(codec) == codec for codec in (*FORMS, *LARGE))
 
 
 # contributions

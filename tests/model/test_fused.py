@@ -23,6 +23,8 @@ for name in {names}:
     print(getattr(fused, name)(here))
 for bits in {bits}:
     print(fused.same_stochastic(here, bits))
+for lines in {lines}:
+    print(fused.same_choices(here, *lines))
 """
 ALIKE = [
     "same_largest",
@@ -35,6 +37,7 @@ ALIKE = [
     "same_wanted",
 ]
 BITS = [2, 3, 4, 7, 8, 10, 12]
+LINES = [(5003, 1), (5003, 77), (5003, 5003), (8192, 82)]
 ENCODED = """
 import numpy as np
 import torch
@@ -147,8 +150,8 @@ def said_by(program: str, **environment: str) -> str:
 
 
 def test_kernels_make_the_same_bits() -> None:
-    program = INTERPRETED.format(names=ALIKE, bits=BITS)
-    assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS))
+    program = INTERPRETED.format(names=ALIKE, bits=BITS, lines=LINES)
+    assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS) + len(LINES))
 
 
 def test_contributions_made_by_kernels_are_those_made_without() -> None:

@@ -29,7 +29,6 @@ from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
     CacheLines,
-    Codec,
     E3m0,
     Fp16,
     Fp32,
@@ -58,15 +57,6 @@ class Asked(NamedTuple):
 
 
 NOTHING = Asked()
-
-
-def on_device(codec: Codec) -> OnDevice | None:
-    """Return a codec if it has a form here; None: it has none, or there is nothing to do."""
-    match codec:
-        case Fp32():
-            return None
-        case _:
-            return codec
 
 
 def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | None = None) -> Tensor:

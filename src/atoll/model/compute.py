@@ -238,7 +238,7 @@ class Engine(Protocol):
         """
 
     def encoder(self, codec: Codec) -> Encoder | None:
-        """Return what encodes where the weights are; None: that is here, or it has no form for this codec."""
+        """Return what encodes where the weights are; None: that is here."""
 
     def transforms(self) -> Transforms | None:
         """Return what transforms where the weights are; None: that is here."""

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
-from atoll.model.codec import on_device
 from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
 from atoll.model.encoder import Began, TorchEncoder, at_hand
 from atoll.model.graph import Recorded, warming
@@ -227,8 +226,7 @@ class TorchEngine:
             return self._trained_by(steps, loss_sum), mean
 
     def encoder(self, codec: Codec) -> Encoder | None:
-        form = on_device(codec) if self._encodes else None
-        return None if form is None else TorchEncoder(form, self._flat, self._began)
+        return TorchEncoder(codec, self._flat, self._began) if self._encodes else None
 
     def transforms(self) -> Transforms | None:
         return TorchTransforms(self._flat, self._began) if self._encodes else None

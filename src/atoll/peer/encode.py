@@ -16,7 +16,7 @@ from atoll.model.chance import draws
 from atoll.model.compute import Cosines, Encoder, Large, Made, Mean, PartOf, Portion, Source, Start, Vector
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
-from atoll.spec.axes.codec import CacheLines, Significance, Threshold
+from atoll.spec.axes.codec import CacheLines, Fp32, Significance, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Hold
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import decoded, encode, seed_of
@@ -38,7 +38,8 @@ def encoded_of(member: Member, announced: OpenRound, contribution: Contribution)
     unit, kept = member.unit_of(version), member.channel_of(version).kept_by(member.me)
     encoder = member.engine.encoder(kept)
     transform, cosines = member.transform(version), cosines_of(member, version)
-    if encoder is None or (transform is not None and cosines is None) or not unit.spans:
+    is_here = isinstance(kept, Fp32) and source_of(contribution) is None  # and would come back as it went
+    if encoder is None or is_here or (transform is not None and cosines is None) or not unit.spans:
         one = _here(member, announced, contribution)
         for indexes in _in_turn(unit.grid, len(announced.members), ENCODE_ELEMENTS):
             yield {index: one(index) for index in indexes}
