@@ -6,12 +6,11 @@ on Linux; where it is missing (`pip install triton`) these tests have nothing to
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
+
+from tests.model.child import said_by
 
 triton = pytest.importorskip("triton")
 
@@ -139,14 +138,6 @@ for kernel, (given, constants) in some.items():
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False})
     print(made.asm["ptx"])
 """
-
-
-def said_by(program: str, **environment: str) -> str:
-    child = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, env={**os.environ, **environment}
-    )
-    assert child.returncode == 0, child.stderr
-    return child.stdout
 
 
 def test_kernels_make_the_same_bits() -> None:

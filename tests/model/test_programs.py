@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tests.model.test_fused import said_by
+from tests.model.child import said_by
 
 triton = pytest.importorskip("triton")
 

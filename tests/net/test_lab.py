@@ -119,11 +119,13 @@ def test_peers_on_separate_hosts_meet_by_ticket(tmp_path: File) -> None:
 
 @needs_lab
 def test_links_have_the_rate_and_the_latency_that_were_asked_for() -> None:
-    said = timed([Host(20 * MBIT, 80 * MBIT), Host(40 * MBIT, 20 * MBIT)], Path(latency_s=0.02), 5_000_000)
-    assert said["trip"][0] == pytest.approx(0.04, abs=0.015)
-    size, took_s = said["got"]
-    assert size == 5_000_000
-    assert 0.8 * 40 * MBIT < size / took_s < 40 * MBIT, "what the sender's line carries up and the receiver's down"
+    """The best of three: a machine with other work is only ever held up."""
+    hosts, path = [Host(20 * MBIT, 80 * MBIT), Host(40 * MBIT, 20 * MBIT)], Path(latency_s=0.02)
+    said = [timed(hosts, path, 5_000_000) for _ in range(3)]
+    assert min(each["trip"][0] for each in said) == pytest.approx(0.04, abs=0.015)
+    assert {each["got"][0] for each in said} == {5_000_000}
+    best = max(size / took_s for size, took_s in (each["got"] for each in said))
+    assert 0.8 * 40 * MBIT < best < 40 * MBIT, "what the sender's line carries up and the receiver's down"
 
 
 @needs_lab
