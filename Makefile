@@ -8,7 +8,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal --durations=10
+PYTEST := $(BIN)/python -m pytest -n 3 --dist worksteal --durations=10
 TORCH_VERSION := 2.13.0
 NVIDIA := $(shell command -v nvidia-smi 2>/dev/null)
 ifneq ($(NVIDIA),)

@@ -23,6 +23,7 @@ def limits(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.long
 def test_a_person_copies_a_scenario_changes_it_and_gets_another_verdict(tmp_path: Path) -> None:
     shipped = limits("labs", "--toml")
     assert shipped.returncode == 0

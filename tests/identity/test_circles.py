@@ -154,6 +154,7 @@ def test_groups_of_everybody_that_wait_for_all_are_model_averaging(whom: Circles
     assert apart(weights_of(groups), weights_of(everybody)) < SAME
 
 
+@pytest.mark.long
 def test_weights_that_travel_come_to_the_same_as_deltas() -> None:
     for outer in (Assign(), HEAVY):
         weights, deltas = (trained(run_of(All(), outer=outer, what=what), PEERS) for what in (Params(), Delta()))

@@ -75,6 +75,7 @@ def weights_of(outcome: Outcome) -> list[dict[bytes, int]]:
 # nobody is waited for
 
 
+@pytest.mark.long
 def test_a_learner_four_times_slower_costs_the_others_nothing_and_weighs_less() -> None:
     even, uneven, waited_for = (
         play(decoupled(), PEERS),

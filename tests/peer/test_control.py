@@ -126,6 +126,7 @@ def test_a_broker_that_dies_leaves_the_knobs_to_the_next() -> None:
         assert max(shares(outcome)[version] for version in (16, 17)) <= 1.2 * SHARE
 
 
+@pytest.mark.long
 def test_a_run_that_starts_again_from_its_disks_goes_on_as_it_was_turned() -> None:
     run = steered(rounds=20)
     faults = [Crash(at_s=15.0, peer=place, restart_after_s=1.0 + place) for place in range(3)]

@@ -108,6 +108,7 @@ def test_a_slow_member_sends_and_receives_at_the_same_time_and_soon_owns_nothing
     assert took[1] > 1.3 * bound_s
 
 
+@pytest.mark.long
 def test_a_line_that_becomes_slow_is_found_out_within_three_rounds() -> None:
     slowed = SlowLink(at_s=6.0, peer=2, for_s=1e6, factor=40.0)
     outcome = exchanged([FAST_BYTES_S] * 4, rounds=10, faults=[slowed])

@@ -73,6 +73,7 @@ def test_of_fragments_only_one_is_on_the_line_at_a_time_and_together_they_are_th
     assert abs(sum(parts[:4]) - whole[0]) <= 0.02 * whole[0]
 
 
+@pytest.mark.long
 def test_a_fragment_that_takes_as_long_as_the_delay_costs_no_time() -> None:
     part, count = 0.25, 4
     rate_bytes_s = 2 * 2 / 3 * 4 * SIZE / count / (part * WORK_S)

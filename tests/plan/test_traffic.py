@@ -47,7 +47,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         pytest.param("sparse-butterfly", 8_000_000, 3, marks=pytest.mark.long),
         pytest.param("held-bit", 4_000_000, 3, marks=pytest.mark.long),
         pytest.param("demo-sgd", 8_000_000, 3, marks=pytest.mark.long),
-        ("intellect-1", 1_000_000, 4),
+        pytest.param("intellect-1", 1_000_000, 4, marks=pytest.mark.long),
         pytest.param("eager", 300_000, 3, marks=pytest.mark.long),
         pytest.param("streaming", 3_000_000, 3, marks=pytest.mark.long),
         pytest.param("stellatrain", 4_000_000, 3, marks=pytest.mark.long),

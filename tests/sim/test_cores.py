@@ -258,6 +258,7 @@ def _exchange_s(outcome: Outcome) -> float:
     return max(event.took_s for event in events(outcome, journal.ContributionSent) if event.version == 3)
 
 
+@pytest.mark.long
 def test_a_round_is_longer_where_its_members_share_a_slow_computer() -> None:
     slow = Processor(cores=1.0, links="tls", send_s_gbit=100.0, receive_s_gbit=100.0)
     apart, together = _play(slow), _play(replace(slow, computer="one"))

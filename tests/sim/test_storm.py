@@ -26,7 +26,7 @@ from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
 
 SEEDS = 200
-QUICK = 20
+QUICK = 10
 """Of these seeds so many are played in `make test`, the others in `make long`."""
 CHUNK = 10
 STORMY_SHARE = 0.8
@@ -67,6 +67,7 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
     return demo_run(overrides=changes), slow, delays_s
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("first", "count"),
     [
