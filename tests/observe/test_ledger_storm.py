@@ -47,6 +47,7 @@ def test_any_two_journals_of_a_storm_show_that_no_sample_was_lost_or_counted_twi
         assert len(ledger.counted | ledger.waiting) == ledger.handed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", [pytest.param("async-local-sgd", marks=pytest.mark.long), "decoupled"])
 def test_work_that_outlasts_rounds_is_accounted_for_by_any_two_journals(recipe: str) -> None:
     slow = SlowCompute(at_s=0.0, peer=2, for_s=1e6, factor=3.0)

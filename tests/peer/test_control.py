@@ -77,6 +77,7 @@ def test_all_switch_at_the_same_round_and_exchanges_then_take_no_more_than_they_
     assert turn.lr == 0.75
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ladder",
     [

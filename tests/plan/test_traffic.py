@@ -167,6 +167,7 @@ def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares(
     assert found.step_bytes == 2 * 100 * 4 * 2 * 1024 * 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "peers"),
     [
