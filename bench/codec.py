@@ -1,7 +1,7 @@
 """How fast codecs are: ours beside what plain torch does for the same, and memory; and what that is of a round's work.
 
     python -m bench.codec                           every codec and recipe on one thread of the processor
-    python -m bench.codec --device cuda             on a device, where codecs have a form for it
+    python -m bench.codec --device cuda             on a device: all but what goes over each link by itself
     python -m bench.codec --only 'top-k*'           codecs with such names, and no recipes
     python -m bench.codec --recipes 'sparse*'       recipes with such names, and no codecs
     python -m bench.codec --torch                   a device's forms, on the processor

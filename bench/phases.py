@@ -3,13 +3,12 @@
 A recipe's inner phase is its local steps between two exchanges of the same weights, each of `batch` samples of 1,024
 tokens; where a round ends at a number of samples that all work through together, of eight peers' an eighth. How long a
 token takes is measured with a model of a named size on the device at hand, and encoding with `bench.codec`: the
-contribution's codec with its residual, of as many elements as that model has, and its transform. What a codec without a
-form on the device costs is the processor's time, and so is what goes over each link by itself: to everybody else, with
-the search for how much of it fits. Codecs that go by size send one value in a hundred here. Where a recipe may climb
-from one form of exchange to another, the dearest one is shown.
+contribution's codec with its residual, of as many elements as that model has, and its transform. What goes over each
+link by itself is the processor's time: to everybody else, with the search for how much of it fits. Codecs that go by
+size send one value in a hundred here. Where a recipe may climb from one form of exchange to another, the dearest one is
+shown.
 
-What is not in it: reading weights out of a device for codecs that stay on the processor, decoding results, and what
-owners do with contributions.
+What is not in it: decoding results, and what owners do with contributions.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ from atoll.observe.trial import gain_kept
 
 PAGE = Path(__file__).parents[2] / "docs" / "convergence.md"
 BEGIN, END = "<!-- begin: python -m bench.converge --report -->", "<!-- end -->"
-PEERS = 8
-"""Against so many peers' DDP bytes are counted."""
 WIDTH = 120
 
 

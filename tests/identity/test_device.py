@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -28,67 +29,45 @@ SPARSE = TopK(keep=8, block=512, values=Buckets(bits=2, width=6.0))
 MOMENTUM = Grad(codec=TopK(keep=8, block=256), result=Fp32(), residual=Feedback(decay=0.9))
 SOME = LowRank(rank=2, least=1.5)
 FED_BACK = Delta(codec=SPARSE, result=Fp32(), residual=Feedback(decay=0.95))
+
+
+def local(what: Delta, **more: Any) -> Run:
+    """Return two peers that exchange the way of two local steps."""
+    return diloco(inner=SGD, outer=OUTER, steps=2, start_with=2, what=what, **{"rounds": 3, **more})
+
+
+def each_step(what: Grad, **more: Any) -> Run:
+    """Return two peers that exchange gradients."""
+    return ddp(outer=SGD, start_with=2, what=what, **{"rounds": 3, **more})
+
+
+def momenta(what: Grad, **more: Any) -> Run:
+    """Return two peers that exchange what is strong in their momenta."""
+    return demo(outer=SignSgd(lr=1e-3), start_with=2, what=what, **{"rounds": 3, **more})
+
+
+IN_PARTS: dict[str, Any] = {"rounds": 4, "route": AllGather(), "fragments": 2}
+LARGE = Delta(codec=Threshold(least=1e-4, scaled=True), result=Fp32(), residual=Feedback())
+HELD = Delta(codec=Significance(least=0.005), result=Fp32(), residual=Hold())
+LINES = Grad(codec=CacheLines(keep=0.1), result=Fp32(), residual=Feedback())
+BY_CHANCE = replace(MOMENTUM, codec=CacheLines(keep=0.1, values=Stochastic(bits=4)))
 RUNS: dict[str, Run] = {
-    "int8": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=Delta(codec=Int8())),
-    "int8 held": diloco(
-        inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=Delta(codec=Int8(), residual=Hold())
-    ),
-    "top-k fed back": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=FED_BACK, route=AllGather()),
-    "fragments": diloco(inner=SGD, outer=OUTER, steps=2, rounds=4, start_with=2, what=Delta(codec=E3m0()), fragments=2),
-    "as they are": diloco(inner=SGD, outer=OUTER, steps=2, rounds=3, start_with=2, what=Delta(codec=Fp32())),
-    "gradients as they are": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=Fp32())),
-    "gradients": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=SPARSE, result=Fp32(), residual=Feedback())),
-    "frequencies": demo(what=replace(MOMENTUM, transform=Dct(tile=16)), outer=SignSgd(lr=1e-3), rounds=3, start_with=2),
-    "frequencies of fragments": diloco(
-        inner=SGD,
-        outer=OUTER,
-        steps=2,
-        rounds=4,
-        start_with=2,
-        what=replace(FED_BACK, transform=Dct(tile=12)),
-        route=AllGather(),
-        fragments=2,
-    ),
-    "threshold fed back": diloco(
-        inner=SGD,
-        outer=OUTER,
-        steps=2,
-        rounds=3,
-        start_with=2,
-        what=Delta(codec=Threshold(least=1e-4, scaled=True), result=Fp32(), residual=Feedback()),
-        route=AllGather(),
-    ),
-    "significance held": diloco(
-        inner=SGD,
-        outer=OUTER,
-        steps=2,
-        rounds=3,
-        start_with=2,
-        what=Delta(codec=Significance(least=0.005), result=Fp32(), residual=Hold()),
-        route=AllGather(),
-    ),
-    "lines of gradients": ddp(
-        outer=SGD,
-        rounds=4,
-        start_with=2,
-        what=Grad(codec=CacheLines(keep=0.1), result=Fp32(), residual=Feedback()),
-    ),
-    "by chance": ddp(outer=SGD, rounds=3, start_with=2, what=Grad(codec=Stochastic(bits=4))),
-    "lines of frequencies by chance": demo(
-        what=replace(MOMENTUM, codec=CacheLines(keep=0.1, values=Stochastic(bits=4)), transform=Dct(tile=16)),
-        outer=SignSgd(lr=1e-3),
-        rounds=4,
-        start_with=2,
-    ),
-    "large frequencies of fragments": diloco(
-        inner=SGD,
-        outer=OUTER,
-        steps=2,
-        rounds=4,
-        start_with=2,
-        what=replace(FED_BACK, codec=Threshold(least=1e-4), transform=Dct(tile=12)),
-        route=AllGather(),
-        fragments=2,
+    "int8": local(Delta(codec=Int8())),
+    "int8 held": local(Delta(codec=Int8(), residual=Hold())),
+    "top-k fed back": local(FED_BACK, route=AllGather()),
+    "fragments": local(Delta(codec=E3m0()), rounds=4, fragments=2),
+    "as they are": local(Delta(codec=Fp32())),
+    "gradients as they are": each_step(Grad(codec=Fp32())),
+    "gradients": each_step(Grad(codec=SPARSE, result=Fp32(), residual=Feedback())),
+    "frequencies": momenta(replace(MOMENTUM, transform=Dct(tile=16))),
+    "frequencies of fragments": local(replace(FED_BACK, transform=Dct(tile=12)), **IN_PARTS),
+    "threshold fed back": local(LARGE, route=AllGather()),
+    "significance held": local(HELD, route=AllGather()),
+    "lines of gradients": each_step(LINES, rounds=4),
+    "by chance": each_step(Grad(codec=Stochastic(bits=4))),
+    "lines of frequencies by chance": momenta(replace(BY_CHANCE, transform=Dct(tile=16)), rounds=4),
+    "large frequencies of fragments": local(
+        replace(FED_BACK, codec=Threshold(least=1e-4), transform=Dct(tile=12)), **IN_PARTS
     ),
 }
 

@@ -237,6 +237,36 @@ def mixed(number):
 
 
 @triton.jit
+def _norms(size, LEVELS: tl.constexpr, NORM_BITS: tl.constexpr, SCALE_MIN: tl.constexpr):
+    """The step of each block: its norm, of magnitudes in whole parts of a unit, so that no sum rounds."""
+    largest = tl.max(tl.max(size, axis=2), axis=1)
+    power = tl.minimum(NORM_BITS + 126 - (largest.to(tl.int32, bitcast=True) >> 23), 127)
+    unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
+    per_unit = ((1023 - power).to(tl.int64) << 52).to(tl.float64, bitcast=True)
+    parts = size * unit[:, None, None]
+    whole = parts.to(tl.int32)
+    whole = whole + (whole.to(tl.float32) < parts).to(tl.int32)
+    squares = tl.sum(tl.sum((whole * whole).to(tl.int64), axis=2), axis=1)
+    norm = tl.sqrt(squares.to(tl.float64)) * per_unit
+    scale = (norm / LEVELS).to(tl.float32)
+    return tl.where(scale < SCALE_MIN, 0.0, scale)
+
+
+@triton.jit
+def _pack(packed, code, group, place, at, count, BITS: tl.constexpr):
+    """Write codes of so many bits, eight side by side; of more than eight, the lowest eight come first."""
+    if BITS > 8:
+        tl.store(packed + at, (code & 0xFF).to(tl.uint8), mask=at < count)
+        packed = packed + count
+        code = code >> 8
+    REST: tl.constexpr = BITS - 8 if BITS > 8 else BITS
+    word = tl.sum(code.to(tl.int64) << (place * REST).to(tl.int64), axis=2)
+    for nth in tl.static_range(REST):
+        byte = group * REST + nth
+        tl.store(packed + byte, ((word >> (8 * nth)) & 0xFF).to(tl.uint8), mask=byte * 8 < count * REST)
+
+
+@triton.jit
 def stochastic(
     values,
     scales,
@@ -254,28 +284,14 @@ def stochastic(
     SCALE_MIN: tl.constexpr,
     LEAVES: tl.constexpr,
 ):
-    """Some blocks of a chunk: the norm of each in steps, and how many of them each element is, by chance.
-
-    Eight elements side by side fill as many bytes as one has bits; of more than eight, the lowest eight come first.
-    """
+    """Some blocks of a chunk: the norm of each in steps, and how many of them each element is, by chance."""
     chunk = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1) * MANY + tl.arange(0, MANY)
     group = block[:, None] * EIGHTHS + tl.arange(0, EIGHTHS)[None, :]
     place = tl.arange(0, 8)[None, None, :]
     at = group[:, :, None] * 8 + place
     held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
-    size = tl.abs(held)
-    largest = tl.max(tl.max(size, axis=2), axis=1)
-    power = tl.minimum(NORM_BITS + 126 - (largest.to(tl.int32, bitcast=True) >> 23), 127)
-    unit = ((power + 127) << 23).to(tl.float32, bitcast=True)
-    per_unit = ((1023 - power).to(tl.int64) << 52).to(tl.float64, bitcast=True)
-    parts = size * unit[:, None, None]
-    whole = parts.to(tl.int32)
-    whole = whole + (whole.to(tl.float32) < parts).to(tl.int32)
-    squares = tl.sum(tl.sum((whole * whole).to(tl.int64), axis=2), axis=1)
-    norm = tl.sqrt(squares.to(tl.float64)) * per_unit
-    scale = (norm / LEVELS).to(tl.float32)
-    scale = tl.where(scale < SCALE_MIN, 0.0, scale)
+    scale = _norms(tl.abs(held), LEVELS, NORM_BITS, SCALE_MIN)
     tl.store(scales + chunk * (row_bytes // 4) + block, scale, mask=block < blocks)
     per_one = tl.where(scale > 0, tl.div_rn(1.0, tl.where(scale > 0, scale, 1.0)), 0.0)
     steps = held * per_one[:, None, None]
@@ -291,16 +307,7 @@ def stochastic(
         arrives = code.to(tl.float32) * scale[:, None, None]
         tl.store(left + chunk * count + at, held - arrives, mask=at < count)
     code = tl.where(at < count, code + LEVELS, 0)
-    packed = codes + chunk * row_bytes + 4 * blocks
-    if BITS > 8:
-        tl.store(packed + at, (code & 0xFF).to(tl.uint8), mask=at < count)
-        packed = packed + count
-        code = code >> 8
-    REST: tl.constexpr = BITS - 8 if BITS > 8 else BITS
-    word = tl.sum(code.to(tl.int64) << (place * REST).to(tl.int64), axis=2)
-    for nth in tl.static_range(REST):
-        byte = group * REST + nth
-        tl.store(packed + byte, ((word >> (8 * nth)) & 0xFF).to(tl.uint8), mask=byte * 8 < count * REST)
+    _pack(codes + chunk * row_bytes + 4 * blocks, code, group, place, at, count, BITS)
 
 
 @triton.jit

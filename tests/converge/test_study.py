@@ -1,0 +1,84 @@
+"""The study of ways to exchange: what is sent and what is left are what was wanted, and rounds end when they should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from bench.converge import study
+from bench.converge.study import WAYS, Study, Swarm, Way, exact, four, sign, tenth, three
+from torch import Tensor
+
+from atoll.data.prepare import prepare
+from atoll.spec.run import Size
+
+STEPS = 4
+
+
+def peers_of(way: Way) -> tuple[dict[str, Tensor], Swarm]:
+    """Return four peers that start together and have moved apart, and their swarm."""
+    start = torch.randn(3, 700, generator=torch.Generator().manual_seed(1))
+    weights = {"one": start.repeat(4, 1, 1)}
+    swarm = Swarm(way, weights, STEPS)
+    weights["one"] += torch.randn(weights["one"].shape, generator=torch.Generator().manual_seed(2))
+    return weights, swarm
+
+
+def test_in_full_and_without_momentum_everybody_goes_on_from_the_mean() -> None:
+    weights, swarm = peers_of(Way(1, exact, exact, outer=(1.0, 0.0)))
+    mean = weights["one"].mean(dim=0)
+    swarm.after(STEPS - 1)
+    assert torch.allclose(swarm.anchor["one"], mean, atol=1e-6)
+    assert torch.equal(weights["one"], swarm.anchor["one"].expand(4, -1, -1))
+
+
+@pytest.mark.parametrize("hold", [True, False])
+def test_what_is_not_sent_is_held_in_ones_own_weights_or_fed_back(hold: bool) -> None:
+    weights, swarm = peers_of(Way(1, sign, exact, outer=(1.0, 0.0), hold=hold))
+    before, start = weights["one"].clone(), swarm.anchor["one"].clone()
+    swarm.after(STEPS - 1)
+    apart = weights["one"] - swarm.anchor["one"]
+    if hold:  # all that anybody has moved is in the anchor or still in its own weights
+        assert torch.allclose(swarm.anchor["one"] + apart.mean(dim=0), before.mean(dim=0), atol=1e-5)
+        assert apart.abs().max() > 0.1
+    else:
+        assert not apart.any()
+    assert not torch.equal(swarm.anchor["one"], start)
+
+
+def test_of_contributions_in_turns_each_block_is_sent_once() -> None:
+    turns = [study._turn(3000, 3, nth, torch.device("cpu")) for nth in range(3)]
+    assert torch.equal(sum(turns, torch.zeros(3000)), torch.ones(3000))
+
+
+@pytest.mark.parametrize(
+    ("codec", "lost"), [(sign, 0.363), (three, 0.190), (four, 0.1175), (tenth, 0.574), (exact, 0.0)]
+)
+def test_codecs_lose_of_a_bell_what_is_known_of_them(codec: study.Codec, lost: float) -> None:
+    rows = torch.randn(4, 8 * 512 * 16, generator=torch.Generator().manual_seed(0))
+    assert float((rows - codec(rows)).square().mean()) == pytest.approx(lost, abs=0.01)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_every_way_has_its_rounds_and_ends_with_one(name: str) -> None:
+    ends = study._ends(WAYS[name], 2040)
+    assert len(set(ends)) == WAYS[name].rounds * WAYS[name].fragments
+    assert sorted(ends) == ends and ends[-1] == 2039
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap, on a processor
+def test_a_small_study_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some.txt").write_text(
+        "\n\n".join(f"The sea lies still on day {day}, and so do we. " * 9 for day in range(60))
+    )
+    prepare([tmp_path / "some.txt"], tmp_path / "shards", "bytes", split="blank-lines", held_out=0.2)
+    monkeypatch.setattr(study, "SIZE", Size(dim=16, layers=1, heads=2, kv_heads=2, ffn=32))
+    for name, value in {"PEERS": 2, "BATCH": 2, "CONTEXT": 16, "JUDGED": 8}.items():
+        monkeypatch.setattr(study, name, value)
+    ways = {"full": Way(4, exact, exact, (1.0, 0.0)), "bit": Way(4)}
+    small = Study(ways, tmp_path / "shards", 24, torch.device("cpu"))
+    before = small.judge()
+    small.run()
+    after = small.judge()
+    assert before["full"] == before["bit"] and all(after[name] < before[name] - 0.3 for name in after)
