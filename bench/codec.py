@@ -38,11 +38,11 @@ from bench import meshed, transforms
 from bench.show import parser_of, show
 from torch import Tensor
 
-from atoll.model import codec as there
-from atoll.model.above import Kept, Least, Limits
-from atoll.model.codec import OnDevice
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
-from atoll.model.encoder import Began, TorchEncoder
+from atoll.model.encoding import codec as there
+from atoll.model.encoding.above import Kept, Least, Limits
+from atoll.model.encoding.codec import OnDevice
+from atoll.model.encoding.encoder import Began, TorchEncoder
 from atoll.model.held import Held
 from atoll.spec.axes.codec import (
     Bf16,

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from atoll.model import cosines, products
 from atoll.model.compute import Mean, Portion, Vector
-from atoll.model.encoder import Began
+from atoll.model.encoding import cosines, products
+from atoll.model.encoding.encoder import Began
+from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.held import Held
-from atoll.model.transforms import TorchTransforms
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.what import Dct, Feedback, LowRank
 from atoll.sync.factors import Factors

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from atoll.model import cosines, encoder, products
 from atoll.model.compute import Engine
+from atoll.model.encoding import cosines, encoder, products
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
 from atoll.spec.axes.codec import Buckets, CacheLines, E3m0, Fp32, Int8, Significance, Stochastic, Threshold, TopK

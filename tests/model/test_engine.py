@@ -14,8 +14,8 @@ import torch
 from blake3 import blake3
 
 from atoll.errors import LocalError, SpecError
-from atoll.model import encoder
 from atoll.model.compute import Engine, Portion, Start, Step, Vector
+from atoll.model.encoding import encoder
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.held import Held
 from atoll.model.llama import Llama

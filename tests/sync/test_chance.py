@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from atoll.model.chance import DRAWN_BITS, keys_of
+from atoll.model.encoding.chance import DRAWN_BITS, keys_of
 from atoll.spec.axes.codec import Stochastic
 from atoll.sync.codec import decode, encode, seed_of
 from atoll.sync.codec.chance import drawn

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.model.tiles import DIGITS
+from atoll.model.encoding.tiles import DIGITS
 from atoll.spec.axes.codec import Fp32, TopK
 from atoll.spec.axes.what import Dct
 from atoll.spec.axes.when import Every, Fragments

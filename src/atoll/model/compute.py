@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.model.matrices import Factored
-from atoll.model.tiles import Tiled
+from atoll.model.encoding.matrices import Factored
+from atoll.model.encoding.tiles import Tiled
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import Residual
 

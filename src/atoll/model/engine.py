@@ -28,14 +28,14 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
 from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
-from atoll.model.encoder import Began, TorchEncoder, at_hand
+from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
+from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, train_cost
-from atoll.model.transforms import TorchTransforms
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run

@@ -12,8 +12,8 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.chance import draws
 from atoll.model.compute import Cosines, Encoder, Large, Made, Mean, PartOf, Portion, Source, Start, Vector
+from atoll.model.encoding.chance import draws
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
 from atoll.spec.axes.codec import CacheLines, Fp32, Significance, Threshold

@@ -12,7 +12,7 @@ smaller, travel as they are with the second.
 
 What contributors multiply is their own affair. What everybody makes of a result must be the same bits: lengths and
 products are added up by halves in fp64, P Q^T column after column in fp32, each operation rounded by itself.
-A device does all of this too (`model.products`).
+A device does all of this too (`model.encoding.products`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
-from atoll.model.matrices import ALONG, Factored, Matrix
+from atoll.model.encoding.matrices import ALONG, Factored, Matrix
 from atoll.model.shape import bell
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.what import LowRank

@@ -6,8 +6,8 @@ a tile is one. The transform is orthonormal: lengths stay as they are, and so do
 
 Contributions are made of frequencies, and so is their result. Going back is done by everybody, who must all get the
 same bits: the fast cosine transform (Lee's: halves of halves) in fp64, elementwise, each operation rounded by itself,
-with constants of so few digits that no library disagrees about them (`model.tiles`). A device does the same
-(`model.cosines`).
+with constants of so few digits that no library disagrees about them (`model.encoding.tiles`). A device does the same
+(`model.encoding.cosines`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
-from atoll.model.tiles import Tiled, cosines, folds, scales
+from atoll.model.encoding.tiles import Tiled, cosines, folds, scales
 from atoll.spec.axes.what import Dct
 from atoll.sync.units import Unit, tensors_in
 

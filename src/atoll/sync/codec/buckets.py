@@ -7,7 +7,7 @@ then the codes, packed.
 
 Sums are of whole numbers: values are counted in a power of two that leaves the largest of the chunk 31 bits, distances
 from the mean, which are squared, in one that leaves them 15. Then no sum is ever rounded, and whoever adds up in
-whatever order, one core or ten thousand (`model.codec`), comes to the same bits.
+whatever order, one core or ten thousand (`model.encoding.codec`), comes to the same bits.
 """
 
 from __future__ import annotations

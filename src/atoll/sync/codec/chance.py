@@ -1,11 +1,11 @@
-"""Chance on the processor: `model.chance` in numpy, in words of 32 bits that wrap around."""
+"""Chance on the processor: `model.encoding.chance` in numpy, in words of 32 bits that wrap around."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.model.chance import DRAWN_BITS, FACTORS, SHIFTS, WORD_BITS, keys_of
+from atoll.model.encoding.chance import DRAWN_BITS, FACTORS, SHIFTS, WORD_BITS, keys_of
 
 _NEAR = 2**15
 """Numbers that are mixed at once: what a processor keeps near."""

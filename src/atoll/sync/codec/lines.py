@@ -7,7 +7,7 @@ the largest of the others fill up, and the threshold falls by a hundredth; enoug
 it was at first. At first it is that of an exact choice. On the wire come the lines' values in a form of their own, then
 their places, rising, in as few bits as a place needs; a short last line is filled up with zeros. Magnitudes of a line
 are added half to half, and of equal lines the first are the largest, so that everybody, on whatever device
-(`model.lines`), keeps the same ones.
+(`model.encoding.lines`), keeps the same ones.
 """
 
 from __future__ import annotations

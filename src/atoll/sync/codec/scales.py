@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.model.chance import DRAWN_BITS
 from atoll.model.compute import Vector
+from atoll.model.encoding.chance import DRAWN_BITS
 from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
 from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
 from atoll.sync.codec.chance import drawn
@@ -162,7 +162,7 @@ def _norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
 def _added(rows: NDArray[np.float32]) -> Vector:
     """Return the sum of each row, whose memory is used up: its second half is added to the first, and so on.
 
-    So every device adds in the same order (`model.codec`), and in one that rounds little.
+    So every device adds in the same order (`model.encoding.codec`), and in one that rounds little.
     """
     width = rows.shape[1]
     while width > 1:

@@ -1,9 +1,9 @@
 """The largest of each block, and where they are.
 
 How many are kept follows from the codec and the length alone, so a chunk's size is known before it comes. Of equals
-those that come first are kept, so that everybody keeps the same, on whatever device (`model.codec`). On the wire come
-the kept values in the order of the vector, in a form of their own, then each one's place in its block, rising within a
-block, in as few bits as a place needs: 12 for a block of 4096.
+those that come first are kept, so that everybody keeps the same, on whatever device (`model.encoding.codec`). On the
+wire come the kept values in the order of the vector, in a form of their own, then each one's place in its block, rising
+within a block, in as few bits as a place needs: 12 for a block of 4096.
 """
 
 from __future__ import annotations

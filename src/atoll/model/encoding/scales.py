@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from atoll.model.bins import units_of
-from atoll.model.bits import cut, pack, unpack, viewed
-from atoll.model.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
+from atoll.model.encoding.bins import units_of
+from atoll.model.encoding.bits import cut, pack, unpack, viewed
+from atoll.model.encoding.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
 from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
 
 Scaled = Int8 | E3m0 | Sign | Stochastic

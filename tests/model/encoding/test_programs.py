@@ -15,8 +15,8 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.cosines import same_cosines
-from atoll.model.products import same_products
+from atoll.model.encoding.cosines import same_cosines
+from atoll.model.encoding.products import same_products
 here = torch.device("cpu")
 print(same_cosines(here), same_products(here))
 """
@@ -24,7 +24,7 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from atoll.model import programs
+from atoll.model.encoding import programs
 tables = {"places_high": "*i32", "factors_high": "*fp64", "places_wide": "*i32", "factors_wide": "*fp64"}
 vectors = {"given": "*fp32", "made": "*fp32", "firsts": "*i64", "steps": "*i64", "ats": "*i64"}
 line = {"places": "*i32", "factors": "*fp64"}

@@ -17,16 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model import fused
-from atoll.model.above import Least, Limits, Tally
-from atoll.model.chance import draws, keys_of
-from atoll.model.codec import Asked, OnDevice, encode, encode_above, wire_bytes
 from atoll.model.compute import Large, Made, Mean, PartOf, Portion, Source, Start, Vector
+from atoll.model.encoding import fused
+from atoll.model.encoding.above import Least, Limits, Tally
+from atoll.model.encoding.chance import draws, keys_of
+from atoll.model.encoding.codec import Asked, OnDevice, encode, encode_above, wire_bytes
+from atoll.model.encoding.pieces import Piece, pieces_of
+from atoll.model.encoding.sending import Sending
+from atoll.model.encoding.wanted import Ends
 from atoll.model.held import Held
 from atoll.model.locked import lock
-from atoll.model.pieces import Piece, pieces_of
-from atoll.model.sending import Sending
-from atoll.model.wanted import Ends
 from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
 from atoll.spec.axes.what import Feedback, Forget, Residual
 

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from atoll.model import codec as there
-from atoll.model import encoder as encoder_module
-from atoll.model.above import Least, Limits
-from atoll.model.chance import keys_of
-from atoll.model.codec import Asked, Even, OnDevice
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
-from atoll.model.encoder import Began, TorchEncoder
+from atoll.model.encoding import codec as there
+from atoll.model.encoding import encoder as encoder_module
+from atoll.model.encoding.above import Least, Limits
+from atoll.model.encoding.chance import keys_of
+from atoll.model.encoding.codec import Asked, Even, OnDevice
+from atoll.model.encoding.encoder import Began, TorchEncoder
+from atoll.model.encoding.pieces import pieces_of
 from atoll.model.held import Held
-from atoll.model.pieces import pieces_of
 from atoll.spec.axes.codec import (
     Above,
     Bf16,

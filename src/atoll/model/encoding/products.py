@@ -2,8 +2,9 @@
 
 Layers are alike, so a matrix of each lies as far from the next one's as all others: such a stack is one operation. What
 a contributor multiplies is its own affair, and a library's product. What everybody makes of results is the same to the
-bit: P Q^T column after column in fp32, which is one pass of a kernel on a CUDA device (`model.programs`) if that makes
-the same bits there; lengths and products of directions added up by halves in fp64, those of one length together.
+bit: P Q^T column after column in fp32, which is one pass of a kernel on a CUDA device (`model.encoding.programs`) if
+that makes the same bits there; lengths and products of directions added up by halves in fp64, those of one length
+together.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from atoll.model.matrices import ALONG, Factored, Matrix
-from atoll.model.trust import launch, trusted
+from atoll.model.encoding.matrices import ALONG, Factored, Matrix
+from atoll.model.encoding.trust import launch, trusted
 
 RANK_MAX = 32
 """Columns that a kernel goes through."""
@@ -225,7 +226,7 @@ def _fused(stack: Stack, merged: Tensor, basis: Tensor, made: Tensor, *, minus: 
 @cache
 def _kernels() -> Any:
     """Return the kernels; raises `ImportError` where Triton is not."""
-    from atoll.model import programs
+    from atoll.model.encoding import programs
 
     return programs
 

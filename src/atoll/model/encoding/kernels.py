@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-"""What `model.fused` runs on a device: each program has some rows in its registers and passes over them once.
+"""What `model.encoding.fused` runs on a device: each program has some rows in its registers and passes over them once.
 
 Triton reads these functions' text, annotations too: they are in its language, not in Python. A constant's name is in
 capitals. What is rounded is written out operation by operation, and `div_rn` is the division that everybody has.
@@ -228,7 +228,7 @@ def halves(
 
 @triton.jit
 def mixed(number):
-    """Another number of 32 bits for each one (`model.chance`)."""
+    """Another number of 32 bits for each one (`model.encoding.chance`)."""
     number = number ^ (number >> 16)
     number = number * 0x7FEB352D
     number = number ^ (number >> 15)

@@ -1,12 +1,12 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, no-untyped-call"
-"""What `model.cosines` and `model.products` run on a device: each program has one tile in its registers.
+"""What `cosines` and `products` run on a device: each program has one tile in its registers.
 
 Triton reads these functions' text, annotations too: they are in its language, not in Python. A constant's name is in
 capitals. What is rounded is written out operation by operation.
 
 A side of a tile lies in registers in such an order that both elements of a butterfly differ in one bit of their places:
 first the halves, then what the second half is when it is turned round, and so on (a Gray code). What comes out is in
-the order of the same bits from right to left. `model.cosines` works out both orders, and what is beside what.
+the order of the same bits from right to left. `model.encoding.cosines` works out both orders, and what is beside what.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from atoll.model.bits import packed_bytes
+from atoll.model.encoding.bits import packed_bytes
 from atoll.spec.axes.codec import CacheLines
 
 FALL, RISE = 0.99, 0.01

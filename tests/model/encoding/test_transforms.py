@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from atoll.model import encoder as encoder_module
 from atoll.model.compute import Mean, Portion, Start, Vector
-from atoll.model.encoder import Began, TorchEncoder
+from atoll.model.encoding import encoder as encoder_module
+from atoll.model.encoding.encoder import Began, TorchEncoder
+from atoll.model.encoding.products import stacks
+from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.held import Held
-from atoll.model.products import stacks
-from atoll.model.transforms import TorchTransforms
 from atoll.spec.axes.codec import Fp32, TopK
 from atoll.spec.axes.what import Dct, Feedback, Forget, LowRank
 from atoll.sync.factors import Factors

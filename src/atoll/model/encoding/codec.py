@@ -9,7 +9,7 @@ both to it. Bits are the same because of three rules:
 - of equals the first is kept.
 
 What is chosen by its size alone is as long as values make it, chunk by chunk: that is `encode_above`. Frequencies, if
-`model.transforms` makes these of values, are encoded like them.
+`model.encoding.transforms` makes these of values, are encoded like them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import NamedTuple, assert_never
 import torch
 from torch import Tensor
 
-from atoll.model import fused, lines
-from atoll.model.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
-from atoll.model.bins import from_buckets, table_bytes
-from atoll.model.bits import cut, pack, packed_bytes, unpack, viewed
-from atoll.model.scales import from_scales, to_scales
+from atoll.model.encoding import fused, lines
+from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
+from atoll.model.encoding.bins import from_buckets, table_bytes
+from atoll.model.encoding.bits import cut, pack, packed_bytes, unpack, viewed
+from atoll.model.encoding.scales import from_scales, to_scales
 from atoll.spec.axes.codec import (
     Above,
     Bf16,
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
     """What a codec goes by beside values, a row for each chunk."""
 
     keys: Tensor | None = None
-    """Of their seeds (`model.chance`); none: of no seed."""
+    """Of their seeds (`model.encoding.chance`); none: of no seed."""
     known: Tensor | None = None
     """Remembered thresholds and what they were at first, which move; none: choices are exact."""
 

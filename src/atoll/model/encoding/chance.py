@@ -2,8 +2,8 @@
 
 A generator that draws one number after the other cannot be shared out among ten thousand cores. Here a number is what a
 place becomes when it is mixed twice, each time with a key that is made of the seed: shifts and products of 32 bits,
-which numpy, torch and a kernel all have (`sync.codec.chance`, `model.scales`, `model.kernels`). The mixing is the
-one-to-one map of 32 bits that Chris Wellons found to be the least biased of its kind (lowbias32).
+which numpy, torch and a kernel all have (`sync.codec.chance`, `model.encoding.scales`, `model.encoding.kernels`). The
+mixing is the one-to-one map of 32 bits that Chris Wellons found to be the least biased of its kind (lowbias32).
 """
 
 from __future__ import annotations

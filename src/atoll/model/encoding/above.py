@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from atoll.model.bits import pack, packed_bytes
+from atoll.model.encoding.bits import pack, packed_bytes
 
 COUNT_BYTES = 4
 ALIGN_BYTES = 4

@@ -2,7 +2,7 @@
 
 All tiles of one shape are transformed together, elementwise in fp64 and in the same order of operations: how many there
 are at once changes no bit. Tiles whose sides are powers of two, which are nearly all, are one pass of a kernel on a
-CUDA device (`model.programs`), if that makes the same bits there.
+CUDA device (`model.encoding.programs`), if that makes the same bits there.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from atoll.model import tiles
-from atoll.model.tiles import Tiled
-from atoll.model.trust import launch, trusted
+from atoll.model.encoding import tiles
+from atoll.model.encoding.tiles import Tiled
+from atoll.model.encoding.trust import launch, trusted
 
 BATCH_ELEMENTS = 2**22
 """So many are transformed at once without a kernel: each takes some 40 bytes meanwhile."""
@@ -220,7 +220,7 @@ def _fold(side: int, at: int, level: int) -> float:
 @cache
 def _kernels() -> Any:
     """Return the kernels; raises `ImportError` where Triton is not."""
-    from atoll.model import programs
+    from atoll.model.encoding import programs
 
     return programs
 

@@ -16,7 +16,7 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model import fused
+from atoll.model.encoding import fused
 here = torch.device("cpu")
 for name in {names}:
     print(getattr(fused, name)(here))
@@ -40,9 +40,9 @@ LINES = [(5003, 1), (5003, 77), (5003, 5003), (8192, 82)]
 ENCODED = """
 import numpy as np
 import torch
-from atoll.model import fused
+from atoll.model.encoding import fused
 from atoll.model.compute import Made, Mean, PartOf, Portion, Start
-from atoll.model.encoder import TorchEncoder
+from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
 from atoll.spec.axes.codec import Bf16, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold
 from atoll.spec.axes.what import Feedback, Hold
@@ -75,8 +75,8 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from atoll.model import kernels
-from atoll.model.fused import CONSTANTS, TO_WHOLE
+from atoll.model.encoding import kernels
+from atoll.model.encoding.fused import CONSTANTS, TO_WHOLE
 some = {
     kernels.largest: ({"rows": "*fp32", "places": "*i64", "keep": "i32"}, {"WIDTH": 4096}),
     kernels.int8: (

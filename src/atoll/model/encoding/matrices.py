@@ -1,6 +1,7 @@
 """Which tensors travel as two thin factors, and where these lie: what every form of low rank shares.
 
-What is made of them, operation by operation, is said in `sync.factors`; `model.products` does the same on a device.
+What is made of them, operation by operation, is said in `sync.factors`; `model.encoding.products` does the same on a
+device.
 """
 
 from __future__ import annotations

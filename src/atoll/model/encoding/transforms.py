@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model import cosines, products
 from atoll.model.compute import Made, Merged, Portion, Source, Vector
-from atoll.model.encoder import Began, Copy, TorchEncoder, at_hand
+from atoll.model.encoding import cosines, products
+from atoll.model.encoding.encoder import Began, Copy, TorchEncoder, at_hand
+from atoll.model.encoding.matrices import Factored
+from atoll.model.encoding.tiles import Tiled
 from atoll.model.held import Held
-from atoll.model.matrices import Factored
-from atoll.model.tiles import Tiled
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.what import Forget, Residual
 

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from atoll.model.bits import cut, pack, unpack, viewed
+from atoll.model.encoding.bits import cut, pack, unpack, viewed
 from atoll.spec.axes.codec import Buckets
 
 _VALUE_BITS, _DISTANCE_BITS = 31, 15

@@ -1,7 +1,7 @@
 """How tensors are cut into tiles for the cosine transform, and its constants: what every form of it shares.
 
 Constants have so few digits that no library disagrees about them. What is done with them, operation by operation, is
-said in `sync.frequencies`; `model.cosines` does the same on a device.
+said in `sync.frequencies`; `model.encoding.cosines` does the same on a device.
 """
 
 from __future__ import annotations

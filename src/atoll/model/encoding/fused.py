@@ -1,9 +1,9 @@
 """The codecs that most recipes send, in as few passes over a CUDA device's memory as will do, to the same bits.
 
-`model.codec` makes a codec out of whole-vector operations, each of which reads and writes everything; here one kernel
-reads a block once and keeps it in registers until its bytes are written. Triton compiles them, which comes with torch
-on Linux. Compilers may fuse a multiplication with the addition after it, or divide by halves; both are forbidden below,
-and a device gets a kernel only if that makes the same bits there as the plain form (`model.trust`).
+`model.encoding.codec` makes a codec out of whole-vector operations, each of which reads and writes everything; here one
+kernel reads a block once and keeps it in registers until its bytes are written. Triton compiles them, which comes with
+torch on Linux. Compilers may fuse a multiplication with the addition after it, or divide by halves; both are forbidden
+below, and a device gets a kernel only if that makes the same bits there as the plain form (`model.encoding.trust`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atoll.model import lines
-from atoll.model.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
-from atoll.model.above import to_above as plain_above
-from atoll.model.bins import PLAIN, Binned, Passes, to_buckets
-from atoll.model.bits import packed_bytes
-from atoll.model.floats import BF16_MAX, HALF_MAX, Short, to_short
-from atoll.model.largest import largest_of as plain_largest
-from atoll.model.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
-from atoll.model.trust import launch, trusted
-from atoll.model.wanted import Ends
-from atoll.model.wanted import wanted as plain_wanted
+from atoll.model.encoding import lines
+from atoll.model.encoding.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
+from atoll.model.encoding.above import to_above as plain_above
+from atoll.model.encoding.bins import PLAIN, Binned, Passes, to_buckets
+from atoll.model.encoding.bits import packed_bytes
+from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
+from atoll.model.encoding.largest import largest_of as plain_largest
+from atoll.model.encoding.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
+from atoll.model.encoding.trust import launch, trusted
+from atoll.model.encoding.wanted import Ends
+from atoll.model.encoding.wanted import wanted as plain_wanted
 from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Fp32, Int8, Quantiser, Stochastic
 
 WIDTHS = (32, 8192)
@@ -161,7 +161,7 @@ def _is_power(width: int) -> bool:
 @cache
 def _kernels() -> Any:
     """Return the kernels; raises `ImportError` where Triton is not."""
-    from atoll.model import kernels
+    from atoll.model.encoding import kernels
 
     return kernels
 
