@@ -8,6 +8,10 @@ link by itself is the processor's time: to everybody else, with the search for h
 size send one value in a hundred here. Where a recipe may climb from one form of exchange to another, the dearest one is
 shown.
 
+Three figures: encoding where it is done, as long as chunks are there; the whole way to the host's memory, where the
+network takes them, which on a device is mostly the bus; and the limit, which is reading and writing once whatever has
+to be read and written, at the speed of a copy. What a limit forbids no kernel can mend.
+
 What is not in it: decoding results, and what owners do with contributions.
 """
 
@@ -17,7 +21,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -26,7 +30,7 @@ from bench.inner import Stream
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.peer.private import goes_on
-from atoll.spec.axes.codec import Codec, Fp32, MaxN
+from atoll.spec.axes.codec import Codec, Fp32, MaxN, Significance
 from atoll.spec.axes.control import Form, Nobody, Rung
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import AdamW, Sgd
@@ -57,9 +61,13 @@ class Share:
     """The kind of device that encodes."""
     steps: float
     """Of its inner phase."""
-    encode_s: float
     inner_s: float
-    share: float
+    encode_s: float
+    """Of that device."""
+    whole_s: float
+    """From there to the host's memory."""
+    limit_s: float
+    """If memory alone decided."""
     same_bits: bool = True
     """Whether a device makes what the processor makes."""
 
@@ -77,45 +85,68 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
     names = [name for name in recipe_names() if fnmatch(name, only)]
     if not names:
         return
-    model = measured(bench.device, size or SIZES[bench.device.type])
-
-    @cache
-    def row(codec: Codec, fed_back: bool) -> Row:
-        return bench.row("", codec, fed_back=fed_back)
-
-    def rates_of(channel: Channel, codec: Codec) -> Row:
-        if channel.mesh is not None and isinstance(codec, MaxN):
-            return bench.linked(codec, PEERS - 1)
-        return row(bench.usual(codec), isinstance(channel.what.residual, Feedback | Hold))
-
-    @cache
-    def transform(how: Dct | LowRank) -> Row:
-        return bench.dct() if isinstance(how, Dct) else bench.low_rank(how, model.engine.shapes)
-
+    rates = Rates(bench, measured(bench.device, size or SIZES[bench.device.type]))
     for name in names:
         recipe = load_recipe(name)
-        found = []
-        for channel, codec, steps in _forms(recipe):
-            rates = rates_of(channel, codec)
-            kept = rates.contribute_gb_s if _kept_there(channel) else rates.from_host_gb_s
-            encode_s = 4e-9 * model.engine.size / (kept or rates.encode_gb_s)
-            where, same_bits, how = rates.where, rates.same_bits, channel.what.transform
-            if how is not None:
-                made = transform(how)
-                where, same_bits = made.where, same_bits and made.same_bits
-                takes_s = 4e-9 * model.engine.size / made.encode_gb_s
-                encode_s = takes_s + (encode_s if isinstance(how, Dct) else 0.0)
-            inner_s = steps * recipe.work.batch * CONTEXT * model.token_s
-            share = encode_s / inner_s
-            found.append(Share(name, _words(channel, codec), where, steps, encode_s, inner_s, share, same_bits))
-        yield max(found, key=lambda each: each.share)
+        yield max((rates.share(name, recipe, *form) for form in _forms(recipe)), key=lambda each: each.whole_s)
+
+
+class Rates:
+    """What is measured once for all recipes."""
+
+    def __init__(self, bench: Bench, model: Model) -> None:
+        self._bench, self._model = bench, model
+        self._row = cache(partial(bench.row, ""))
+        self._transform = cache(self._transformed)
+
+    def share(self, name: str, recipe: Recipe, channel: Channel, codec: Codec, steps: float) -> Share:
+        """Return what encoding is of the work of one form of a recipe's exchanges."""
+        row = self._coded(channel, codec)
+        kept = row.contribute_gb_s if _kept_there(channel) else row.from_host_gb_s
+        encode_s, whole_s = self._takes_s(row.encode_gb_s), self._takes_s(kept or row.encode_gb_s)
+        where, bits, same_bits = row.where, row.bits, row.same_bits
+        if (how := channel.what.transform) is not None:
+            made = self._transform(how)
+            takes_s = self._takes_s(made.encode_gb_s)
+            where, same_bits = made.where, same_bits and made.same_bits
+            # Factors are a hundredth of the values: what their codec takes is nothing beside making them.
+            factors = isinstance(how, LowRank)
+            encode_s, whole_s = (takes_s, takes_s) if factors else (takes_s + encode_s, takes_s + whole_s)
+            bits = made.bits if factors else bits
+        limit_s = self._takes_s(2 * row.copy_gb_s) * _passes(channel, codec, bits)
+        inner_s = steps * recipe.work.batch * CONTEXT * self._model.token_s
+        return Share(name, _words(channel, codec), where, steps, inner_s, encode_s, whole_s, limit_s, same_bits)
+
+    def _takes_s(self, rate_gb_s: float) -> float:
+        return 4e-9 * self._model.engine.size / rate_gb_s
+
+    def _coded(self, channel: Channel, codec: Codec) -> Row:
+        if channel.mesh is not None and isinstance(codec, MaxN):
+            return self._bench.linked(codec, PEERS - 1)
+        return self._row(self._bench.usual(codec), fed_back=isinstance(channel.what.residual, Feedback | Hold))
+
+    def _transformed(self, how: Dct | LowRank) -> Row:
+        return self._bench.dct() if isinstance(how, Dct) else self._bench.low_rank(how, self._model.engine.shapes)
 
 
 def share_text(row: Share) -> str:
     """Return a recipe's line."""
     phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s"
+    ways = (("encoding", row.encode_s), ("to the host", row.whole_s), ("limit", row.limit_s))
     wrong = "" if row.same_bits else "   OTHER BITS"
-    return f"{phase}   encoding {row.encode_s:9.4f} s   {row.share:9.4%}{wrong}"
+    return phase + "".join(f"   {what} {took_s / row.inner_s:9.4%}" for what, took_s in ways) + wrong
+
+
+def _passes(channel: Channel, codec: Codec, bits: float) -> float:
+    """Return how often an element is read or written at least, of so many bits on the wire."""
+    links = PEERS - 1 if channel.mesh is not None and isinstance(codec, MaxN) else 1
+    left_out = {Feedback: 2, Hold: 1}.get(type(channel.what.residual), 0)  # before, and now
+    if isinstance(codec, Fp32) and not left_out:
+        return 0.0  # it goes out as it lies there
+    beside = 1 if isinstance(codec, Significance) else 0
+    # One factor is made of the other, and what is left out of both: all values are there again, twice.
+    again = 3 if isinstance(channel.what.transform, LowRank) else 0
+    return 1 + beside + again + links * left_out + bits / 32
 
 
 def _kept_there(channel: Channel) -> bool:
@@ -169,6 +200,6 @@ def _steps(recipe: Recipe, channel: Channel) -> float:
 def _words(channel: Channel, codec: Codec) -> str:
     values = getattr(codec, "values", Fp32())
     inside = "" if isinstance(values, Fp32) else f" of {kind(values)}"
-    fed = ", fed back" if isinstance(channel.what.residual, Feedback) else ""
+    fed = {Feedback: ", fed back", Hold: ", held"}.get(type(channel.what.residual), "")
     before = "" if channel.what.transform is None else f"{kind(channel.what.transform)}, "
     return f"{before}{kind(codec)}{inside}{fed}"
