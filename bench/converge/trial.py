@@ -272,7 +272,9 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
 
 
 SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
-NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192)]
+BETWEEN = 2.8e-3
+"""The rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
+NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -283,8 +285,9 @@ THOUSAND = [
 """A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
 HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
-TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3)]
+TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of DDP's best batch: at its best rate too."""
+CALM = outer(1.0, 0.5)
 
 
 def _first(diloco: Sequence[Trial]) -> list[Trial]:
@@ -320,13 +323,15 @@ def _second() -> list[Trial]:
         *(held(34, seed=seed) for seed in SEEDS),
         held(136),
         muloco(136, HALVES, also="fp16"),
-        held(136, lr=0.01),
         TWO[1],
-        delta("diloco", 34, 2e-3, {**HELD_SIGN, **outer(1.0, 0.5)}, also="sign-held-outer1-0.5", batch=96),
+        delta("diloco", 34, 2e-3, {**HELD_SIGN, **CALM}, also="sign-held-outer1-0.5", batch=96),
+        TWO[2],
+        muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
         held(136, batch=48),
+        *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
+        held(136, lr=0.01),
         *HELD[1:],
         held(68),
-        *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 
 
