@@ -22,7 +22,7 @@ from typing import Any
 
 from atoll.net import iroh, tls
 from atoll.net.live import LiveTransport
-from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, PeerId, Stream, Traffic, Transport
+from atoll.net.transport import MESSAGE_BYTES_MAX, Conn, Counts, PeerId, Stream, Traffic, Transport
 
 _LINE_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
 _SO_ATTACH_FILTER = 26
@@ -150,6 +150,10 @@ class _FarTransport:
 
     async def accept(self) -> Conn:
         return _FarConn(self.child, *await self.child.call(0, "accept"))
+
+    @property
+    def counts(self) -> Counts:
+        raise NotImplementedError("no check asks a mortal peer")
 
     def limit_silence(self, silence_s_max: float) -> None:
         raise NotImplementedError("no check limits a mortal peer")

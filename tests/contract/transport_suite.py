@@ -499,6 +499,20 @@ async def check_round_trips_are_measured(lab: Lab) -> None:
     assert 0 < shortest_s <= measured_s, "a distance is the shortest of them"
 
 
+async def check_bytes_are_counted_by_class_on_both_sides(lab: Lab) -> None:
+    ann, bob = await lab.transport("ann"), await lab.transport("bob")
+    here, there = await join(ann, bob)
+    for traffic in Traffic:
+        out, into = await talk(here, there, traffic=traffic)
+        async with asyncio.timeout(PATIENCE_S):
+            await out.send(bytes(10 * (traffic + 1)))
+            await into.send(await into.recv())
+            await out.recv()
+    expected = {Traffic.CONTROL: 10, Traffic.ROUND: 20, Traffic.STATE: 30}
+    for door in (ann, bob):
+        assert door.counts.sent_bytes == door.counts.received_bytes == expected
+
+
 CHECKS: list[Check] = [
     check_messages_arrive_whole_and_in_order,
     check_both_directions_are_independent,
@@ -526,4 +540,5 @@ CHECKS: list[Check] = [
     check_a_sender_waits_for_its_reader,
     check_control_is_not_delayed_by_bulk,
     check_round_trips_are_measured,
+    check_bytes_are_counted_by_class_on_both_sides,
 ]

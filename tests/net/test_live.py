@@ -198,24 +198,6 @@ def test_a_stream_without_a_tag_is_handed_on_as_such_and_one_that_is_cut_is_not(
     run(test)
 
 
-def test_bytes_are_counted_by_class(kind: str) -> None:
-    async def test() -> None:
-        async with peers(kind, 2) as (ann, bob):
-            here = await ann.connect(bob.id, bob.addresses())
-            there = await bob.accept()
-            for traffic in Traffic:
-                stream = await here.open("count", traffic)
-                _, other = await there.accept()
-                await stream.send(bytes(10 * (traffic + 1)))
-                await other.send(await other.recv())
-                await stream.recv()
-            expected = {Traffic.CONTROL: 10, Traffic.ROUND: 20, Traffic.STATE: 30}
-            assert ann.counts.sent_bytes == ann.counts.received_bytes == expected
-            assert bob.counts.sent_bytes == bob.counts.received_bytes == expected
-
-    run(test)
-
-
 def test_nothing_is_left_to_be_retrieved(kind: str, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with joined(kind) as (here, there):

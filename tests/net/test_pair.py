@@ -73,6 +73,7 @@ def test_one_address_serves_both_kinds() -> None:
             for caller, kind in ((by_udp, "iroh"), (by_tcp, "tls")):
                 there = await hello(await caller.connect(bob.id, bob.addresses()), bob)
                 assert kind_of(there) == kind
+            assert bob.counts.received_bytes[Traffic.CONTROL] == 2 * len(b"hello"), "of both"
 
     run(test)
 

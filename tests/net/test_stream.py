@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from atoll.errors import PeerLost
 from atoll.net.frame import END_MARK, header
-from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, MessageStream, Slot
-from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, StreamClosed, StreamReset
+from atoll.net.stream import TAG_BYTES_MAX, Crew, MessageStream, Slot
+from atoll.net.transport import MESSAGE_BYTES_MAX, Counts, Malformed, StreamClosed, StreamReset
 
 LIMIT = 64
 

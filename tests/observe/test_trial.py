@@ -88,12 +88,6 @@ def test_who_was_away_did_not_fail_to_compute() -> None:
     assert fold_trial("x", lines).computing == pytest.approx(16.0 / (20.0 + 15.0))
 
 
-def test_with_a_scale_rounds_weigh_more_and_what_is_received_is_not_told() -> None:
-    trial = fold_trial("x", told([6.0, 5.0]), scale=10.0)
-    assert (trial.sent_bytes, trial.received_bytes) == (200 + 9 * 190, None)
-    assert trial.points[-1].worst_bytes == trial.sent_bytes
-
-
 def test_a_loss_that_is_no_number_has_no_point() -> None:
     assert [p.version for p in fold_trial("x", told([6.0, None, 4.0])).points] == [0, 2]
 
@@ -147,10 +141,8 @@ def test_what_belongs_to_one_column_stands_below_its_head() -> None:
 
 
 def test_a_column_in_which_nobody_has_anything_to_say_is_left_out() -> None:
-    trial = fold_trial("diloco", told([6.0, 5.0]), scale=10.0)
-    found = replace(compared("diloco"), entries=(Entry(trial=trial, run=under("diloco")),))
-    head, line = table(found)
-    assert set(HEAD) - set(head) == {"gain kept", "received"}
+    head, line = table(compared("diloco"))
+    assert set(HEAD) - set(head) == {"gain kept"}
     assert len(line) == len(head)
 
 

@@ -88,10 +88,10 @@ class Desk:
         return short(self.key.peer)
 
     def received_bytes(self) -> int:
-        return self.member.links.counts.received[Traffic.STATE]
+        return self.member.links.transport.counts.received_bytes[Traffic.STATE]
 
     def sent_bytes(self) -> int:
-        return self.member.links.counts.sent[Traffic.STATE]
+        return self.member.links.transport.counts.sent_bytes[Traffic.STATE]
 
 
 class Office:

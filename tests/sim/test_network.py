@@ -300,10 +300,13 @@ def test_one_byte_may_stand_for_many() -> None:
     message = encode(Chunk(7, memoryview(bytes(1000))))
 
     async def main() -> None:
-        out, into = await talk(*await world.pair())
+        here, there = await world.pair()
+        out, into = await talk(here, there)
         for _ in range(5):
             await out.send(message)
             assert await into.recv() == message
+        weighs = 5 * (1000 * 1000 + len(message) - 1000)
+        assert here.door.counts.sent_bytes[Traffic.ROUND] == there.door.counts.received_bytes[Traffic.ROUND] == weighs
 
     assert world.run(main()) == pytest.approx(5.0, abs=0.02)
 

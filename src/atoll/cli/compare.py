@@ -213,7 +213,7 @@ class _Play:
             print(f"{title}: kept from before in {path}", file=sys.stderr)
         else:
             _keep(path, _played(scenario, title))
-        return Entry(trial=fold_trial(label, _lines(path), scale=self.scale), run=self.runs[label], reused=reused)
+        return Entry(trial=fold_trial(label, _lines(path)), run=self.runs[label], reused=reused)
 
     def _scenario(self, label: str) -> Scenario:
         """Return what is played for a recipe: the whole fleet, or its fastest machine for who trains alone."""
@@ -378,7 +378,7 @@ def _key(scenario: Scenario, device: str) -> str:
         "faults": list(scenario.faults),
         "seed": scenario.seed,
         "scale": scenario.scale,
-        "weighs": "values to scale, heads as they are",
+        "weighs": "values to scale, heads as they are, and so counted",
         "device": device,
         "made_by": [__version__, version("torch")],
     }

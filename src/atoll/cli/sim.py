@@ -159,7 +159,7 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
     anchors = {host.anchor for host in outcome.hosts if host.version == progress.version}
     summary = report(progress, scenario.run)
     if modelled:
-        summary = _without_decoration(summary, scenario.scale)
+        summary = _without_decoration(summary)
     return {
         "schema": "atoll.sim/1",
         "seed": scenario.seed,
@@ -169,7 +169,7 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
         "anchor": min(anchors) if len(anchors) == 1 else None,
         "failed": failed,
         "modelled": modelled,
-        "between_regions_bytes": int(outcome.crossed_bytes * (scenario.scale if modelled else 1)),
+        "between_regions_bytes": outcome.crossed_bytes,
         "report": summary,
     }
 
@@ -179,19 +179,9 @@ def _pace(progress: Progress) -> str:
     return f"round {progress.version}  {say_time(progress.last_s)} of virtual time"
 
 
-def _without_decoration(summary: dict[str, Any], scale: float) -> dict[str, Any]:
-    """Return a summary of modelled compute: no losses, since nothing was trained, and round bytes of the real model."""
-    peers = [
-        peer
-        | {
-            "round_sent_bytes": int(peer["round_sent_bytes"] * scale),
-            "sent_bytes": int(peer["sent_bytes"] + peer["round_sent_bytes"] * (scale - 1)),
-            "received_bytes": None,
-        }
-        for peer in summary["peers"]
-    ]
-    nothing: dict[str, Any] = {"loss_first": None, "loss_last": None, "held_out": None, "held_out_by_round": {}}
-    return summary | nothing | {"peers": peers, "sent_bytes": sum(peer["sent_bytes"] for peer in peers)}
+def _without_decoration(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary of modelled compute: no losses, since nothing was trained."""
+    return summary | {"loss_first": None, "loss_last": None, "held_out": None, "held_out_by_round": {}}
 
 
 def _text(outcome: dict[str, Any]) -> str:

@@ -17,12 +17,13 @@ from typing import Protocol
 
 from atoll.net.identity import short
 from atoll.net.pulse import Pulse
-from atoll.net.stream import TAG_BYTES_MAX, Counts, Crew, LineBroken, MessageStream, RawRecv, RawSend, Slot
+from atoll.net.stream import TAG_BYTES_MAX, Crew, LineBroken, MessageStream, RawRecv, RawSend, Slot
 from atoll.net.transport import (
     NO_TAG,
     STREAMS_MAX,
     ConnectFailed,
     ConnLost,
+    Counts,
     Malformed,
     PeerId,
     StreamReset,

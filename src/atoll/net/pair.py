@@ -14,7 +14,7 @@ from atoll.errors import LocalError
 from atoll.net import iroh, tls
 from atoll.net.live import LiveConn, LiveTransport
 from atoll.net.stream import Crew
-from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, ConnLost, LinkKind, PeerId, Transport
+from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, ConnLost, Counts, LinkKind, PeerId, Transport
 
 HEAD_START_S = 1.0
 """TCP and TLS together take three round trips; a second is enough for any path that is worth it."""
@@ -39,6 +39,10 @@ class PairedTransport:
     @property
     def id(self) -> PeerId:
         return self._roundabout.id
+
+    @property
+    def counts(self) -> Counts:
+        return self._direct.counts + self._roundabout.counts
 
     def addresses(self) -> list[str]:
         return self._roundabout.addresses()

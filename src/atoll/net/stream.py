@@ -12,11 +12,10 @@ import asyncio
 import contextlib
 import weakref
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from atoll.net.frame import END_MARK, Ended, Inbox, TooLong, header
-from atoll.net.transport import MESSAGE_BYTES_MAX, Malformed, StreamClosed, StreamReset, Traffic
+from atoll.net.transport import MESSAGE_BYTES_MAX, Counts, Malformed, StreamClosed, StreamReset, Traffic
 
 TAG_BYTES_MAX = 200
 _LINGER_S = 10.0
@@ -73,14 +72,6 @@ class Host(Protocol):
 
     def blame(self, error: BaseException) -> BaseException:
         """Return what a failed call means in the words of the contract."""
-
-
-@dataclass
-class Counts:
-    """Payload bytes of whole messages since the start, by class of traffic."""
-
-    sent_bytes: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
-    received_bytes: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
 
 
 class Crew:

@@ -18,6 +18,7 @@ only what can be kept everywhere:
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import NewType, Protocol
 
@@ -46,6 +47,20 @@ class Traffic(IntEnum):
     CONTROL = 0
     ROUND = 1
     STATE = 2
+
+
+@dataclass
+class Counts:
+    """Payload bytes of whole messages since the start, by class of traffic."""
+
+    sent_bytes: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
+    received_bytes: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            {kind: self.sent_bytes[kind] + other.sent_bytes[kind] for kind in Traffic},
+            {kind: self.received_bytes[kind] + other.received_bytes[kind] for kind in Traffic},
+        )
 
 
 class LinkKind(StrEnum):
@@ -126,6 +141,10 @@ class Transport(Protocol):
 
     @property
     def id(self) -> PeerId: ...
+
+    @property
+    def counts(self) -> Counts:
+        """Return what went out and came in so far; where a model stands for a larger one, what that one's would be."""
 
     def addresses(self) -> list[str]:
         """Return where others may reach this peer, best first ("host:port")."""

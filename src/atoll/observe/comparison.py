@@ -136,7 +136,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         say_share(trial.computing),
         say_granularity(trial.granularity),
         say_bytes(trial.sent_bytes),
-        NOTHING if trial.received_bytes is None else say_bytes(trial.received_bytes),
+        say_bytes(trial.received_bytes),
     )
 
 

@@ -50,8 +50,7 @@ class Trial(Struct, frozen=True, kw_only=True):
     """How long rounds worked, as a multiple of everything else in them; None: not told."""
     sent_bytes: int
     """Of the peer that moved most."""
-    received_bytes: int | None
-    """None: not told apart, where bytes stand for those of a larger model."""
+    received_bytes: int
     missed: int
     """Contributions that came too late and were done again."""
     finished: bool
@@ -64,7 +63,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def worst_bytes(self) -> int:
-        return self.sent_bytes + (self.received_bytes or 0)
+        return self.sent_bytes + self.received_bytes
 
 
 @dataclass
@@ -79,12 +78,8 @@ class _Presence:
     """Bytes by the newest version at the time."""
 
 
-def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Trial:
-    """Return what the journal lines of one run, in the order of their writing, come to.
-
-    With a scale the model stood for one so many times larger: its contributions and results were so many times longer
-    on their way than the journal's counters say. Those count what is sent by kind, not what is received.
-    """
+def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
+    """Return what the journal lines of one run, in the order of their writing, come to."""
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
     apart: dict[int, list[float]] = {}
@@ -100,12 +95,12 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
             case journal.RoundApplied(version=version, apart=distance) if distance:
                 apart.setdefault(version, []).append(distance)
             case journal.TrafficCounted():
-                presence.moved[newest] = _moved(progress.peers[line.peer], scale)
+                presence.moved[newest] = _moved(progress.peers[line.peer])
             case _:
                 _take(presence, line)
     began_s = min((r.announced_s for r in progress.rounds.values() if r.announced_s is not None), default=0.0)
     ended_s = max((r.committed_s for r in progress.rounds.values() if r.committed_s is not None), default=began_s)
-    busiest = max(progress.peers.values(), key=lambda peer: _moved(peer, scale), default=None)
+    busiest = max(progress.peers.values(), key=_moved, default=None)
     return Trial(
         label=label,
         peers=len(peers),
@@ -122,8 +117,8 @@ def fold_trial(label: str, lines: Iterable[Line], *, scale: float = 1.0) -> Tria
         took_s=ended_s - began_s,
         computing=_computing(peers.values(), began_s, ended_s),
         granularity=of_run(progress),
-        sent_bytes=_sent(busiest, scale) if busiest else 0,
-        received_bytes=None if scale != 1 else busiest.received_bytes if busiest else 0,
+        sent_bytes=busiest.sent_bytes if busiest else 0,
+        received_bytes=busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
         apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
@@ -141,13 +136,9 @@ def _contributors(progress: Progress) -> float:
     return sum(counts) / len(counts) if counts else 0.0
 
 
-def _sent(peer: PeerProgress, scale: float) -> int:
-    return int(peer.sent_bytes + (scale - 1) * peer.round_sent_bytes)
-
-
-def _moved(peer: PeerProgress, scale: float) -> int:
-    """Return what a peer sent and received so far; with a scale what it sent, as what it received is not told apart."""
-    return _sent(peer, scale) + (peer.received_bytes if scale == 1 else 0)
+def _moved(peer: PeerProgress) -> int:
+    """Return what a peer sent and received so far."""
+    return peer.sent_bytes + peer.received_bytes
 
 
 def _take(presence: _Presence, line: Line) -> None:

@@ -380,12 +380,12 @@ def _keep_left_out(member: Member, committed: ClosedRound, result: Result) -> No
 
 
 def _count_traffic(member: Member) -> None:
-    counts = member.links.counts
+    counts = member.links.transport.counts
     member.box.journal.write(
         events.TrafficCounted(
-            sent_bytes=sum(counts.sent.values()),
-            received_bytes=sum(counts.received.values()),
-            round_sent_bytes=counts.sent[Traffic.ROUND],
+            sent_bytes=sum(counts.sent_bytes.values()),
+            received_bytes=sum(counts.received_bytes.values()),
+            round_sent_bytes=counts.sent_bytes[Traffic.ROUND],
         )
     )
 

@@ -15,7 +15,6 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from operator import methodcaller
 from typing import Any, TypeVar, cast
 
@@ -57,20 +56,11 @@ QUEUE_MAX = 64
 """Messages waiting on a stream to ourselves."""
 
 
-@dataclass
-class Counts:
-    """Payload bytes by traffic class, since the start."""
-
-    sent: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
-    received: dict[Traffic, int] = field(default_factory=lambda: dict.fromkeys(Traffic, 0))
-
-
 class Links:
     """Every connection of one peer, and who serves what."""
 
     def __init__(self, transport: Transport, journal: Journal, line_bytes_s: int = 0) -> None:
         self.transport = transport
-        self.counts = Counts()
         self.line = Line(line_bytes_s)
         self._rates: dict[PeerId, Link] = {}
         self.met: dict[PeerId, None] = {}
@@ -121,7 +111,7 @@ class Links:
             return self._to_self(tag)
         conn = await self._conn(peer)
         try:
-            return _Counted(await conn.open(tag, TRAFFIC[tag]), self.counts, TRAFFIC[tag])
+            return await conn.open(tag, TRAFFIC[tag])
         except ConnLost:
             self._forget(conn)
             raise
@@ -228,10 +218,9 @@ class Links:
             self.refuse(peer, f"no such protocol: {tag[:40]!r}" if known else "a stream that does not begin with a tag")
             stream.reset()
             return
-        counted = stream if peer == self.me else _Counted(stream, self.counts, TRAFFIC[tag])
         try:
-            await handler(peer, counted)
-            await counted.finish()
+            await handler(peer, stream)
+            await stream.finish()
         except PeerLost:
             stream.reset()
         except PeerError as error:
@@ -243,26 +232,6 @@ class Links:
         there, back = asyncio.Queue[bytes | None](QUEUE_MAX), asyncio.Queue[bytes | None](QUEUE_MAX)
         self._tasks.create_task(self._answer(self.me, tag, _Local(there, back)))
         return _Local(back, there)
-
-
-class _Counted:
-    """A stream whose payload is counted."""
-
-    def __init__(self, stream: Stream, counts: Counts, traffic: Traffic) -> None:
-        self._stream = stream
-        self._counts = counts
-        self._traffic = traffic
-        self.finish = stream.finish
-        self.reset = stream.reset
-
-    async def send(self, message: bytes) -> None:
-        await self._stream.send(message)
-        self._counts.sent[self._traffic] += len(message)
-
-    async def recv(self, limit: int = MESSAGE_BYTES_MAX) -> bytes:
-        message = await self._stream.recv(limit)
-        self._counts.received[self._traffic] += len(message)
-        return message
 
 
 class _Local:

@@ -16,8 +16,7 @@ from collections import Counter, deque
 from random import Random
 
 from atoll.net.pulse import SILENCE_S_MAX
-from atoll.net.stream import Counts
-from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, ConnLost, PeerId
+from atoll.net.transport import CONNECT_S_MAX, ConnectFailed, ConnLost, Counts, PeerId
 from atoll.peer.stripes import STREAM_BYTES, STRIPES_MAX
 from atoll.sim.conns import SimConn
 from atoll.sim.cores import GBIT_BYTES, Cores, Toll, toll_of

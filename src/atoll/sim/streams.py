@@ -116,7 +116,7 @@ class SimStream:
         self.put(item)
         while not item.accepted:
             await self._wait_to_send()
-        self.conn.count(self.traffic, len(message))
+        self.conn.count(self.traffic, round(item.size_bytes))
         if points is not None:
             await points.reach("after", what, self._outlive)
 
@@ -169,7 +169,7 @@ class SimStream:
             raise Malformed(f"a message of {length} bytes is over the limit of {limit}")
         item = self._inbox.popleft()
         self._inbox_bytes -= item.size_bytes
-        self.conn.door.counts.received_bytes[self.traffic] += len(item.data)
+        self.conn.door.counts.received_bytes[self.traffic] += round(item.size_bytes)
         self.twin.pump()
         return item.data
 
