@@ -275,6 +275,8 @@ SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 BETWEEN = 2.8e-3
 """The rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
+EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24)]
+"""The best of DDP's grid was at its edge: around that it is wider."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -357,8 +359,8 @@ def _thousand_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
 
 def _ddp_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
     """DDP at its best with other seeds: every gap that is claimed is one to it."""
-    best = _best(NEAR, scores)
-    return _settled(NEAR, scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS])
+    best = _best([*NEAR, *EDGE], scores)
+    return _settled([*NEAR, *EDGE], scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS])
 
 
 def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
@@ -376,6 +378,7 @@ def _rest() -> list[Trial]:
     """The rest of DDP's grid; more tries, so that none is judged by its first."""
     return [
         *(ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES),
+        *EDGE,
         sparseloco(60, 2e-3, keep(13), also="k13"),
         delta("fedavg", 30, 0.1),
         sparseloco(30, 4e-3),
