@@ -25,15 +25,26 @@ from atoll.peer.encode import portion_of, source_of
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, diverged, finite
 from atoll.spec.axes.codec import Codec, Fp32, MaxN
-from atoll.spec.axes.what import Feedback, Forget
+from atoll.spec.axes.what import Feedback, Forget, What
 from atoll.swarm.log import OpenRound
 from atoll.sync.codec import above, decoded, encode
 from atoll.sync.grid import Grid
 from atoll.sync.peaks import fitting, kept_within, limits, peaks
-from atoll.sync.units import Tensor, tensors_in
+from atoll.sync.units import Tensor, Unit, tensors_in
 
 Filled = dict[str, float]
 """Which part of the values went over the link to whom."""
+
+
+class Given(NamedTuple):
+    """A contribution that is to go over links."""
+
+    version: int
+    what: What
+    unit: Unit
+    tensors: Sequence[Tensor]
+    """Those of the unit."""
+    contribution: Contribution
 
 
 class Link(NamedTuple):
@@ -54,8 +65,9 @@ def meshed(
 ) -> Iterator[dict[int, memoryview]]:
     """Yield a contribution encoded for one member after the other; what is left out is kept when all of it is made."""
     version = announced.key.version
-    what, grid, kept = member.channel_of(version).what, member.grid_of(announced.key), dict[bytes, Held]()
-    made = _form_of(member, version, contribution)
+    what, unit, kept = member.channel_of(version).what, member.unit_of(version), dict[bytes, Held]()
+    grid, tensors = unit.grid, tensors_in(unit, member.engine.layout)
+    made = encoded(Given(version, what, unit, tensors, contribution), member.engine.encoder(what.codec))
     alike = made(None)
     for place, taker in enumerate(announced.members):
         chunks = alike
@@ -68,16 +80,6 @@ def meshed(
         if place == len(announced.members) - 1 and isinstance(what.residual, Feedback):
             member.private.links = kept
         yield {place * grid.each + index: chunk for index, chunk in enumerate(chunks)}
-
-
-def _form_of(member: Member, version: int, contribution: Contribution) -> Made:
-    """Return how a contribution is encoded where it can be: on the device, or here."""
-    codec, source = member.channel_of(version).what.codec, source_of(contribution)
-    encoder = member.engine.encoder(codec)
-    is_here = isinstance(codec, Fp32) and source is None  # and would come back as it went
-    if encoder is None or is_here:
-        return _here(member, version, contribution)
-    return _there(member, version, contribution, encoder)
 
 
 def _room_bytes(member: Member, announced: OpenRound, taker: bytes) -> float | None:
@@ -93,27 +95,35 @@ def most_over(codec: MaxN, grid: Grid, room_bytes: float | None) -> int | None:
     return None if room_bytes is None or codec.least >= codec.most else kept_within(codec, grid, room_bytes)
 
 
+def encoded(given: Given, encoder: Encoder | None) -> Made:
+    """Return how a contribution is encoded: on the device that has the weights, or here, if there is none.
+
+    Raises `LocalError`, as what it returns does, when training has diverged.
+    """
+    is_here = isinstance(given.what.codec, Fp32) and source_of(given.contribution) is None  # and would come back as is
+    return _here(given) if encoder is None or is_here else _there(given, encoder)
+
+
 # on the device
 
 
-def _there(member: Member, version: int, contribution: Contribution, encoder: Encoder) -> Made:
-    """Return how it is encoded on the device that has the weights."""
-    unit, rule = member.unit_of(version), member.channel_of(version).what.residual
-    sizes = tuple(each.end - each.first for each in tensors_in(unit, member.engine.layout))
-    bounds, few = map(unit.grid.bounds, range(unit.grid.each)), max(1, encoder.elements // unit.grid.chunk)
-    source, portions = source_of(contribution), [portion_of(unit, contribution, *each) for each in bounds]
+def _there(given: Given, encoder: Encoder) -> Made:
+    grid, source = given.unit.grid, source_of(given.contribution)
+    portions = [portion_of(given.unit, given.contribution, *grid.bounds(index)) for index in range(grid.each)]
+    sizes = tuple(each.end - each.first for each in given.tensors)
+    few = max(1, encoder.elements // grid.chunk)
 
-    def encoded(link: Link | None) -> list[memoryview]:
+    def over(link: Link | None) -> list[memoryview]:
         if link is not None:
-            return encoder.encode(portions, source, rule, link.residual, Near(sizes, link.keep))
+            return encoder.encode(portions, source, given.what.residual, link.residual, Near(sizes, link.keep))
         some = (portions[at : at + few] for at in range(0, len(portions), few))
         return [chunk for each in some for chunk in encoder.encode(each, source, Forget(), None)]
 
     def made(link: Link | None) -> list[memoryview]:
         try:
-            return encoded(link)
+            return over(link)
         except FloatingPointError as error:
-            raise diverged(version) from error
+            raise diverged(given.version) from error
 
     return made
 
@@ -121,19 +131,18 @@ def _there(member: Member, version: int, contribution: Contribution, encoder: En
 # on the processor
 
 
-def _here(member: Member, version: int, contribution: Contribution) -> Made:
-    """Return how it is encoded on the processor."""
-    what, unit = member.channel_of(version).what, member.unit_of(version)
-    values, tensors = finite(contribution(0, unit.size), version), tensors_in(unit, member.engine.layout)
+def _here(given: Given) -> Made:
+    codec, rule, unit = given.what.codec, given.what.residual, given.unit
+    values = finite(given.contribution(0, unit.size), given.version)
 
     def made(link: Link | None) -> list[memoryview]:
-        codec, wanted = what.codec, values
         if link is None or not isinstance(codec, MaxN):
             return chunks_of(unit.grid, codec, values, None)
-        if link.residual is not None and isinstance(what.residual, Feedback):
+        wanted = values
+        if link.residual is not None and isinstance(rule, Feedback):
             left_out = unit.take(link.residual.read())
-            wanted = finite(left_out * np.float32(what.residual.decay) + values, version)
-        chunks, left = over_link(codec, unit.grid, wanted, tensors, link.keep)
+            wanted = finite(left_out * np.float32(rule.decay) + values, given.version)
+        chunks, left = over_link(codec, unit.grid, wanted, given.tensors, link.keep)
         if link.residual is not None:
             unit.put(link.residual.write(), left)
         return chunks
