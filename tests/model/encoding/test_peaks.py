@@ -40,7 +40,7 @@ def bell(seed: int, size: int = SIZE) -> Vector:
 
 def uneven(seed: int) -> Vector:
     """Return tensors of very different sizes, one of them nothing."""
-    return bell(seed) * np.repeat(np.float32([1e-6, 1.0, 300.0, 0.0, 1e20]), SIZES)
+    return bell(seed) * np.repeat(np.array([1e-6, 1.0, 300.0, 0.0, 1e20], np.float32), SIZES)
 
 
 def smallest(seed: int) -> Vector:

@@ -385,7 +385,7 @@ def above_write(
             tl.store(places + keep + nth, (at >> 8).to(tl.uint8), mask=there)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bits"])
 def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):
     """Some values: how many have each byte at a place of their ratio to a limit, of those with such bits before it."""
     first = tl.program_id(0).to(tl.int64) * (TILE * TILES)
