@@ -73,7 +73,7 @@ def meshed(
         chunks = alike
         if taker != member.me and isinstance(what.codec, MaxN):
             if isinstance(what.residual, Feedback):
-                kept[taker] = member.private.links.get(taker, Held(member.engine.size))
+                kept[taker] = member.private.links.get(taker) or Held(member.engine.size)
             room_bytes = _room_bytes(member, announced, taker)
             chunks = made(Link(most_over(what.codec, grid, room_bytes), kept.get(taker)))
             filled[short(PeerId(taker))] = round(_sent(grid, chunks) / grid.size, 4)

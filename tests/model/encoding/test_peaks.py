@@ -12,15 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
+from atoll.errors import LocalError
 from atoll.model.compute import Mean, Near, Portion, Source, Vector
 from atoll.model.encoding import encoder as encoder_module
 from atoll.model.encoding import peaks as there
 from atoll.model.encoding.above import Limits
 from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
-from atoll.peer.mesh import over_link
+from atoll.peer.mesh import Given, Link, encoded, over_link
+from atoll.peer.train import Gradients
 from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic
-from atoll.spec.axes.what import Feedback, Forget, Residual
+from atoll.spec.axes.what import Feedback, Forget, Grad, Residual
 from atoll.sync import peaks as here
 from atoll.sync.codec import encode
 from atoll.sync.grid import Grid
@@ -199,6 +201,29 @@ def test_of_values_that_are_not_finite_nothing_is_sent_and_nothing_is_left(
     assert residual.read().tobytes() == before
 
 
+@pytest.mark.parametrize("device", [None, "cpu", CUDA])
+@pytest.mark.parametrize("in_residual", [False, True])
+def test_a_peer_that_has_diverged_sends_nothing_and_keeps_what_it_had_left(
+    in_residual: bool, device: str | None
+) -> None:
+    """On the processor (no device) as on one."""
+    values, left = bell(0), bell(1)
+    (left if in_residual else values)[4321] = np.inf
+    residual, codec = Held.of(left), MaxN()
+    what = Grad(codec=codec, residual=Feedback(), result=Fp32())
+    given = Given(7, what, UNITS["whole"], TENSORS, Gradients(Held.of(values), 1))
+    encoder = None if device is None else TorchEncoder(codec, torch.zeros(SIZE, device=device))
+
+    def contribute() -> None:
+        made = encoded(given, encoder)
+        made(None)
+        made(Link(70, residual))
+
+    with pytest.raises(LocalError, match="diverged in round 7"):
+        contribute()
+    assert residual.read().tobytes() == left.tobytes()
+
+
 # kernels
 
 
@@ -206,6 +231,7 @@ ENCODED = """
 import numpy as np
 import torch
 from atoll.model.encoding import fused
+from atoll.errors import LocalError
 from atoll.model.compute import Mean, Near, Portion
 from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
