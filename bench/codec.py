@@ -1,7 +1,7 @@
 """How fast codecs are: ours beside what plain torch does for the same, and memory; and what that is of a round's work.
 
     python -m bench.codec                           every codec and recipe on one thread of the processor
-    python -m bench.codec --device cuda             on a device: all but what goes over each link by itself
+    python -m bench.codec --device cuda             on a device
     python -m bench.codec --only 'top-k*'           codecs with such names, and no recipes
     python -m bench.codec --recipes 'sparse*'       recipes with such names, and no codecs
     python -m bench.codec --torch                   a device's forms, on the processor
@@ -376,13 +376,23 @@ class Bench:
                 return codec
 
     def linked(self, codec: MaxN, count: int) -> Row:
-        """Return the row of what goes over so many links by itself, which only the processor makes."""
-        values = self._values[:ELEMENTS]
-        target, contribute = np.empty_like(values), meshed.contribution(codec, values, count)
-        ways: Ways = {"encode": contribute, "copy": lambda: _copied(target, values)}
-        rates = _rates(values.size, ways, time.process_time)
-        bits = 8 * sum(map(len, contribute())) / values.size
-        return Row("max-n, per link", "cpu", bits, rates["encode"], None, rates["copy"])
+        """Return the row of what goes over so many links by itself."""
+        values = meshed.in_chunks(codec, self._values if self._forms else self._values[:ELEMENTS])
+        measure = meshed.there(self.device, codec, values, count) if self._forms else meshed.here(codec, values, count)
+        there = torch.from_numpy(values).to(self.device)
+        target = torch.zeros_like(there)
+        ways = measure.ways | {"copy": lambda: target.copy_(there)}
+        rates = _rates(values.size, ways, (lambda: _device_s(self.device)) if self._forms else time.process_time)
+        return Row(
+            codec="max-n, per link",
+            where=self.device.type if self._forms else "cpu",
+            bits=measure.bits,
+            encode_gb_s=rates["encode"],
+            decode_gb_s=None,
+            copy_gb_s=rates["copy"],
+            contribute_gb_s=rates.get("contribute"),
+            same_bits=measure.same_bits,
+        )
 
     def dct(self) -> Row:
         """Return the row of the cosine transform."""

@@ -4,9 +4,9 @@ A recipe's inner phase is its local steps between two exchanges of the same weig
 tokens; where a round ends at a number of samples that all work through together, of eight peers' an eighth. How long a
 token takes is measured with a model of a named size on the device at hand, and encoding with `bench.codec`: the
 contribution's codec with its residual, of as many elements as that model has, and its transform. What goes over each
-link by itself is the processor's time: to everybody else, with the search for how much of it fits. Codecs that go by
-size send one value in a hundred here. Where a recipe may climb from one form of exchange to another, the dearest one is
-shown.
+link by itself is all of it, to everybody else, with the search for how much of it fits (`bench.meshed`). Codecs that go
+by size send one value in a hundred here. Where a recipe may climb from one form of exchange to another, the dearest one
+is shown.
 
 Three figures: encoding where it is done, as long as chunks are there; the whole way to the host's memory, where the
 network takes them, which on a device is mostly the bus; and the limit, which is reading and writing once whatever has

@@ -9,20 +9,38 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from torch import Tensor
 
-from atoll.model.compute import Engine
-from atoll.model.encoding import cosines, encoder, products
+from atoll.journal import LinksFilled
+from atoll.model.compute import Engine, Near
+from atoll.model.encoding import cosines, encoder, peaks, products
+from atoll.model.encoding.above import Least
+from atoll.model.encoding.peaks import least_of
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
-from atoll.spec.axes.codec import Buckets, CacheLines, E3m0, Fp32, Int8, Significance, Stochastic, Threshold, TopK
+from atoll.sim.scenario import Scenario, simulate
+from atoll.spec.axes.codec import (
+    Buckets,
+    CacheLines,
+    E3m0,
+    Fp16,
+    Fp32,
+    Int8,
+    MaxN,
+    Significance,
+    Stochastic,
+    Threshold,
+    TopK,
+)
 from atoll.spec.axes.optimizer import Sgd, SignSgd
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad, Hold, LowRank
 from atoll.spec.axes.whom import AllGather
+from atoll.spec.fleet import Device
 from atoll.spec.run import Run
 from atoll.sync.merge import Anchor
-from tests.identity.small import SAME, apart, ddp, demo, diloco, engine_of, low_rank
+from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, low_rank, mesh
 from tests.model.toys import ToyData
-from tests.peer.world import anchor_of, play
+from tests.peer.world import DELAYS_S, anchor_of, events, machines, play
 
 SGD, OUTER = Sgd(lr=0.1), Sgd(lr=0.7, momentum=0.9, nesterov=True)
 SPARSE = TopK(keep=8, block=512, values=Buckets(bits=2, width=6.0))
@@ -155,6 +173,74 @@ def test_it_is_the_device_that_transforms(monkeypatch: pytest.MonkeyPatch) -> No
     done.clear()
     digest(low_rank(SOME, Feedback(), outer=SGD, rounds=2, start_with=2), device=True, faults=[])
     assert done == {"directions": 2, "along": 2, "subtract": 2, "orthonormal": 2, "unit_columns": 2}
+
+
+# over each link by itself
+
+
+OVER_LINKS = {
+    "as they are": MaxN(least=0.5),
+    "halves": MaxN(least=0.5, values=Fp16()),
+    "bounded": MaxN(least=30.0, most=95.0),
+}
+STEP_S, RATE_BYTES_S, SLOWER = 0.1, 1e5, 5
+"""How long three peers' steps take, and how fast the lines of two of them are; the third's is slower."""
+Left = tuple[list[dict[str, bytes]], list[dict[str, float]]]
+"""What runs leave on everybody's disk, and which parts went over links."""
+
+
+def over_links(codec: MaxN, *, device: bool, faults: list[Fault], rounds: int = 5) -> Left:
+    """Return what becomes of gradients that go over links of different room."""
+    what = Grad(codec=codec, residual=Feedback(decay=0.9), result=Fp32())
+    run = mesh(what, outer=Sgd(lr=0.3), rounds=rounds, start_with=3)
+    flop_s = engine_of(run).cost(BATCH).flop / STEP_S
+    fleet = [replace(each, device=Device(flop_s=flop_s)) for each in machines(3, rate_bytes_s=RATE_BYTES_S)]
+    fleet[2] = replace(fleet[2], up_bytes_s=RATE_BYTES_S / SLOWER, down_bytes_s=RATE_BYTES_S / SLOWER)
+    build = on_device if device else engine_of
+    outcome = simulate(Scenario(run=run, machines=fleet, delays_s=DELAYS_S, seed=1, build=build, faults=faults))
+    assert [host.lives for host in outcome.hosts] == [1, 1 + len(faults), 1]
+    assert {anchor_of(host.disk).version for host in outcome.hosts} == {rounds}
+    kept = ("checkpoint/", "private/")
+    disks = [
+        {path: data for path, data in host.disk.files().items() if path.startswith(kept)} for host in outcome.hosts
+    ]
+    return disks, [event.parts for event in events(outcome, LinksFilled)]
+
+
+@pytest.mark.usefixtures("room")
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[] if each == "halves" else pytest.mark.long) for each in OVER_LINKS]
+)
+def test_links_of_different_room_get_the_same_and_leave_the_same_wherever_it_is_made(name: str) -> None:
+    disks, parts = over_links(OVER_LINKS[name], device=True, faults=[])
+    assert (disks, parts) == over_links(OVER_LINKS[name], device=False, faults=[])
+    later = [part for each in parts[6:] for part in each.values()]
+    assert min(later) < 0.5 < max(later), "links differ"
+    assert all(any(b"link " in data for path, data in disk.items() if "private/" in path) for disk in disks)
+
+
+@pytest.mark.usefixtures("room")
+def test_what_is_left_out_on_links_survives_a_crash_as_on_the_processor() -> None:
+    faults: list[Fault] = [Crash(at_s=3.4, peer=1, restart_after_s=0.1)]
+    there, here = (over_links(MaxN(least=0.5), device=device, faults=faults) for device in (True, False))
+    assert there == here
+
+
+def test_it_is_the_device_that_looks_for_what_a_link_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two rounds of work, at each of three peers for two links."""
+    searched: list[Near] = []
+
+    def counted(codec: MaxN, near: Near, values: Tensor) -> Least:
+        searched.append(near)
+        return least_of(codec, near, values)
+
+    monkeypatch.setattr(peaks, "least_of", counted)
+    over_links(MaxN(least=0.5), device=True, faults=[], rounds=3)
+    assert len(searched) == 2 * 3 * 2
+    assert {near.keep is None for near in searched[:6]} == {True}, "nothing is known of links at first"
+    assert {near.keep is None for near in searched[6:]} == {False}
+    over_links(MaxN(least=0.5), device=False, faults=[], rounds=3)
+    assert len(searched) == 2 * 3 * 2
 
 
 def test_only_a_device_is_asked() -> None:

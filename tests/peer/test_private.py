@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from safetensors.numpy import load
 
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Vector
+from atoll.model.held import Held
 from atoll.peer import apply
 from atoll.peer.member import Member
 from atoll.peer.private import Private
@@ -18,12 +20,12 @@ from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import MARKS, CountingEngine, delta_of, first_weights
 from atoll.sim.faults import Crash, Fault, Partition
 from atoll.sim.scenario import Outcome
-from atoll.spec.axes.codec import Codec, Fp32, TopK
+from atoll.spec.axes.codec import Codec, Fp32, MaxN, TopK
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import Assign, Sgd
-from atoll.spec.axes.what import Delta, Feedback
+from atoll.spec.axes.what import Delta, Feedback, Grad
 from atoll.spec.axes.when import Every
-from atoll.spec.axes.whom import All, AllGather
+from atoll.spec.axes.whom import All, AllGather, Circles, Mesh
 from atoll.spec.axes.work import Work
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run
@@ -84,6 +86,28 @@ def test_what_is_left_out_on_a_device_is_saved_and_what_is_restored_is_not_left_
     private.residual.move(Device(6.0))
     private.forget()
     assert private.residual.elsewhere() is None and not private.residual.read().any()
+
+
+def test_what_is_left_out_on_links_is_saved_from_a_device_and_restored_here() -> None:
+    linked = replace(
+        FORGETS,
+        what=Grad(codec=MaxN(), residual=Feedback(), result=Fp32()),
+        whom=Circles(pattern=Mesh()),
+    )
+    private, one, other = Private(engine(), recipe(linked)), bytes(32), bytes(range(32))
+    private.links = {one: Held.of(np.arange(SIZE, dtype=np.float32)), other: Held(SIZE)}
+    private.links[other].move(Device(3.0))
+    saved = private.save()
+    assert load(saved).keys() == {"inner", "digest", f"link {one.hex()}", f"link {other.hex()}"}
+    for link in private.links.values():
+        link.move(Device(5.0))
+    private.restore(saved)
+    assert all(link.elsewhere() is None for link in private.links.values())
+    assert private.links[one].read().tolist() == list(range(SIZE))
+    assert set(private.links[other].read()) == {3.0}
+    assert private.save() == saved
+    private.forget()
+    assert not private.links
 
 
 def test_what_nothing_is_left_out_of_is_the_engines_own_state() -> None:

@@ -115,7 +115,16 @@ class PartOf(NamedTuple):
     part: float
 
 
-Large = float | PartOf
+class Near(NamedTuple):
+    """How large is large: near the largest of its tensor, by so much that about so many are. Asked of a whole unit."""
+
+    sizes: tuple[int, ...]
+    """Elements of each tensor of the unit, in order."""
+    keep: int | None
+    """How many, if the codec allows; none: as many as it allows."""
+
+
+Large = float | PartOf | Near
 """How large elements must be to be sent, where a codec goes by that."""
 
 
@@ -137,8 +146,8 @@ class Encoder(Protocol):
         """Return chunks, and let the residual be what is left out of them by its rule.
 
         Where portions have no values, these are the way from a start to the weights as they are now, a mean, or what
-        was made of these. Raises `FloatingPointError` where values are not finite: then nothing of the contribution
-        counts.
+        was made of these. What is `Near` is given with all portions of a unit. Raises `FloatingPointError` where values
+        are not finite: then nothing of the contribution counts.
         """
 
 

@@ -30,6 +30,13 @@ class Held:
         self._stale = False
         """Whether what is elsewhere is newer."""
 
+    @classmethod
+    def of(cls, values: Vector) -> Held:
+        """Return a vector of such values, in memory of its own."""
+        held = cls(values.size)
+        held.write()[:] = values
+        return held
+
     @property
     def size(self) -> int:
         """Return how many elements there are."""
@@ -67,8 +74,7 @@ def added_up(
         trained, mean = gradient([step])
         parts.append(trained)
         if total is None:
-            total = Held(mean.size)
-            total.write()[:] = mean
+            total = Held.of(mean)
         else:
             total.write()[:] += mean
     assert total is not None, "there is at least one step"

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from atoll.model.compute import Cosines, Encoder, Large, Made, Mean, PartOf, Portion, Source, Start, Vector
+from atoll.model.compute import Cosines, Encoder, Made, Mean, PartOf, Portion, Source, Start, Vector
 from atoll.model.encoding.chance import draws
 from atoll.peer.member import Member
 from atoll.peer.train import Contribution, Gradients, Way, diverged, factor_of, finite
@@ -97,10 +97,11 @@ def _there(
     return encoded
 
 
-def portion_of(unit: Unit, contribution: Contribution) -> Portion:
-    """Return all of a contribution; its values only where a device cannot have them."""
-    values = contribution(0, unit.size) if source_of(contribution) is None else None
-    return Portion(_runs(unit, 0, unit.size), values)
+def portion_of(unit: Unit, contribution: Contribution, first: int = 0, end: int | None = None) -> Portion:
+    """Return all of a contribution, or some elements of it; their values only where a device cannot have them."""
+    end = unit.size if end is None else end
+    values = contribution(first, end) if source_of(contribution) is None else None
+    return Portion(_runs(unit, first, end), values, first)
 
 
 def _made(member: Member, version: int, contribution: Contribution, cosines: Cosines) -> Made:
@@ -159,7 +160,7 @@ def _here(member: Member, announced: OpenRound, contribution: Contribution) -> C
     return encoded
 
 
-def _large(member: Member, version: int) -> Large | None:
+def _large(member: Member, version: int) -> float | PartOf | None:
     """Return how large elements of a contribution must be to be sent; None: their codec does not ask."""
     codec, anchor = member.channel_of(version).what.codec, member.anchor
     match codec:

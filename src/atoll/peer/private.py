@@ -51,7 +51,7 @@ class Private:
         self._linked = keeps and channel.mesh is not None
         self.residual = Held(engine.size) if keeps and not self._linked else None
         """What the codec left out of contributions that count; none: it is forgotten."""
-        self.links: dict[bytes, Vector] = {}
+        self.links: dict[bytes, Held] = {}
         """Likewise of what went over the link to each peer, where there is any."""
         self._holds = isinstance(channel.what.residual, Hold)
         self.local: Vector | None = None
@@ -112,7 +112,7 @@ class Private:
             return
         inner, vectors = opened(saved)
         links = {name: vectors.pop(name) for name in list(vectors) if self._linked and name.startswith(LINK)}
-        own = {name: each for name, each in self._vectors().items() if not name.startswith(LINK)}
+        own = self._own_vectors()
         if self.residual is not None:
             own["residual"] = self.residual.write()
         mine = own | {"local": np.empty(self._engine.size, np.float32)}
@@ -122,7 +122,7 @@ class Private:
             raise LocalError("the saved private state belongs to another model", hint="it is another run's; drop it")
         self._engine.restore(inner)
         self.local = vectors.pop("local", None)
-        self.links = {bytes.fromhex(name.removeprefix(LINK)): vector for name, vector in links.items()}
+        self.links = {bytes.fromhex(name.removeprefix(LINK)): Held.of(vector) for name, vector in links.items()}
         for name, vector in vectors.items():
             mine[name][:] = vector
 
@@ -157,8 +157,11 @@ class Private:
 
     def _vectors(self) -> dict[str, Vector]:
         """Return what is saved beside the inner state, in its own memory."""
+        return self._own_vectors() | {LINK + peer.hex(): left_out.read() for peer, left_out in self.links.items()}
+
+    def _own_vectors(self) -> dict[str, Vector]:
+        """Return likewise without what was left out on links."""
         vectors = {} if self.residual is None else {"residual": self.residual.read()}
-        vectors |= {LINK + peer.hex(): vector for peer, vector in self.links.items()}
         if self._saves_local and self.local is not None:
             vectors["local"] = self.local
         return vectors if self.lead is None else vectors | self.lead.vectors()

@@ -4,7 +4,7 @@
 
 So the share of a tensor that is sent follows from how its values are spread, not from how large they are: a tensor of
 small gradients is heard as well as one of large ones. Which N a number of bytes allows is found from the values
-themselves: the ratio to the largest that so many of them reach.
+themselves: the ratio to the largest that so many of them reach. `model.encoding.peaks` is the same on a device.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
+from atoll.model.encoding.near import part_of, reaching
 from atoll.spec.axes.codec import MaxN
 from atoll.sync.codec import wire_bytes
 from atoll.sync.codec.above import COUNT_BYTES
 from atoll.sync.grid import Grid
 from atoll.sync.units import Tensor
 
-ALL = 100.0
-"""N of which everything is sent."""
 _MANY = 1024
 """Values whose length on the wire tells that of one."""
 
@@ -34,20 +33,20 @@ def peaks(values: Vector, tensors: Sequence[Tensor]) -> Vector:
 
 def limits(n: float, peak: Vector) -> Vector:
     """Return how large each value must be to be sent; of a tensor of zeros nothing is, unless everything is."""
-    if n >= ALL:
+    part = part_of(n)
+    if part is None:
         return np.zeros_like(peak)
-    least: Vector = peak * np.float32(1 - n / ALL)
+    least: Vector = peak * np.float32(part)
     return np.where(peak > 0, least, np.float32(np.inf))
 
 
-def fitting(codec: MaxN, grid: Grid, values: Vector, peak: Vector, budget_bytes: float) -> float:
-    """Return the N of which about so many bytes are sent, within what the codec allows."""
-    keep = min(kept_within(codec, grid, budget_bytes), values.size)
-    if keep == values.size:
+def fitting(codec: MaxN, values: Vector, peak: Vector, keep: int) -> float:
+    """Return the N of which about so many values are sent, within what the codec allows."""
+    if keep >= values.size:
         return codec.most
     ratio = np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
     reached = float(np.partition(ratio, values.size - keep)[values.size - keep]) if keep else 1.0
-    return min(max(ALL * (1 - reached), codec.least), codec.most)
+    return reaching(codec, reached)
 
 
 def kept_within(codec: MaxN, grid: Grid, budget_bytes: float) -> int:

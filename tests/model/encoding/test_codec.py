@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from hypothesis.extra.numpy import arrays
 
-from atoll.model.compute import Large, PartOf, Portion, Start, Vector
+from atoll.model.compute import PartOf, Portion, Start, Vector
 from atoll.model.encoding import codec as there
 from atoll.model.encoding import encoder as encoder_module
 from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.chance import keys_of
 from atoll.model.encoding.codec import Asked, Even, OnDevice
 from atoll.model.encoding.encoder import Began, TorchEncoder
-from atoll.model.encoding.pieces import pieces_of
+from atoll.model.encoding.pieces import cut, pieces_of, together
 from atoll.model.held import Held
 from atoll.spec.axes.codec import (
     Above,
@@ -273,7 +273,7 @@ def of(vector: Vector, portion: Portion) -> Vector:
     return np.concatenate([vector[run] for run in portion.runs])
 
 
-def least_of(large: Large | None, portion: Portion, known: dict[int, Vector]) -> float | Vector | None:
+def least_of(large: float | PartOf | None, portion: Portion, known: dict[int, Vector]) -> float | Vector | None:
     match large:
         case PartOf(start=start, part=part):
             return np.abs(of(start.weights, portion)) * np.float32(part)
@@ -316,7 +316,7 @@ def test_contributions_and_residuals_are_those_of_the_processor(
         began.keep(number, torch.from_numpy(start).to(device))
         encoder = TorchEncoder(codec, torch.from_numpy(weights).to(device), began)
         from_there = Start(np.full_like(start, np.nan) if room else start, number)
-        large: Large | None = 0.013 if isinstance(codec, Threshold) and number else None
+        large: float | PartOf | None = 0.013 if isinstance(codec, Threshold) and number else None
         if isinstance(codec, Significance):
             large = PartOf(from_there, 0.02)
         expected = PartOf(Start(start), 0.02) if isinstance(large, PartOf) else large
@@ -348,6 +348,19 @@ def test_chunks_that_lie_together_are_encoded_together_up_to_a_size() -> None:
     assert pieces[1].runs == [slice(192, 320)]
     assert [piece.width for piece in pieces] == [64, 64, 64, 64, 32]
     assert pieces_of([], lambda count: 3) == []
+
+
+def test_all_chunks_can_be_one_piece_and_be_cut_again() -> None:
+    values = np.arange(240, dtype=np.float32)
+    runs = [(slice(100, 164),), (slice(164, 228),), (slice(228, 292),), (slice(400, 420), slice(500, 528))]
+    portions = [Portion(run, values[64 * n : 64 * n + 64], 1000 + 64 * n) for n, run in enumerate(runs)]
+    pieces = pieces_of(portions, lambda count: 2)
+    (whole,), width, joined = together(pieces)
+    assert (width, joined) == (240, [slice(100, 292), slice(400, 420), slice(500, 528)])
+    assert whole.first == 1000 and whole.values is not None and whole.values.tolist() == values.tolist()
+    rows = cut(pieces, torch.from_numpy(values))
+    assert [tuple(each.shape) for each in rows] == [(2, 64), (1, 64), (1, 48)]
+    assert torch.cat([each.view(-1) for each in rows]).tolist() == values.tolist()
 
 
 def test_what_was_made_of_a_unit_lies_together_though_its_chunks_do_not() -> None:

@@ -33,6 +33,7 @@ ALIKE = [
     "same_short",
     "same_above",
     "same_lines",
+    "same_ratios",
     "same_wanted",
 ]
 BITS = [2, 3, 4, 7, 8, 10, 12]
@@ -122,6 +123,10 @@ some = {
         {"values": "*fp32", "limits": "*fp32", "wire": "*u8", "starts": "*i64", "keeps": "*i64", "befores": "*i32"}
         | {"maps": "*i64", "left": "*fp32", "count": "i32", "least": "fp32", "part": "fp32"},
         {"LIMITED": True, "KIND": 2, "HALF_MAX": 3e38, "PLACE_BYTES": 2, "LEAVES": True, "TILE": 2048},
+    ),
+    kernels.ratio_counts: (
+        {"values": "*fp32", "limits": "*fp32", "counts": "*i64", "size": "i32", "bits": "i32"},
+        {"SHIFT": 8, "TILE": 4096, "TILES": 8},
     ),
     kernels.line_scores: (
         {"values": "*fp32", "scores": "*fp32", "lines": "i32"},

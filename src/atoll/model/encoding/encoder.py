@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atoll.model.compute import Large, Made, Mean, PartOf, Portion, Source, Start, Vector
-from atoll.model.encoding import fused
+from atoll.model.compute import Large, Made, Mean, Near, PartOf, Portion, Source, Start, Vector
+from atoll.model.encoding import fused, peaks
 from atoll.model.encoding.above import Least, Limits, Tally
 from atoll.model.encoding.chance import draws, keys_of
 from atoll.model.encoding.codec import Asked, OnDevice, encode, encode_above, wire_bytes
-from atoll.model.encoding.pieces import Piece, pieces_of
+from atoll.model.encoding.pieces import Piece, cut, pieces_of, together
 from atoll.model.encoding.sending import Sending
 from atoll.model.encoding.wanted import Ends
 from atoll.model.held import Held
@@ -100,10 +100,12 @@ class TorchEncoder:
     ) -> list[memoryview]:
         work, sending = self._work(source, rule, residual, large), Sending(self._device)
         pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
-        wanted = [self._wanted(piece, work, bad) for piece in pieces]
+        wanted, leasts = (
+            self._near(pieces, work, bad, large) if isinstance(large, Near) else self._rows(pieces, work, bad)
+        )
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
-            self._send_above(self._codec, pieces, wanted, work, asked, bad, sending)
+            self._send_above(self._codec, pieces, wanted, leasts, work, asked, bad, sending)
         else:
             _check(int(bad))
             for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
@@ -125,13 +127,13 @@ class TorchEncoder:
         codec: Above,
         pieces: Sequence[Piece],
         wanted: Sequence[Tensor],
+        leasts: Sequence[Least],
         work: Work,
         asked: Sequence[Asked],
         bad: Tensor,
         sending: Sending,
     ) -> None:
         """Let chunks be on their way that are as long as values make them: first it is asked of all how long."""
-        leasts = [self._least(piece, work) for piece in pieces]
         tallies = [fused.tally(type(codec.values), *each) for each in zip(wanted, leasts, strict=True)]
         some_bad, *counts = torch.cat([bad, *(tally.sum(1) for tally in tallies if tally is not None)]).tolist()
         _check(some_bad)
@@ -175,6 +177,20 @@ class TorchEncoder:
         if isinstance(work.rule, Feedback) and work.left_out is not None:
             before, decay = piece.seen(work.left_out, self._device), work.rule.decay
         return fused.wanted(Ends(base, weights, work.steps, before, decay), bad)
+
+    def _rows(self, pieces: Sequence[Piece], work: Work, bad: Tensor) -> tuple[list[Tensor], list[Least]]:
+        """Return what is to be sent of each piece, and how large it must be."""
+        return [self._wanted(piece, work, bad) for piece in pieces], [self._least(piece, work) for piece in pieces]
+
+    def _near(self, pieces: Sequence[Piece], work: Work, bad: Tensor, near: Near) -> tuple[list[Tensor], list[Least]]:
+        """Return likewise where that depends on all values of the unit."""
+        assert isinstance(self._codec, MaxN), "no other codec goes by that"
+        whole = self._wanted(together(pieces), work, bad)
+        _check(int(bad))
+        least = peaks.least_of(self._codec, near, whole.view(-1))
+        if not isinstance(least, Limits):
+            return cut(pieces, whole), [least] * len(pieces)
+        return cut(pieces, whole), [Limits(rows, least.part) for rows in cut(pieces, least.rows)]
 
     def _nothing_bad(self) -> Tensor:
         """Return a number on the device that becomes more than zero if values are not finite."""

@@ -24,6 +24,7 @@ from atoll.model.encoding.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.encoding.bits import packed_bytes
 from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
 from atoll.model.encoding.largest import largest_of as plain_largest
+from atoll.model.encoding.ratios import ratio_counts as plain_ratios
 from atoll.model.encoding.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
 from atoll.model.encoding.trust import launch, trusted
 from atoll.model.encoding.wanted import Ends
@@ -42,7 +43,9 @@ _TILE = 2048
 _LINES = 256
 """That one program adds up."""
 _LONG_TILE = 4096
-"""Of sums that one program passes over again and again."""
+"""Of sums that one program passes over again and again, or of ratios that it counts at once."""
+_TILES = 8
+"""Of ratios that one program counts before it tells anybody."""
 _ABOVE_KINDS: dict[type[Quantiser], int] = {Fp32: 0, Fp16: 1, Bf16: 2}
 """Values that are what they are each by itself, as kernels call them."""
 _FEW_BITS = (1, 2, 4)
@@ -116,6 +119,12 @@ def above(
     if tallied is not None:
         return _above(values, least, kind, tallied, left), True
     return plain_above(values, least, to_bytes), False
+
+
+def ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
+    """Return how many magnitudes have each byte at a place of their ratio to a limit, after such bits before it."""
+    fast = values.numel() and trusted(same_ratios, values.device)
+    return (_ratio_counts if fast else plain_ratios)(values, limits, bits, shift)
 
 
 def line_scores(values: Tensor, line: int) -> Tensor:
@@ -236,6 +245,21 @@ def _arrived(codec: Short, values: Tensor) -> Tensor:
     left = torch.empty_like(values)
     kind = torch.float16 if isinstance(codec, Fp16) else torch.bfloat16
     return to_short(codec, values, left).view(kind).float()
+
+
+def same_ratios(device: torch.device) -> bool:
+    """Return whether as many ratios have each byte, to the largest of a row and to what nothing reaches."""
+    for count in (5003, 8192):
+        values = _trial((6, count), device)
+        largest = values.abs().amax(1, keepdim=True)
+        limits = torch.where(largest > 0, largest, torch.inf).expand(values.shape).contiguous()
+        limits[5] = torch.inf
+        some = (values.abs() / limits).view(torch.int32)[:, 7].tolist()
+        tried = sorted({(shift, ratio >> shift + 8) for shift in (24, 16, 8, 0) for ratio in some})
+        given = (values.view(-1), limits.view(-1))
+        if not all(torch.equal(_ratio_counts(*given, r, s), plain_ratios(*given, r, s)) for s, r in tried):
+            return False
+    return True
 
 
 def same_lines(device: torch.device) -> bool:
@@ -457,6 +481,14 @@ def _laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[N
     lengths = COUNT_BYTES + value_bytes * keeps + np.minimum(listed, mapped)
     ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
     return np.stack([np.concatenate([[0], ends[:-1]]), keeps, mapped < listed]).astype(np.int64), lengths
+
+
+def _ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
+    counts = torch.zeros(256, dtype=torch.int64, device=values.device)
+    grid = (-(-values.numel() // (_LONG_TILE * _TILES)),)
+    given = (values.contiguous(), limits.contiguous(), counts, values.numel(), bits)
+    launch(_kernels().ratio_counts, grid, *given, SHIFT=shift, TILE=_LONG_TILE, TILES=_TILES)
+    return counts
 
 
 def _line_scores(values: Tensor, line: int) -> Tensor:

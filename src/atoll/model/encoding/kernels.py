@@ -385,6 +385,26 @@ def above_write(
             tl.store(places + keep + nth, (at >> 8).to(tl.uint8), mask=there)
 
 
+@triton.jit(do_not_specialize=["bits"])
+def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):
+    """Some values: how many have each byte at a place of their ratio to a limit, of those with such bits before it."""
+    first = tl.program_id(0).to(tl.int64) * (TILE * TILES)
+    byte = tl.arange(0, 256)
+    total = tl.zeros((256,), tl.int32)
+    for nth in range(TILES):
+        at = first + nth * TILE + tl.arange(0, TILE)
+        there = at < size
+        held = tl.abs(tl.load(values + at, mask=there, other=0.0))
+        ratio = tl.div_rn(held, tl.load(limits + at, mask=there, other=1.0)).to(tl.int32, bitcast=True)
+        if SHIFT < 24:
+            there = there & ((ratio >> (SHIFT + 8)) == bits)
+        # All others are counted as zero, and taken off again.
+        code = tl.where(there, (ratio >> SHIFT) & 0xFF, 0)
+        others = tl.sum((~there).to(tl.int32))
+        total += tl.histogram(code, 256) - tl.where(byte == 0, others, 0)
+    tl.atomic_add(counts + byte, total.to(tl.int64), mask=total > 0)
+
+
 @triton.jit
 def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
     """Some lines: the sum of each one's magnitudes, its second half added to the first, and so on."""

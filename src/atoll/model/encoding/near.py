@@ -1,0 +1,24 @@
+"""How near to the largest of its tensor a value must be to be sent: the numbers of max-n that every form of it shares.
+
+They are worked out in double precision and rounded once, on the host, wherever values are: `sync.peaks` has these on
+the processor, `model.encoding.peaks` on a device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from atoll.spec.axes.codec import MaxN
+
+ALL = 100.0
+"""N of which everything is sent."""
+
+
+def reaching(codec: MaxN, ratio: float) -> float:
+    """Return the N of which values are sent that reach such a ratio to the largest, within what the codec allows."""
+    return min(max(ALL * (1 - ratio), codec.least), codec.most)
+
+
+def part_of(n: float) -> float | None:
+    """Return which part of the largest a value must be by N, in single precision; None: everything is sent."""
+    return None if n >= ALL else float(np.float32(1 - n / ALL))

@@ -1,0 +1,263 @@
+"""What is near the largest of its tensor, on a device: the processor's N, chunks and residuals, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate, pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from hypothesis.extra.numpy import arrays
+
+from atoll.errors import LocalError
+from atoll.model.compute import Mean, Near, Portion, Source, Vector
+from atoll.model.encoding import encoder as encoder_module
+from atoll.model.encoding import peaks as there
+from atoll.model.encoding.above import Limits
+from atoll.model.encoding.encoder import TorchEncoder
+from atoll.model.held import Held
+from atoll.peer.mesh import Given, Link, encoded, over_link
+from atoll.peer.train import Gradients
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic
+from atoll.spec.axes.what import Feedback, Forget, Grad, Residual
+from atoll.sync import peaks as here
+from atoll.sync.codec import encode
+from atoll.sync.grid import Grid
+from atoll.sync.units import Tensor, Unit
+from tests.model.child import said_by
+
+SIZES = (1200, 300, 4500, 96, 904)
+TENSORS = [Tensor("", first, end) for first, end in pairwise(accumulate(SIZES, initial=0))]
+SIZE = sum(SIZES)
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"))
+SEEDS = range(12)
+
+
+def bell(seed: int, size: int = SIZE) -> Vector:
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
+def uneven(seed: int) -> Vector:
+    """Return tensors of very different sizes, one of them nothing."""
+    return bell(seed) * np.repeat(np.array([1e-6, 1.0, 300.0, 0.0, 1e20], np.float32), SIZES)
+
+
+def smallest(seed: int) -> Vector:
+    """Return numbers that have lost digits, in two tensors next to nothing but their largest."""
+    values = bell(seed) * np.float32(1e-41)
+    values[1200:1500], values[1300] = 1e-45, 3e38
+    values[6000:6096] = -0.0
+    return values
+
+
+KINDS: dict[str, Callable[[int], Vector]] = {
+    "bell": bell,
+    "of many sizes": uneven,
+    "equal": lambda seed: np.full(SIZE, -0.37 * (seed + 1), np.float32),
+    "few values": lambda seed: np.round(bell(seed)),
+    "zeros of either sign": lambda seed: np.where(bell(seed) > 0, np.float32(0.0), np.float32(-0.0)),
+    "mostly zeros": lambda seed: bell(seed) * (bell(seed + 1000) > 2.3),
+    "smallest": smallest,
+    "of all sizes": lambda seed: bell(seed) * np.exp(9 * bell(seed + 1000)),
+}
+KEEPS = (None, 0, 1, 2, 70, SIZE // 3, SIZE - 1, SIZE, 10 * SIZE)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_ratio_that_so_many_reach_is_the_processors(kind: str, device: str) -> None:
+    for seed in SEEDS:
+        values = KINDS[kind](seed)
+        peak = here.peaks(values, TENSORS)
+        ratios = np.sort(np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0))
+        on_device = torch.from_numpy(values).to(device)
+        largest = there.limits(SIZES, on_device)
+        assert largest.cpu().numpy().tobytes() == np.where(peak > 0, peak, np.float32(np.inf)).tobytes()
+        for keep in (1, 2, 70, SIZE // 3, SIZE - 1, SIZE):
+            assert there.reached(on_device, largest, keep) == ratios[SIZE - keep]
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("codec", [MaxN(), MaxN(least=5.0, most=60.0)], ids=["open", "bounded"])
+def test_values_must_be_as_large_as_on_the_processor(codec: MaxN, device: str) -> None:
+    for kind, made in KINDS.items():
+        values = made(3)
+        for keep in KEEPS:
+            peak = here.peaks(values, TENSORS)
+            n = codec.most if keep is None else here.fitting(codec, values, peak, keep)
+            least = there.least_of(codec, Near(SIZES, keep), torch.from_numpy(values).to(device))
+            limit = least.rows * least.part if isinstance(least, Limits) else torch.full((SIZE,), least)
+            assert limit.cpu().numpy().tobytes() == here.limits(n, peak).tobytes(), (kind, keep)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@settings(max_examples=60)
+@given(
+    values=arrays(np.float32, 200, elements=some.floats(width=32, allow_nan=False, allow_infinity=False)),
+    cut=some.integers(1, 199),
+    keep=some.integers(1, 200),
+)
+def test_of_any_finite_values_it_is_the_processors(device: str, values: Vector, cut: int, keep: int) -> None:
+    peak = here.peaks(values, [Tensor("", 0, cut), Tensor("", cut, 200)])
+    ratio = np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
+    on_device = torch.from_numpy(values).to(device)
+    limits = there.limits((cut, 200 - cut), on_device)
+    assert there.reached(on_device, limits, keep) == np.sort(ratio)[200 - keep]
+
+
+# over links
+
+
+UNITS = {
+    "whole": Unit(((0, SIZE),), Grid(SIZE, 1024)),
+    "in runs": Unit(((10, 1510), (1600, 6196), (7000, 7904)), Grid(SIZE, 1024)),
+}
+MODEL = 8000
+CODECS = [
+    MaxN(),
+    MaxN(values=Fp16()),
+    MaxN(least=10.0, most=70.0, values=Bf16()),
+    MaxN(least=100.0),
+    MaxN(values=Int8(block=32)),
+    MaxN(values=Stochastic(bits=4, block=32)),
+]
+RULES: list[Residual] = [Feedback(), Feedback(decay=0.9), Forget()]
+
+
+def portions(unit: Unit, values: Vector | None) -> list[Portion]:
+    made = []
+    for first, end in map(unit.grid.bounds, range(unit.grid.each)):
+        runs = tuple(run for _, run in unit.runs(first, end) if isinstance(run, slice))
+        made.append(Portion(runs, None if values is None else values[first:end], first))
+    return made
+
+
+def expected(codec: MaxN, unit: Unit, values: Vector, rule: Residual, left: Vector, keep: int | None) -> list[bytes]:
+    """Return the processor's chunks; what is left out of them is written where it is kept."""
+    wanted = unit.take(left) * np.float32(rule.decay) + values if isinstance(rule, Feedback) else values
+    chunks, left_now = over_link(codec, unit.grid, wanted, TENSORS, keep)
+    if isinstance(rule, Feedback):
+        unit.put(left, left_now)
+    return [bytes(chunk) for chunk in chunks]
+
+
+@pytest.mark.parametrize("room", [False, True], ids=["host", "moved"])
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("rule", RULES, ids=str)
+@pytest.mark.parametrize("of", UNITS)
+@pytest.mark.parametrize("codec", CODECS, ids=str)
+def test_chunks_and_what_is_left_on_a_link_are_the_processors(
+    codec: MaxN, of: str, rule: Residual, device: str, room: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "_has_room", lambda device, size_bytes: room)
+    monkeypatch.setattr(encoder_module, "PIECE_BYTES", 2000)
+    unit, encoder = UNITS[of], TorchEncoder(codec, torch.zeros(MODEL, device=device))
+    ours, theirs = Held(MODEL), np.zeros(MODEL, np.float32)
+    lengths, left = set(), False
+    for number, (keep, kind) in enumerate(zip(KEEPS, KINDS, strict=False)):
+        total, steps = np.zeros(MODEL, np.float32), number + 1
+        unit.put(total, KINDS[kind](number) / np.float32(64.0))
+        values = unit.take(total) / np.float32(steps)
+        given: Source | None = None if number % 3 == 2 else Mean(Held.of(total), steps)
+        residual = ours if isinstance(rule, Feedback) else None
+        chunks = encoder.encode(
+            portions(unit, values if given is None else None), given, rule, residual, Near(SIZES, keep)
+        )
+        made = expected(codec, unit, values, rule, theirs, keep)
+        assert [bytes(chunk) for chunk in chunks] == made, (kind, keep)
+        assert ours.read().tobytes() == theirs.tobytes(), (kind, keep)
+        lengths.add(sum(map(len, made)))
+        left = left or bool(theirs.any())
+    everything = codec == MaxN(least=100.0)
+    assert (len(lengths) > 1) != everything, "budgets made a difference"
+    assert left == (isinstance(rule, Feedback) and not everything)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("codec", [MaxN(), Fp32()], ids=str)
+def test_what_one_keeps_of_its_own_is_everything(codec: MaxN | Fp32, device: str) -> None:
+    unit, values = UNITS["whole"], bell(1)
+    encoder = TorchEncoder(codec, torch.zeros(SIZE, device=device))
+    chunks = encoder.encode(portions(unit, None), Mean(Held.of(values), 1), Forget(), None)
+    runs = [slice(*unit.grid.bounds(index)) for index in range(unit.grid.each)]
+    assert [bytes(chunk) for chunk in chunks] == [bytes(encode(codec, values[run])) for run in runs]
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("in_residual", [False, True])
+def test_of_values_that_are_not_finite_nothing_is_sent_and_nothing_is_left(
+    in_residual: bool, bad: float, device: str
+) -> None:
+    values, left = bell(0), bell(1)
+    (left if in_residual else values)[4321] = bad
+    before, residual = left.tobytes(), Held.of(left)
+    encoder, unit = TorchEncoder(MaxN(), torch.zeros(SIZE, device=device)), UNITS["whole"]
+    with pytest.raises(FloatingPointError):
+        encoder.encode(portions(unit, None), Mean(Held.of(values), 1), Feedback(), residual, Near(SIZES, 70))
+    assert residual.read().tobytes() == before
+
+
+@pytest.mark.parametrize("device", [None, "cpu", CUDA])
+@pytest.mark.parametrize("in_residual", [False, True])
+def test_a_peer_that_has_diverged_sends_nothing_and_keeps_what_it_had_left(
+    in_residual: bool, device: str | None
+) -> None:
+    """On the processor (no device) as on one."""
+    values, left = bell(0), bell(1)
+    (left if in_residual else values)[4321] = np.inf
+    residual, codec = Held.of(left), MaxN()
+    what = Grad(codec=codec, residual=Feedback(), result=Fp32())
+    given = Given(7, what, UNITS["whole"], TENSORS, Gradients(Held.of(values), 1))
+    encoder = None if device is None else TorchEncoder(codec, torch.zeros(SIZE, device=device))
+
+    def contribute() -> None:
+        made = encoded(given, encoder)
+        made(None)
+        made(Link(70, residual))
+
+    with pytest.raises(LocalError, match="diverged in round 7"):
+        contribute()
+    assert residual.read().tobytes() == left.tobytes()
+
+
+# kernels
+
+
+ENCODED = """
+import numpy as np
+import torch
+from atoll.model.encoding import fused
+from atoll.errors import LocalError
+from atoll.model.compute import Mean, Near, Portion
+from atoll.model.encoding.encoder import TorchEncoder
+from atoll.model.held import Held
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32, MaxN
+from atoll.spec.axes.what import Feedback
+
+sizes = (40_960, 8, 65_536, 24_568)
+values = np.random.default_rng(0).standard_normal(sum(sizes), np.float32)
+values[40_960:40_968], values[::7] = 0.0, 0.5
+weights = torch.zeros(values.size)
+
+def made(codec, keep, trusted):
+    fused.trusted = lambda *asked: trusted
+    left = Held(values.size)
+    portions = [Portion((slice(at, min(at + 65_536, values.size)),), first=at) for at in range(0, values.size, 65_536)]
+    encoder, near = TorchEncoder(codec, weights), Near(sizes, keep)
+    given = (portions, Mean(Held.of(values), 3), Feedback(decay=0.9), left, near)
+    chunks = [bytes(each) for _ in range(2) for each in encoder.encode(*given)]
+    return chunks, left.read().tobytes()
+
+for codec in (MaxN(), MaxN(values=Fp16()), MaxN(most=50.0, values=Bf16())):
+    for keep in (None, 1300, 100_000):
+        print(made(codec, keep, True) == made(codec, keep, False))
+"""
+
+
+def test_what_kernels_make_of_a_link_is_what_is_made_without() -> None:
+    pytest.importorskip("triton")
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 9
