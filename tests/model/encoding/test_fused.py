@@ -135,7 +135,7 @@ some = {
     kernels.line_choice: (
         {"scores": "*fp32", "limits": "*fp32", "places": "*i64", "many": "*i32", "lowest": "*fp32"}
         | {"lines": "i32", "keep": "i32"},
-        {"TILE": 4096},
+        {"TILE": 4096, "TILES": 2},
     ),
 }
 for kernel, (given, constants) in some.items():

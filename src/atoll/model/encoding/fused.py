@@ -505,7 +505,8 @@ def _line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
     places = torch.empty((chunks, keep), dtype=torch.int64, device=scores.device)
     reached, lowest = torch.empty(chunks, dtype=torch.int32, device=scores.device), torch.empty_like(limit)
     given = (scores.contiguous(), limit, places, reached, lowest, many, keep)
-    launch(_kernels().line_choice, (chunks,), *given, TILE=_LONG_TILE, num_warps=8)
+    shape = {"TILE": _LONG_TILE, "TILES": -(-many // _LONG_TILE)}
+    launch(_kernels().line_choice, (chunks,), *given, **shape, num_warps=8)
     if known is not None:
         lines.move(known, reached, keep, lowest)
     return places

@@ -417,7 +417,7 @@ def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexp
 
 
 @triton.jit
-def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr):
+def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr, TILES: tl.constexpr):
     """The lines of a chunk that are kept: whichever reach its limit, until there are enough, and the largest of others.
 
     How large the last of these must be is found bit by bit, as in `largest`; magnitudes are in the order of their bits.
@@ -427,34 +427,38 @@ def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.cons
     row = scores + chunk * lines
     at = tl.arange(0, TILE)
     reached = keep * 0
-    for first in range(0, lines, TILE):
-        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+    for nth in range(TILES):
+        line = nth * TILE + at
+        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
         reached += tl.sum((size >= limit).to(tl.int32))
     lack = tl.maximum(keep - reached, 0)
     least, bit, there = keep * 0, keep * 0 + (1 << 30), lines - reached
     while (bit > 0) & (there != lack):
         tried = least | bit
         larger = keep * 0
-        for first in range(0, lines, TILE):
-            size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+        for nth in range(TILES):
+            line = nth * TILE + at
+            size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
             larger += tl.sum(((size >= tried) & (size < limit)).to(tl.int32))
         least = tl.where(larger >= lack, tried, least)
         there = tl.where(larger >= lack, larger, there)
         bit = bit >> 1
     least = tl.where(lack > 0, least, 0x7FFFFFFF)
     larger = keep * 0
-    for first in range(0, lines, TILE):
-        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+    for nth in range(TILES):
+        line = nth * TILE + at
+        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
         larger += tl.sum(((size > least) & (size < limit)).to(tl.int32))
     chosen, equals, smallest = keep * 0, keep * 0, keep * 0 + 0x7FFFFFFF
-    for first in range(0, lines, TILE):
-        size = tl.load(row + first + at, mask=first + at < lines, other=-1.0).to(tl.int32, bitcast=True)
+    for nth in range(TILES):
+        line = nth * TILE + at
+        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
         equal = ((size == least) & (size < limit)).to(tl.int32)
         comes = equal * (equals + tl.cumsum(equal) <= lack - larger).to(tl.int32)
         comes += ((size >= limit) | ((size > least) & (size < limit))).to(tl.int32)
-        nth = chosen + tl.cumsum(comes) - 1
-        kept = (comes > 0) & (nth < keep)
-        tl.store(places + chunk * keep + nth, (first + at).to(tl.int64), mask=kept)
+        place = chosen + tl.cumsum(comes) - 1
+        kept = (comes > 0) & (place < keep)
+        tl.store(places + chunk * keep + place, line.to(tl.int64), mask=kept)
         smallest = tl.minimum(smallest, tl.min(tl.where(kept, size, 0x7FFFFFFF)))
         chosen += tl.sum(comes)
         equals += tl.sum(equal)
