@@ -259,11 +259,12 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
     listed = [
         *firm[0],
+        *_ddp_seeds(scores),
+        *((trial, True) for trial in SMALL),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_thousand_seeds(scores),
         *fewer,
-        *_ddp_seeds(scores),
         *firm[2],
         *_at_best(diloco, scores),
         *firm[3],
@@ -289,6 +290,8 @@ HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of DDP's best batch: at its best rate too."""
+SMALL = [delta("diloco", 30, 2e-3, batch=48, peers=peers, seed=seed) for seed in (0, *SEEDS) for peers in (2, 4, 8)]
+"""At the batch that DDP is best at, after all: twice the rounds of half the samples."""
 CALM = outer(1.0, 0.5)
 
 
