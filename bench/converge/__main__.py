@@ -5,7 +5,8 @@
     python -m bench.converge --report                        docs/convergence.md's tables again from the record
 
 One JSON line a finished trial, failed ones too, goes to docs/convergence/trials.jsonl; a trial that is there is not
-played again. Several are played at once by processes of their own: in the simulated world a device often waits.
+played again. Several are played at once by processes of their own: in the simulated world a device often waits. Each
+writes down its own trial, so what ends is kept whatever became of this program meanwhile.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from fnmatch import fnmatch
 from functools import partial
@@ -90,7 +92,7 @@ def _play(before: list[Done], options: argparse.Namespace) -> None:
                 if trial is None:
                     break
                 job = partial(played, trial, options.shards, options.device, commit=commit, jobs=options.jobs)
-                running[pool.submit(job)] = trial
+                running[pool.submit(_recorded, job, options.record)] = trial
             if not running:
                 return
             over, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -101,8 +103,14 @@ def _play(before: list[Done], options: argparse.Namespace) -> None:
                     print(f"{trial.name}: {''.join(traceback.format_exception(error))}", file=sys.stderr, flush=True)
                     continue
                 now.append(each.result())
-                append(options.record, now[-1])
                 print(_text(now[-1]), flush=True)
+
+
+def _recorded(job: Callable[[], Done], record: Path) -> Done:
+    """Play a trial and write it down."""
+    row = job()
+    append(record, row)
+    return row
 
 
 def _next(
