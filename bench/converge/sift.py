@@ -12,18 +12,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 import numpy as np
+from bench.converge.archive import Package
 from blake3 import blake3
 from numpy.typing import NDArray
 
 from atoll.data.documents import Document
 from atoll.data.prepare import side_of
-
-if TYPE_CHECKING:
-    from bench.converge.text import Package
 
 Grams = NDArray[np.uint64]
 

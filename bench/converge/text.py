@@ -3,9 +3,10 @@
     python -m bench.converge.text CACHE            fetch, extract, sift, and make shards in CACHE/shards
     python -m bench.converge.text CACHE --sift     the same from what was extracted before
 
-Packages are those of `sources.txt`, of one Debian release, fetched with apt. A source is a Debian source package, so
-that manuals of one program are never on both sides. What was taken from where, in which version and under which
-licence is written beside the list as `manifest.jsonl`; the text itself stays in the cache.
+Packages are those of `sources.txt`, of one Debian release, in the versions of `manifest.jsonl` where the archive still
+has them (`bench.converge.archive`). A source is a Debian source package, so that manuals of one program are never on
+both sides. What was taken from where, in which version and under which licence is written beside the list as
+`manifest.jsonl`; the text itself stays in the cache.
 
     packages -- extract --> paragraphs -- sift --> documents -- atoll.data.prepare --> shards
 """
@@ -21,19 +22,13 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+from bench.converge.archive import RELEASE, Package, digest, fetch, recorded
 from bench.converge.extract import documents, licences
 from bench.converge.sift import Paper, sift
 from bench.show import ending
-from blake3 import blake3
 
 from atoll.data.prepare import prepare
 
-RELEASE = "bookworm"
-ARCHIVES = (
-    f"debian {RELEASE} main non-free",
-    f"debian {RELEASE}-updates main",
-    f"debian-security {RELEASE}-security main",
-)
 TOKENIZER = "bpe-4096"
 HELD_OUT, SEED = 0.04, 1
 HERE = Path(__file__).parent
@@ -41,39 +36,14 @@ SOURCES, MANIFEST = HERE / "sources.txt", HERE / "manifest.jsonl"
 LICENCE = "each package's own: see bench/converge/manifest.jsonl"
 
 
-class Package(msgspec.Struct, frozen=True):
-    """One package that text was taken from."""
-
-    package: str
-    source: str
-    version: str
-    licence: str
-    blake3: str
-    """Of the package as fetched."""
-
-
-def fetch(names: list[str], cache: Path) -> None:
-    """Bring packages into the cache, with lists of its own, so that this machine's apt stays as it is."""
-    lists, packages = cache / "lists", cache / "packages"
-    (lists / "partial").mkdir(parents=True, exist_ok=True)
-    packages.mkdir(exist_ok=True)
-    listed = cache / "sources.list"
-    listed.write_text("".join(f"deb http://deb.debian.org/{each}\n" for each in ARCHIVES))
-    own = [f"-oDir::Etc::SourceList={listed.resolve()}", "-oDir::Etc::SourceParts=/dev/null"]
-    apt = ["apt-get", "--quiet", *own, f"-oDir::State::Lists={lists.resolve()}"]
-    have = {deb.name.partition("_")[0] for deb in packages.glob("*.deb")}
-    missing = [name for name in names if name not in have]
-    if missing:
-        subprocess.run([*apt, "update"], check=True)
-        subprocess.run([*apt, "download", *missing], cwd=packages, check=True)
-
-
 def extract(deb: Path, out: Path) -> None:
     """Write a package's description and its prose, one JSON line each; nothing to do where that was done before."""
     kept = out / f"{deb.name.partition('_')[0]}.jsonl"
     if kept.exists():
         return
-    about = Package(_field(deb, "Package"), _source(deb), _field(deb, "Version"), licences(deb), _digest(deb))
+    about = Package(
+        _field(deb, "Package"), _source(deb), _field(deb, "Version"), licences(deb), digest(deb.read_bytes())
+    )
     lines = [msgspec.json.encode(about)]
     lines += [msgspec.json.encode(Paper(path, paragraphs)) for path, paragraphs in documents(deb)]
     draft = kept.with_suffix(".draft")
@@ -99,10 +69,6 @@ def _source(deb: Path) -> str:
     return (_field(deb, "Source") or _field(deb, "Package")).partition(" ")[0]
 
 
-def _digest(deb: Path) -> str:
-    return blake3(deb.read_bytes()).hexdigest()
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cache", type=Path)
@@ -114,7 +80,8 @@ def main() -> int:
     with ending():
         if not options.sift:
             texts.mkdir(parents=True, exist_ok=True)
-            fetch(names, cache)
+            for name in fetch(names, recorded(MANIFEST), cache):
+                print(f"{name}: not as in {MANIFEST.name}: the text will be another", file=sys.stderr)
             debs = sorted((cache / "packages").glob("*.deb"))
             with ProcessPoolExecutor() as pool:
                 list(
