@@ -90,7 +90,7 @@ class Classifier:
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return SHAPES
 
-    def cost(self, samples: int) -> Cost:
+    def cost(self, samples: int, steps: int = 0) -> Cost:
         return Cost(flop=SAMPLE_FLOP * samples)
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:

@@ -53,7 +53,7 @@ class StillEngine:
     def tokens_per_sample(self) -> int:
         return 1
 
-    def cost(self, samples: int) -> Cost:
+    def cost(self, samples: int, steps: int = 0) -> Cost:
         return Cost()
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:

@@ -39,8 +39,8 @@ class Lean:
         self.size, self.layout, self.shapes = engine.size, engine.layout, engine.shapes
         self.tokens_per_sample = engine.tokens_per_sample
 
-    def cost(self, samples: int) -> Cost:
-        return self._engine.cost(samples)
+    def cost(self, samples: int, steps: int = 0) -> Cost:
+        return self._engine.cost(samples, steps)
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._engine.weights(first, end)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from blake3 import blake3
+from torch.utils.flop_counter import FlopCounterMode
 
 from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Engine, Portion, Start, Step, Vector
@@ -20,7 +21,7 @@ from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.held import Held
 from atoll.model.llama import Llama
 from atoll.model.muon import MuonOptimizer
-from atoll.model.shape import elements, initial, pieces, shapes
+from atoll.model.shape import elements, initial, is_inside, pieces, shapes
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
@@ -251,8 +252,22 @@ def test_the_engine_is_an_engine_and_counts_its_cost() -> None:
     tokens = 3 * CONTEXT
     attention = 6 * GROUPED.layers * GROUPED.dim * CONTEXT
     assert engine.cost(3).flop == tokens * (6 * engine.size + attention)
+    assert engine.cost(3, steps=7) == engine.cost(3), "AdamW passes over memory and multiplies nothing"
     assert engine.held_out() == 10
     assert engine.evaluate(8, 100)[1] == 2 * CONTEXT
+
+
+def test_what_a_step_of_muon_costs_is_what_torch_counts() -> None:
+    engine = make(toy_run(inner=MUON))
+    gradients = {name: torch.randn(shape) for name, shape in engine.shapes.items()}
+    matrices = [torch.nn.Parameter(value) for name, value in gradients.items() if is_inside(name, tuple(value.shape))]
+    optimizer = MuonOptimizer([{"params": matrices}], lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)
+    for matrix in matrices:
+        matrix.grad = torch.randn_like(matrix)
+    with FlopCounterMode(display=False) as counter:
+        optimizer.step()
+    assert engine.cost(0, steps=1).flop == counter.get_total_flops() > 0
+    assert engine.cost(5, steps=2).flop == engine.cost(5).flop + 2 * engine.cost(0, steps=1).flop
 
 
 def test_a_size_that_cannot_be_built_is_refused_with_its_key() -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from atoll.errors import SpecError
 from atoll.facts.book import load_facts
-from atoll.model.shape import elements, shapes
+from atoll.model.shape import elements, shapes, step_cost, train_cost
 from atoll.plan.central import central
 from atoll.plan.files import fleet_text, run_text, toml
 from atoll.plan.front import Takes, beats, front
@@ -30,6 +30,7 @@ from atoll.plan.planner import Judged, Verdict, plan
 from atoll.plan.ranges import Sway
 from atoll.plan.spread import range_of, spread
 from atoll.plan.stages import job_of, staged
+from atoll.spec.axes.optimizer import Muon
 from atoll.spec.fleet import Churn, Device, Fleet, Machine, expand, load_fleet, played
 from atoll.spec.load import load_recipe, load_run
 from atoll.spec.terms import Rented
@@ -60,6 +61,22 @@ def test_a_round_has_the_steps_of_its_offer() -> None:
             work = each.offer.run.recipe.work
             samples = each.offer.steps * work.batch * len(each.offer.crew.machines)
             assert float(each.middle.pace.samples) == pytest.approx(samples)
+
+
+def test_a_step_of_muon_is_longer_by_its_products() -> None:
+    where = load_fleet("homes")
+    found = plan(GOAL, where, expand(where), ("held-bit", "opendiloco"), FACTS).judged
+    together = [each for each in found if not each.offer.alone and "speed" not in each.offer.name]
+    plain, muon = dict[tuple[int, int], float](), dict[tuple[int, int], float]()
+    for each in together:
+        work, crew = each.offer.run.recipe.work, len(each.offer.crew.machines)
+        step_s = float(each.middle.pace.work_s) / each.offer.steps
+        (muon if isinstance(work.inner, Muon) else plain)[work.batch, crew] = step_s
+    stepping = step_cost(shapes(GOAL.size, GOAL.vocab), load_recipe("held-bit").work.inner).flop
+    assert plain.keys() & muon.keys()
+    for batch, crew in plain.keys() & muon.keys():
+        extra = stepping / (batch * train_cost(GOAL.shape, 1).flop)
+        assert muon[batch, crew] / plain[batch, crew] == pytest.approx(1 + extra, rel=1e-6)
 
 
 def test_somebody_is_best_in_time_in_money_and_in_carbon() -> None:

@@ -10,6 +10,8 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.journal import Line
 from atoll.model.compute import Step, Trained
+from atoll.model.folder import layout_of
+from atoll.model.shape import step_cost
 from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import (
     Crash,
@@ -39,7 +41,7 @@ from atoll.sim.scenario import (
     stand_in,
 )
 from atoll.spec.fleet import Churn, Machine, load_fleet
-from atoll.spec.load import demo_run
+from atoll.spec.load import demo_run, load_recipe
 from atoll.spec.run import Run
 from tests.peer.world import DELAYS_S, counting_run, events, lines, machines, name, once, play
 
@@ -200,6 +202,15 @@ def test_a_stand_in_costs_what_the_real_model_costs() -> None:
     parameters = scale * engine.size
     assert 1e6 < parameters < 3e6
     assert engine.cost(1).flop == pytest.approx(6 * parameters * run.data.context, rel=0.5)
+
+
+def test_a_stand_in_steps_as_long_as_the_optimizer_takes() -> None:
+    run = demo_run()
+    with_muon = replace(run, recipe=load_recipe("held-bit"))
+    build, _ = stand_in(with_muon, 1024)
+    assert stand_in(run, 1024)[0](run).cost(0, steps=3).flop == 0
+    muon = step_cost(layout_of(with_muon, 1024)[1], with_muon.recipe.work.inner).flop
+    assert build(with_muon).cost(0, steps=3).flop == 3 * muon > 0
 
 
 def test_a_stand_in_takes_the_time_of_its_bytes_on_the_wire() -> None:

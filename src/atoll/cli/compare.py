@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -152,7 +152,8 @@ class _Play:
         self.chosen = variants(asked.run_file, asked.recipes, asked.overrides)
         self.own = alone(asked.run_file, asked.overrides).run
         self.faults = fault_list(asked.faults, asked.seed, len(self.machines))
-        self.stands_for_parameters, self.slower = _stand_in(self.own, asked.stands_for)
+        self.larger = _larger(self.own, asked.stands_for)
+        self.stands_for_parameters = 0 if self.larger is None else _parameters(self.larger.of(self.own))
         # What can be wrong with words is said before torch is imported, which takes seconds.
         self.parameters = _parameters(self.own)
         self.here = _here(asked.device)
@@ -222,7 +223,8 @@ class _Play:
         from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed
         from atoll.spec.variant import SOLO
 
-        machines = [_slower(machine, self.slower) for machine in self.machines]
+        times = 1.0 if self.larger is None else self.larger.times(self.runs[label])
+        machines = [_slower(machine, times) for machine in self.machines]
         if label == SOLO:
             machines = [_always(max(machines, key=lambda each: each.device.reached_flop_s))]
         return Scenario(
@@ -254,32 +256,55 @@ def _parameters(run: Run) -> int:
     return elements(layout_of(run, vocabulary(run))[1])
 
 
-def _stand_in(run: Run, text: str) -> tuple[int, float]:
-    """Return the parameters of the size that a run's model stands for, and how many times longer its steps take."""
+class _Larger(NamedTuple):
+    """A size that a run's model stands for."""
+
+    size: str
+    tokens: int | None
+    """Of a step; none: as many as the run's."""
+
+    def of(self, run: Run) -> Run:
+        """Return the run with a model of that size."""
+        from msgspec.structs import replace
+
+        from atoll.spec.run import Fresh
+
+        return replace(run, model=Fresh(size=self.size))
+
+    def times(self, run: Run) -> float:
+        """Return how many times longer its steps take than the run's own."""
+        own = run.recipe.work.batch
+        samples = self.tokens / run.data.context if self.tokens else own
+        return _step_flop(self.of(run), samples) / _step_flop(run, own)
+
+
+def _step_flop(run: Run, samples: float) -> float:
+    """Return the work of one step of so many samples."""
+    from atoll.cli.sim import vocabulary
+    from atoll.model.folder import layout_of
+    from atoll.model.shape import step_cost, train_cost
+
+    shape, layout = layout_of(run, vocabulary(run))
+    return samples * train_cost(shape, 1).flop + step_cost(layout, run.recipe.work.inner).flop
+
+
+def _larger(run: Run, text: str) -> _Larger | None:
+    """Return the size that a run's model is to stand for; None: it stands for itself."""
     if not text:
-        return 0, 1.0
+        return None
     size, colon, step = text.partition(":")
     if colon and not (step.isdecimal() and 0 < int(step) < 2**40):
         raise SpecError(
             f"--as: {step!r} is no number of tokens", hint="--as 125m:32768, for 32,768 tokens a step and peer"
         )
-    from msgspec.structs import replace
-
-    from atoll.spec.run import SIZES, Folder, Fresh
+    from atoll.spec.run import SIZES, Folder
     from atoll.spec.strict import near
 
     if size not in SIZES:
         raise SpecError(f"--as: there is no size '{size}'", hint=f"known sizes: {', '.join(SIZES)}{near(size, SIZES)}")
     if isinstance(run.model, Folder):
         raise SpecError("--as: a pretrained folder stands for itself", hint="leave --as out, or compare a fresh model")
-    from atoll.cli.sim import vocabulary
-    from atoll.model.folder import layout_of
-    from atoll.model.shape import train_cost
-
-    larger = replace(run, model=Fresh(size=size))
-    costs = [train_cost(layout_of(each, vocabulary(each))[0], 1).flop for each in (run, larger)]
-    own_step = run.recipe.work.batch * run.data.context
-    return _parameters(larger), costs[1] / costs[0] * (int(step) / own_step if step else 1.0)
+    return _Larger(size, int(step) if step else None)
 
 
 def _slower(machine: Machine, times: float) -> Machine:

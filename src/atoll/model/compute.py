@@ -224,8 +224,8 @@ class Engine(Protocol):
     @property
     def tokens_per_sample(self) -> int: ...
 
-    def cost(self, samples: int) -> Cost:
-        """Return what training on that many samples costs."""
+    def cost(self, samples: int, steps: int = 0) -> Cost:
+        """Return what training on so many samples costs, and so many steps of the optimizer."""
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""

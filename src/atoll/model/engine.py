@@ -35,7 +35,7 @@ from atoll.model.held import Held
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
-from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, train_cost
+from atoll.model.shape import Shape, Shapes, elements, initial, is_big, is_inside, parts, step_cost, train_cost
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -160,8 +160,9 @@ class TorchEngine:
     def tokens_per_sample(self) -> int:
         return self.shape.context
 
-    def cost(self, samples: int) -> Cost:
-        return train_cost(self.shape, samples, self._adapter)
+    def cost(self, samples: int, steps: int = 0) -> Cost:
+        stepping = step_cost(self.shapes, self._work.inner).flop if steps else 0.0
+        return Cost(flop=train_cost(self.shape, samples, self._adapter).flop + steps * stepping)
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
@@ -478,7 +479,7 @@ def _optimizers(inner: Inner, trained: dict[str, torch.nn.Parameter]) -> list[to
 
 def _optimized_by(inner: Inner, name: str, parameter: torch.nn.Parameter) -> Inner:
     """Return what steps one parameter."""
-    if isinstance(inner, Muon) and (parameter.ndim != 2 or name.startswith(("model.embed_tokens", "lm_head"))):
+    if isinstance(inner, Muon) and not is_inside(name, tuple(parameter.shape)):
         return inner.adamw
     return inner
 

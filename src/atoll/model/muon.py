@@ -12,7 +12,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-STEPS = 5
+from atoll.model.shape import NEWTON_STEPS
+
 A, B, C = 3.4445, -4.7750, 2.0315
 """Jordan et al.'s quintic: steep at zero, so that five steps lift small singular values to between 0.7 and 1.2."""
 NORM_MIN = 1e-7
@@ -77,7 +78,7 @@ def orthonormal(matrices: Tensor) -> Tensor:
     x = matrices.bfloat16() if matrices.device.type == "cuda" else matrices
     x = x.mT if tall else x
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=NORM_MIN)
-    for _ in range(STEPS):
+    for _ in range(NEWTON_STEPS):
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
     return (x.mT if tall else x).to(matrices.dtype)

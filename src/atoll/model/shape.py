@@ -11,6 +11,7 @@ every processor, which a library's normal distribution (vectorised logarithms an
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 
 import msgspec
@@ -20,12 +21,16 @@ from numpy.typing import NDArray
 
 from atoll.errors import SpecError
 from atoll.model.compute import Cost, Vector
+from atoll.spec.axes.optimizer import Inner, Muon
 from atoll.spec.run import SIZES, Fresh, Lora, Size
 
 Shapes = dict[str, tuple[int, ...]]
 """Parameter names and shapes, sorted by name: the layout of a vector."""
 
 INIT_STD = 0.02
+
+NEWTON_STEPS = 5
+"""That make a matrix of Muon's orthonormal."""
 
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -159,6 +164,20 @@ def train_cost(shape: Shape, samples: int, adapter: Lora | None = None) -> Cost:
     per_token = 6.0 * dense if adapter is None else 4.0 * dense + 6.0 * elements(adapter_shapes(size, adapter))
     attention = 6.0 * size.layers * size.dim * shape.context
     return Cost(flop=tokens * (per_token + attention))
+
+
+def step_cost(layout: Mapping[str, tuple[int, ...]], inner: Inner) -> Cost:
+    """Return the work of one step of the optimizer: Muon's products. Others pass over memory once, which is nothing."""
+    if not isinstance(inner, Muon):
+        return Cost()
+    sides = [sorted(shape) for name, shape in layout.items() if is_inside(name, shape)]
+    # Of each step of Newton and Schulz: X X^T, its square, and that times X.
+    return Cost(flop=sum(NEWTON_STEPS * 2.0 * (2 * few**2 * many + few**3) for few, many in sides))
+
+
+def is_inside(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether a parameter is a matrix inside the model, which Muon steps."""
+    return len(shape) == 2 and not name.startswith(("model.embed_tokens", "lm_head"))
 
 
 def is_big(shape: Shape, samples: int, free_bytes: float) -> bool:

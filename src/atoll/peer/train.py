@@ -185,7 +185,7 @@ async def _start(member: Member, stint: Stint) -> None:
 async def _slice(member: Member, stint: Stint, steps: Sequence[Step]) -> Trained:
     """Work through some steps."""
     engine = member.engine
-    cost = engine.cost(sum(len(step.samples) for step in steps))
+    cost = engine.cost(sum(len(step.samples) for step in steps), len(steps))
     match member.channel.what:
         case Delta() | Params():
             return await member.box.compute.run(lambda: engine.train(steps), cost)

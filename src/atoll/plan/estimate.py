@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from atoll.facts.book import Facts
 from atoll.facts.rows import spread as spread_of
-from atoll.model.shape import shapes, train_cost
+from atoll.model.shape import shapes, step_cost, train_cost
 from atoll.plan import upkeep
 from atoll.plan.carbon.energy import Drawn
 from atoll.plan.cost import churn
@@ -219,7 +219,9 @@ def _pace(goal: Goal, offer: Offer, scene: Scene, drawn: _Drawn) -> Pace:
 def _each_s(goal: Goal, offer: Offer, machines: Sequence[Machine], faster: Floats) -> Floats:
     """Return how long a sample takes each machine that is so many times faster than the fleet says."""
     flop = train_cost(goal.shape, 1).flop * (RECOMPUTED if offer.recompute else 1.0)
-    return np.asarray(sample_s(machines, flop) / faster)
+    work = offer.run.recipe.work
+    stepping = step_cost(shapes(goal.size, goal.vocab), work.inner).flop / work.batch
+    return np.asarray(sample_s(machines, flop + stepping) / faster)
 
 
 def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:

@@ -263,6 +263,7 @@ class CountingEngine:
         size: int = 64,
         tokens_per_sample: int = 128,
         sample_cost: Cost | None = None,
+        step_cost: Cost | None = None,
         held_out: int = 64,
     ) -> None:
         assert size >= 2, "element 0 counts, so there must be another"
@@ -273,7 +274,7 @@ class CountingEngine:
         self._seed = seed
         self._size = size
         self._tokens = tokens_per_sample
-        self._sample_cost = sample_cost or Cost(flop=6e9)
+        self._sample_cost, self._step_cost = sample_cost or Cost(flop=6e9), step_cost or Cost()
         self._held_out = held_out
         self._assigned = first_weights(seed, size)
         self._moved = np.zeros(size, np.int64)
@@ -298,9 +299,12 @@ class CountingEngine:
     def tokens_per_sample(self) -> int:
         return self._tokens
 
-    def cost(self, samples: int) -> Cost:
-        one = self._sample_cost
-        return Cost(flop=one.flop * samples, moved_bytes=one.moved_bytes * samples)
+    def cost(self, samples: int, steps: int = 0) -> Cost:
+        one, step = self._sample_cost, self._step_cost
+        return Cost(
+            flop=one.flop * samples + step.flop * steps,
+            moved_bytes=one.moved_bytes * samples + step.moved_bytes * steps,
+        )
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] - _rounded(self._moved[first:end])

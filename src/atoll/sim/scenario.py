@@ -26,7 +26,7 @@ from atoll.errors import AtollError, LocalError, PeerLost
 from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
 from atoll.model.folder import layout_of
-from atoll.model.shape import elements, train_cost
+from atoll.model.shape import elements, step_cost, train_cost
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
@@ -449,6 +449,7 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
             size=STAND_IN_SIZE,
             tokens_per_sample=run.data.context,
             sample_cost=train_cost(shape, 1, run.model.adapter if isinstance(run.model, Folder) else None),
+            step_cost=step_cost(layout, run.recipe.work.inner),
         )
 
     return build, max(1.0, trained / STAND_IN_SIZE)

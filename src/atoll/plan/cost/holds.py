@@ -18,12 +18,13 @@ peak (`swarm.routes.shares.peak_bytes`); on a processor everything of the device
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.shape import Shape, is_big, parameters, shapes
+from atoll.model.shape import Shape, is_big, is_inside, parameters, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
@@ -109,7 +110,7 @@ def device_need(
 def _inside(size: Size, vocab: int) -> int:
     """Return how many of a model's parameters are in the matrices of its layers."""
     layout = shapes(size, vocab)
-    return sum(shape[0] * shape[1] for name, shape in layout.items() if len(shape) == 2 and ".layers." in name)
+    return sum(math.prod(shape) for name, shape in layout.items() if is_inside(name, shape))
 
 
 def device_bytes(
