@@ -169,6 +169,7 @@ def test_tables_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
         ({"fleet": "lan", "model": "15m", "tokens": "inf"}, "'inf' is no number"),
         ({"fleet": "lan", "model": "15m", "tokens": "0"}, "'0' is no number"),
         ({"fleet": "lan", "model": "15m", "batch": "-4k"}, "'-4k' is no number"),
+        ({"fleet": "lan", "model": "15m", "batch": "4T"}, "--batch: 4.0T tokens in one step"),
         ({"fleet": "lan", "model": "15m", "carbon": "nan kg"}, "'nan kg' is no mass"),
         ({"fleet": "lan", "model": "15m", "carbon": "-1 kg"}, "'-1 kg' is no mass"),
         ({"fleet": "lan", "model": "15m", "carbon": "5 miles"}, "'5 miles' is no mass"),

@@ -20,7 +20,7 @@ import typer
 
 from atoll.cli.options import Json
 from atoll.errors import SpecError
-from atoll.units import say_time
+from atoll.units import say_count, say_time
 
 if TYPE_CHECKING:
     from atoll.facts.book import Facts
@@ -180,6 +180,7 @@ def _goal(
     from atoll.cli.sim import vocabulary
     from atoll.model.shape import size_of
     from atoll.plan.goal import Goal, size_named
+    from atoll.spec.axes.work import BATCH_MAX
     from atoll.spec.run import Folder
 
     if run is not None:
@@ -204,7 +205,12 @@ def _goal(
     )
     from msgspec.structs import replace
 
-    return replace(goal, tokens=_count(tokens, "--tokens") if tokens else told or 20 * goal.parameters)
+    goal = replace(goal, tokens=_count(tokens, "--tokens") if tokens else told or 20 * goal.parameters)
+    most = min(goal.tokens, BATCH_MAX * goal.context)  # whoever is alone takes all of them
+    if batch and goal.batch_tokens > most:
+        asked = f"{say_count(goal.batch_tokens)} tokens in one step, and {say_count(most)} are the most"
+        raise SpecError(f"--batch: {asked}", hint="a step is a small part of a training: --batch 256k")
+    return goal
 
 
 def _recipes(text: str) -> list[str]:

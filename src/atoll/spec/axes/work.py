@@ -7,6 +7,9 @@ from msgspec import Struct
 from atoll.spec.axes.axis import Axis
 from atoll.spec.axes.optimizer import Inner
 
+BATCH_MAX = 2**20
+"""Samples that one peer may be asked to take in a step."""
+
 
 class Constant(Axis, tag="constant"):
     """The same rate throughout, after a linear warm-up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atoll.spec.axes.control import Nobody
-from atoll.spec.axes.work import BySpeed, Cosine, Cyclic, Growing, Work, Wsd
+from atoll.spec.axes.work import BATCH_MAX, BySpeed, Cosine, Cyclic, Growing, Work, Wsd
 from atoll.spec.recipe import Recipe
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.control import control_rules
@@ -31,8 +31,8 @@ def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
 
 def _work_rules(work: Work) -> Iterator[Rule]:
     path: KeyPath = ("recipe", "work")
-    yield within((*path, "batch"), work.batch, 1, 2**20)
-    yield within((*path, "micro_batch"), work.micro_batch, 0, 2**20)
+    yield within((*path, "batch"), work.batch, 1, BATCH_MAX)
+    yield within((*path, "micro_batch"), work.micro_batch, 0, BATCH_MAX)
     divides = work.micro_batch == 0 or work.batch % work.micro_batch == 0
     what = f"{work.micro_batch} does not divide the batch of {work.batch}"
     yield divides, (*path, "micro_batch"), what, "choose a divisor, or 0 for the whole batch at once"
