@@ -162,8 +162,7 @@ def notes(comparison: Comparison) -> list[str]:
             f", {int(step):,} tokens a step)" if step else ")"
         )
         found.append(
-            f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained. What "
-            "is received is not known then."
+            f"Time and bytes are those of a model of size {size}, losses those of the small one that was trained."
         )
     if comparison.solo is not None:
         found.append(

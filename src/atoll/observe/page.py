@@ -125,14 +125,15 @@ class Against:
 
 
 def _plots(comparison: Comparison, places: dict[str, int | None]) -> str:
-    both = "sent" if comparison.stands_for else "sent and received"
     figures = [
         _curves(comparison, places, Against("tokens", "tokens of all peers", lambda point: point.tokens, say_count)),
         _curves(comparison, places, Against("time", "virtual time", lambda point: point.at_s, say_time, log=True)),
         _curves(
             comparison,
             places,
-            Against("bytes", f"{both} by the busiest peer", lambda point: point.worst_bytes, say_bytes, log=True),
+            Against(
+                "bytes", "sent and received by the busiest peer", lambda point: point.worst_bytes, say_bytes, log=True
+            ),
         ),
         _computing(comparison, places),
         _apart(comparison, places),
