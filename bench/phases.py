@@ -88,7 +88,8 @@ def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
     rates = Rates(bench, measured(bench.device, size or SIZES[bench.device.type]))
     for name in names:
         recipe = load_recipe(name)
-        yield max((rates.share(name, recipe, *form) for form in _forms(recipe)), key=lambda each: each.whole_s)
+        forms = [rates.share(name, recipe, *form) for form in _forms(recipe)]
+        yield max(forms, key=lambda each: each.whole_s / each.inner_s)
 
 
 class Rates:
@@ -143,10 +144,11 @@ def _passes(channel: Channel, codec: Codec, bits: float) -> float:
     left_out = {Feedback: 2, Hold: 1}.get(type(channel.what.residual), 0)  # before, and now
     if isinstance(codec, Fp32) and not left_out:
         return 0.0  # it goes out as it lies there
-    beside = 1 if isinstance(codec, Significance) else 0
+    way = 2 if isinstance(channel.what, Delta) else 1  # from where work began to where it came
+    beside = 1 if isinstance(codec, Significance) and way == 1 else 0  # else that is what values are held against
     # One factor is made of the other, and what is left out of both: all values are there again, twice.
     again = 3 if isinstance(channel.what.transform, LowRank) else 0
-    return 1 + beside + again + links * left_out + bits / 32
+    return way + beside + again + links * left_out + bits / 32
 
 
 def _kept_there(channel: Channel) -> bool:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from http.client import HTTPException
 from pathlib import Path
-from urllib.error import URLError
 from urllib.parse import quote
 from urllib.request import urlopen
 
@@ -47,7 +47,7 @@ def recorded(manifest: Path) -> list[Package]:
 
 
 def fetch(names: list[str], record: list[Package], cache: Path) -> list[str]:
-    """Bring packages into the cache, and return the names of those that are not as the record has them."""
+    """Bring packages into the cache, and return the names of those that are not to be had as recorded."""
     packages = cache / "packages"
     packages.mkdir(parents=True, exist_ok=True)
     missing = [name for name in names if not list(packages.glob(f"{name}_*.deb"))]
@@ -69,17 +69,18 @@ def _download(names: list[str], cache: Path) -> None:
 
 def _is_there(wanted: Package, packages: Path) -> bool:
     """Return whether a package is as recorded, if need be after it was asked of the pools."""
-    (deb,) = packages.glob(f"{wanted.package}_*.deb")
-    if digest(deb.read_bytes()) == wanted.blake3:
+    there = sorted(packages.glob(f"{wanted.package}_*.deb"))
+    if any(digest(deb.read_bytes()) == wanted.blake3 for deb in there):
         return True
     for place in places(wanted):
         try:
             with urlopen(f"{MIRROR}/{quote(place)}", timeout=ANSWER_S) as answer:
                 found: bytes = answer.read()
-        except (URLError, TimeoutError):
+        except (OSError, HTTPException):
             continue
         if digest(found) == wanted.blake3:
-            deb.unlink()
+            for deb in there:
+                deb.unlink()
             (packages / place.rpartition("/")[2]).write_bytes(found)
             return True
     return False

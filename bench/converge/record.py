@@ -39,10 +39,15 @@ class Done(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def done(path: Path) -> list[Done]:
-    """Return what was played so far."""
+    """Return what was played so far; of a trial that two runners played at once, what ended first."""
     if not path.exists():
         return []
-    return [msgspec.json.decode(line, type=Done) for line in path.read_bytes().splitlines() if line.strip()]
+    first: dict[str, Done] = {}
+    for line in path.read_bytes().splitlines():
+        if line.strip():
+            row = msgspec.json.decode(line, type=Done)
+            first.setdefault(row.trial.name, row)
+    return list(first.values())
 
 
 def append(path: Path, row: Done) -> None:

@@ -6,7 +6,7 @@
 Packages are those of `sources.txt`, of one Debian release, in the versions of `manifest.jsonl` where the archive still
 has them (`bench.converge.archive`). A source is a Debian source package, so that manuals of one program are never on
 both sides. What was taken from where, in which version and under which licence is written beside the list as
-`manifest.jsonl`; the text itself stays in the cache.
+`manifest.jsonl`, or into the cache where it is not what was there before; the text itself stays in the cache.
 
     packages -- extract --> paragraphs -- sift --> documents -- atoll.data.prepare --> shards
 """
@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 from bench.converge.archive import RELEASE, Package, digest, fetch, recorded
 from bench.converge.extract import documents, licences
-from bench.converge.sift import Paper, sift
+from bench.converge.sift import Paper, Row, sift
 from bench.show import ending
 
 from atoll.data.prepare import prepare
@@ -38,12 +38,10 @@ LICENCE = "each package's own: see bench/converge/manifest.jsonl"
 
 def extract(deb: Path, out: Path) -> None:
     """Write a package's description and its prose, one JSON line each; nothing to do where that was done before."""
-    kept = out / f"{deb.name.partition('_')[0]}.jsonl"
-    if kept.exists():
+    kept, name = out / f"{deb.name.partition('_')[0]}.jsonl", digest(deb.read_bytes())
+    if kept.exists() and _about(kept).blake3 == name:
         return
-    about = Package(
-        _field(deb, "Package"), _source(deb), _field(deb, "Version"), licences(deb), digest(deb.read_bytes())
-    )
+    about = Package(_field(deb, "Package"), _source(deb), _field(deb, "Version"), licences(deb), name)
     lines = [msgspec.json.encode(about)]
     lines += [msgspec.json.encode(Paper(path, paragraphs)) for path, paragraphs in documents(deb)]
     draft = kept.with_suffix(".draft")
@@ -54,10 +52,16 @@ def extract(deb: Path, out: Path) -> None:
 def extracted(names: list[str], folder: Path) -> Iterator[tuple[Package, list[Paper]]]:
     """Yield what packages hold, in the order of their sources."""
     files = [folder / f"{name}.jsonl" for name in names]
-    abouts = {file: msgspec.json.decode(file.open("rb").readline(), type=Package) for file in files}
+    abouts = {file: _about(file) for file in files}
     for file in sorted(files, key=lambda file: (abouts[file].source, file.name)):
         _, *lines = file.read_bytes().splitlines()
         yield abouts[file], [msgspec.json.decode(line, type=Paper) for line in lines]
+
+
+def _about(file: Path) -> Package:
+    """Return what an extracted text is of."""
+    with file.open("rb") as lines:
+        return msgspec.json.decode(lines.readline(), type=Package)
 
 
 def _field(deb: Path, name: str) -> str:
@@ -67,6 +71,16 @@ def _field(deb: Path, name: str) -> str:
 def _source(deb: Path) -> str:
     """Return the source package, without a version of its own."""
     return (_field(deb, "Source") or _field(deb, "Package")).partition(" ")[0]
+
+
+def _write_down(rows: list[Row], cache: Path) -> None:
+    """Say what text was taken from: beside the list, but in the cache where it is not what the record has."""
+    record = {each.package: each.blake3 for each in recorded(MANIFEST)}
+    others = [row.package for row in rows if record and record.get(row.package) != row.blake3]
+    manifest = cache / MANIFEST.name if others else MANIFEST
+    if others:
+        print(f"another text than before, told of in {manifest}: {', '.join(others)}", file=sys.stderr)
+    manifest.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
 def main() -> int:
@@ -80,15 +94,14 @@ def main() -> int:
     with ending():
         if not options.sift:
             texts.mkdir(parents=True, exist_ok=True)
-            for name in fetch(names, recorded(MANIFEST), cache):
-                print(f"{name}: not as in {MANIFEST.name}: the text will be another", file=sys.stderr)
+            fetch(names, recorded(MANIFEST), cache)
             debs = sorted((cache / "packages").glob("*.deb"))
             with ProcessPoolExecutor() as pool:
                 list(
                     pool.map(partial(extract, out=texts), (deb for deb in debs if deb.name.partition("_")[0] in names))
                 )
         rows = sift(extracted(names, texts), cache / "documents.jsonl", HELD_OUT, SEED)
-        MANIFEST.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+        _write_down(rows, cache)
         prepare(
             [cache / "documents.jsonl"],
             cache / "shards",

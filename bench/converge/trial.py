@@ -219,7 +219,7 @@ def bits(up: int, down: int) -> Changes:
 
 
 def muloco(every: int, changes: Changes, *, also: str, lr: float = 0.02, batch: int = 96, **more: Any) -> Trial:
-    """Return Muon inside, at DDP's best batch."""
+    """Return Muon inside, at half the batch of most recipes."""
     return delta("muloco", every, lr, {**MUON, **changes}, also=also, batch=batch, **more)
 
 
@@ -274,7 +274,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
 
 SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 BETWEEN = 2.8e-3
-"""The rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
+"""With a batch of 96 the rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
 EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24)]
 """The best of DDP's grid was at its edge: around that it is wider."""
@@ -289,7 +289,7 @@ THOUSAND = [
 HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
-"""Two peers, each with half of DDP's best batch: at its best rate too."""
+"""Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 SMALL = [delta("diloco", 30, 2e-3, batch=48, peers=peers, seed=seed) for seed in (0, *SEEDS) for peers in (2, 4, 8)]
 """At the batch that DDP is best at, after all: twice the rounds of half the samples."""
 CALM = outer(1.0, 0.5)

@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from atoll.cli.compare import _Larger, _larger
+from atoll.spec.load import load_run
+
 RUN = """
 name = "toy"
 
@@ -142,6 +145,18 @@ def test_as_a_larger_model_times_and_bytes_grow_and_losses_stay(
     assert larger["took_s"] > 5 * own["took_s"]
     assert larger["computing"] > own["computing"]
     assert larger["sent_bytes"] > 100 * own["sent_bytes"]
+
+
+def test_a_sample_of_the_larger_model_costs_every_recipe_as_much(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(RUN)
+    own = load_run(tmp_path / "run.toml")
+    wide = load_run(tmp_path / "run.toml", overrides=["recipe.work.batch=8"])
+    muon = load_run(tmp_path / "run.toml", overrides=["recipe.base=muloco", "recipe.work.inner.adamw.lr=1e-3"])
+    larger = _larger(own, "15m:4096")
+    assert larger is not None
+    assert larger.times(wide) == pytest.approx(larger.times(own))
+    assert larger.times(own) == pytest.approx(8 * _Larger("15m", 1.0).times(own)), "eight samples for each of the run's"
+    assert larger.times(muon) != pytest.approx(larger.times(own), rel=1e-3), "its products are of another part"
 
 
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(folder: Path) -> None:

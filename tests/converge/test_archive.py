@@ -9,8 +9,9 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from bench.converge import archive
-from bench.converge.archive import Package, digest, fetch, places
+from bench.converge import archive, text
+from bench.converge.archive import Package, digest, fetch, places, recorded
+from bench.converge.sift import Row
 
 
 @pytest.fixture
@@ -68,3 +69,20 @@ def test_what_is_as_recorded_is_asked_of_nobody(tmp_path: Path, monkeypatch: pyt
 
 def test_sources_of_libraries_have_folders_by_four_letters() -> None:
     assert next(places(package("libx-doc", "libx", "2-1", b""))) == "debian/pool/main/libx/libx/libx-doc_2-1_all.deb"
+
+
+def test_another_text_than_the_records_is_told_of_in_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record, cache = tmp_path / "manifest.jsonl", tmp_path / "cache"
+    cache.mkdir()
+    monkeypatch.setattr(text, "MANIFEST", record)
+    was = [Row("a-doc", "a", "1", "MIT", "first", False, 1, 1, "")]
+    text._write_down(was, cache)
+    text._write_down(was, cache)
+    assert [each.blake3 for each in recorded(record)] == ["first"]
+    assert not list(cache.iterdir())
+    text._write_down([Row("a-doc", "a", "2", "MIT", "second", False, 1, 1, "")], cache)
+    assert [each.blake3 for each in recorded(record)] == ["first"], "what the trials were played with"
+    assert [each.blake3 for each in recorded(cache / record.name)] == ["second"]
+    assert "a-doc" in capsys.readouterr().err

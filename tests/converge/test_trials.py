@@ -81,6 +81,17 @@ def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: 
     assert all(row.trial.name in tables(rows) for row in rows)
 
 
+def test_of_a_trial_that_two_played_what_ended_first_counts(shards: Path, tmp_path: Path) -> None:
+    alone = replace(solo(2e-3), changes={**solo(2e-3).changes, **SMALL, "budget.rounds": 2})
+    first = played(alone, shards, "cpu", commit="first", jobs=1)
+    for row in (first, replace(first, trial=replace(alone, name="other")), replace(first, commit="second")):
+        append(tmp_path / "record", row)
+    assert [(row.trial.name, row.commit) for row in done(tmp_path / "record")] == [
+        (alone.name, "first"),
+        ("other", "first"),
+    ]
+
+
 def test_what_a_device_breaks_is_no_result(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: object) -> None:
         raise RuntimeError("unspecified launch failure")

@@ -260,8 +260,8 @@ class _Larger(NamedTuple):
     """A size that a run's model stands for."""
 
     size: str
-    tokens: int | None
-    """Of a step; none: as many as the run's."""
+    samples: float
+    """Of it that one of the run's own stands for."""
 
     def of(self, run: Run) -> Run:
         """Return the run with a model of that size."""
@@ -273,9 +273,8 @@ class _Larger(NamedTuple):
 
     def times(self, run: Run) -> float:
         """Return how many times longer its steps take than the run's own."""
-        own = run.recipe.work.batch
-        samples = self.tokens / run.data.context if self.tokens else own
-        return _step_flop(self.of(run), samples) / _step_flop(run, own)
+        batch = run.recipe.work.batch
+        return _step_flop(self.of(run), self.samples * batch) / _step_flop(run, batch)
 
 
 def _step_flop(run: Run, samples: float) -> float:
@@ -304,7 +303,7 @@ def _larger(run: Run, text: str) -> _Larger | None:
         raise SpecError(f"--as: there is no size '{size}'", hint=f"known sizes: {', '.join(SIZES)}{near(size, SIZES)}")
     if isinstance(run.model, Folder):
         raise SpecError("--as: a pretrained folder stands for itself", hint="leave --as out, or compare a fresh model")
-    return _Larger(size, int(step) if step else None)
+    return _Larger(size, int(step) / (run.recipe.work.batch * run.data.context) if step else 1.0)
 
 
 def _slower(machine: Machine, times: float) -> Machine:
@@ -403,7 +402,7 @@ def _key(scenario: Scenario, device: str) -> str:
         "faults": list(scenario.faults),
         "seed": scenario.seed,
         "scale": scenario.scale,
-        "weighs": "values to scale, heads as they are, and so counted",
+        "weighs": "values to scale, heads as they are, and so counted; steps with what Muon multiplies",
         "device": device,
         "made_by": [__version__, version("torch")],
     }

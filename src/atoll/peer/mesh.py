@@ -56,14 +56,14 @@ class Link(NamedTuple):
     """What was left out on it, which becomes what is left out now; none: that is forgotten."""
 
 
-Made = Callable[[Link | None], list[memoryview]]
+Encode = Callable[[Link | None], list[memoryview]]
 """Returns the chunks of a contribution for a link, or all of it as it is."""
 
 
 def meshed(
     member: Member, announced: OpenRound, contribution: Contribution, filled: Filled
 ) -> Iterator[dict[int, memoryview]]:
-    """Yield a contribution encoded for one member after the other; what is left out is kept when all of it is made."""
+    """Yield a contribution encoded for one member after the other; who was not in the round is forgotten at its end."""
     version = announced.key.version
     what, unit, kept = member.channel_of(version).what, member.unit_of(version), dict[bytes, Held]()
     grid, tensors = unit.grid, tensors_in(unit, member.engine.layout)
@@ -95,7 +95,7 @@ def most_over(codec: MaxN, grid: Grid, room_bytes: float | None) -> int | None:
     return None if room_bytes is None or codec.least >= codec.most else kept_within(codec, grid, room_bytes)
 
 
-def encoded(given: Given, encoder: Encoder | None) -> Made:
+def encoded(given: Given, encoder: Encoder | None) -> Encode:
     """Return how a contribution is encoded: on the device that has the weights, or here, if there is none.
 
     Raises `LocalError`, as what it returns does, when training has diverged.
@@ -107,7 +107,7 @@ def encoded(given: Given, encoder: Encoder | None) -> Made:
 # on the device
 
 
-def _there(given: Given, encoder: Encoder) -> Made:
+def _there(given: Given, encoder: Encoder) -> Encode:
     grid, source = given.unit.grid, source_of(given.contribution)
     portions = [portion_of(given.unit, given.contribution, *grid.bounds(index)) for index in range(grid.each)]
     sizes = tuple(each.end - each.first for each in given.tensors)
@@ -131,7 +131,7 @@ def _there(given: Given, encoder: Encoder) -> Made:
 # on the processor
 
 
-def _here(given: Given) -> Made:
+def _here(given: Given) -> Encode:
     codec, rule, unit = given.what.codec, given.what.residual, given.unit
     values = finite(given.contribution(0, unit.size), given.version)
 
