@@ -379,36 +379,24 @@ class Bench:
         """Return the row of what goes over so many links by itself."""
         values = meshed.in_chunks(codec, self._values if self._forms else self._values[:ELEMENTS])
         measure = meshed.there(self.device, codec, values, count) if self._forms else meshed.here(codec, values, count)
-        there = torch.from_numpy(values).to(self.device)
-        target = torch.zeros_like(there)
-        ways = measure.ways | {"copy": lambda: target.copy_(there)}
-        rates = _rates(values.size, ways, (lambda: _device_s(self.device)) if self._forms else time.process_time)
-        return Row(
-            codec="max-n, per link",
-            where=self.device.type if self._forms else "cpu",
-            bits=measure.bits,
-            encode_gb_s=rates["encode"],
-            decode_gb_s=None,
-            copy_gb_s=rates["copy"],
-            contribute_gb_s=rates.get("contribute"),
-            same_bits=measure.same_bits,
-        )
+        return self._measured("max-n, per link", values, measure)
 
     def dct(self) -> Row:
         """Return the row of the cosine transform."""
         if self._forms:
-            return self._transform("dct", self._values, transforms.dct_there(self.device, self._values))
-        return self._transform("dct", self._values[:ELEMENTS], transforms.dct_here(self._values[:ELEMENTS]))
+            return self._measured("dct", self._values, transforms.dct_there(self.device, self._values))
+        return self._measured("dct", self._values[:ELEMENTS], transforms.dct_here(self._values[:ELEMENTS]))
 
     def low_rank(self, low: LowRank, shapes: transforms.Shapes) -> Row:
         """Return the row of matrices of such shapes as factors."""
         size = sum(math.prod(shape) for shape in shapes.values())
         values = np.resize(self._values, size)
         if self._forms:
-            return self._transform("low-rank", values, transforms.low_rank_there(self.device, low, shapes, values))
-        return self._transform("low-rank", values, transforms.low_rank_here(low, shapes, values))
+            return self._measured("low-rank", values, transforms.low_rank_there(self.device, low, shapes, values))
+        return self._measured("low-rank", values, transforms.low_rank_here(low, shapes, values))
 
-    def _transform(self, name: str, values: Vector, measure: transforms.Measure) -> Row:
+    def _measured(self, name: str, values: Vector, measure: transforms.Measure) -> Row:
+        """Return the row of what says itself in which ways it is to be measured."""
         there = torch.from_numpy(values).to(self.device)
         target = torch.zeros_like(there)
         ways = measure.ways | {"copy": lambda: target.copy_(there)}
@@ -419,9 +407,10 @@ class Bench:
             where=self.device.type if self._forms else "cpu",
             bits=measure.bits,
             encode_gb_s=rates["encode"],
-            decode_gb_s=rates["decode"],
+            decode_gb_s=rates.get("decode"),
             copy_gb_s=rates["copy"],
             from_host_gb_s=rates.get("from host"),
+            contribute_gb_s=rates.get("contribute"),
             same_bits=measure.same_bits,
         )
 

@@ -79,7 +79,7 @@ def _write_down(rows: list[Row], cache: Path) -> None:
     others = [row.package for row in rows if record and record.get(row.package) != row.blake3]
     manifest = cache / MANIFEST.name if others else MANIFEST
     if others:
-        print(f"another text than before, told of in {manifest}: {', '.join(others)}", file=sys.stderr)
+        print(f"another text than before, of {', '.join(others)}: {manifest}", file=sys.stderr)
     manifest.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
 
 
@@ -94,7 +94,8 @@ def main() -> int:
     with ending():
         if not options.sift:
             texts.mkdir(parents=True, exist_ok=True)
-            fetch(names, recorded(MANIFEST), cache)
+            if gone := fetch(names, recorded(MANIFEST), cache):
+                print(f"not to be had as recorded, so the text will be another: {', '.join(gone)}", file=sys.stderr)
             debs = sorted((cache / "packages").glob("*.deb"))
             with ProcessPoolExecutor() as pool:
                 list(

@@ -417,6 +417,12 @@ def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexp
 
 
 @triton.jit
+def _bits_of(row, line, lines):
+    """The scores of some lines, in the order of their bits; what is no line is below all."""
+    return tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
+
+
+@triton.jit
 def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr, TILES: tl.constexpr):
     """The lines of a chunk that are kept: whichever reach its limit, until there are enough, and the largest of others.
 
@@ -429,7 +435,7 @@ def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.cons
     reached = keep * 0
     for nth in range(TILES):
         line = nth * TILE + at
-        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
+        size = _bits_of(row, line, lines)
         reached += tl.sum((size >= limit).to(tl.int32))
     lack = tl.maximum(keep - reached, 0)
     least, bit, there = keep * 0, keep * 0 + (1 << 30), lines - reached
@@ -438,7 +444,7 @@ def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.cons
         larger = keep * 0
         for nth in range(TILES):
             line = nth * TILE + at
-            size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
+            size = _bits_of(row, line, lines)
             larger += tl.sum(((size >= tried) & (size < limit)).to(tl.int32))
         least = tl.where(larger >= lack, tried, least)
         there = tl.where(larger >= lack, larger, there)
@@ -447,12 +453,12 @@ def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.cons
     larger = keep * 0
     for nth in range(TILES):
         line = nth * TILE + at
-        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
+        size = _bits_of(row, line, lines)
         larger += tl.sum(((size > least) & (size < limit)).to(tl.int32))
     chosen, equals, smallest = keep * 0, keep * 0, keep * 0 + 0x7FFFFFFF
     for nth in range(TILES):
         line = nth * TILE + at
-        size = tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
+        size = _bits_of(row, line, lines)
         equal = ((size == least) & (size < limit)).to(tl.int32)
         comes = equal * (equals + tl.cumsum(equal) <= lack - larger).to(tl.int32)
         comes += ((size >= limit) | ((size > least) & (size < limit))).to(tl.int32)
