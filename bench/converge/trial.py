@@ -259,11 +259,13 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
     listed = [
         *firm[0],
-        *_ddp_seeds(scores),
-        *((trial, True) for trial in SMALL),
+        *((trial, True) for trial in EDGE),
+        *_seeds_of_best([*NEAR, *EDGE], scores),
+        *((trial, True) for tried in FEW.values() for trial in tried),
+        *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
-        *_thousand_seeds(scores),
+        *_seeds_of_best([*THOUSAND, *HELD], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -276,8 +278,8 @@ SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 BETWEEN = 2.8e-3
 """With a batch of 96 the rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
-EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24)]
-"""The best of DDP's grid was at its edge: around that it is wider."""
+EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24), ddp(5.6e-3, 48), ddp(BETWEEN, 24)]
+"""The best of DDP's grid was at its edge: around that it is wider, and closer."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -290,9 +292,19 @@ HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
-SMALL = [delta("diloco", 30, 2e-3, batch=48, peers=peers, seed=seed) for seed in (0, *SEEDS) for peers in (2, 4, 8)]
-"""At the batch that DDP is best at, after all: twice the rounds of half the samples."""
 CALM = outer(1.0, 0.5)
+
+
+def calm(peers: int, batch: int) -> Trial:
+    """Return DiLoCo with twice its best rate and an outer step that makes less of it."""
+    return delta("diloco", 30, 4e-3, CALM, also="outer1-0.5", batch=batch, peers=peers)
+
+
+FEW = {
+    2: [TWO[0], delta("diloco", 30, 2e-3, batch=48, peers=2), calm(2, 48), calm(2, 96)],
+    4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 48), calm(4, 96)],
+}
+"""Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
 
 
 def _first(diloco: Sequence[Trial]) -> list[Trial]:
@@ -353,17 +365,10 @@ def _third() -> list[Trial]:
     ]
 
 
-def _thousand_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
-    """Other seeds of the best with a thousand times fewer bytes: a claim names it."""
-    tried = [*THOUSAND, *HELD]
+def _seeds_of_best(tried: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
+    """Other seeds of the best of some: a claim names it."""
     best, settled = _best(tried, scores), all(each.name in scores for each in tried)
     return [(replace(best, name=_name(best.name, seed=seed), seed=seed), settled) for seed in SEEDS]
-
-
-def _ddp_seeds(scores: Scores) -> list[tuple[Trial, bool]]:
-    """DDP at its best with other seeds: every gap that is claimed is one to it."""
-    best = _best([*NEAR, *EDGE], scores)
-    return _settled([*NEAR, *EDGE], scores, lambda lr: [ddp(lr, best.batch, seed) for seed in SEEDS])
 
 
 def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
@@ -381,7 +386,6 @@ def _rest() -> list[Trial]:
     """The rest of DDP's grid; more tries, so that none is judged by its first."""
     return [
         *(ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES),
-        *EDGE,
         sparseloco(60, 2e-3, keep(13), also="k13"),
         delta("fedavg", 30, 0.1),
         sparseloco(30, 4e-3),
