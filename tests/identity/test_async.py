@@ -14,6 +14,7 @@ from atoll.sim.retell import commits
 from atoll.spec.axes.merge import Combine, Mean, Rda
 from atoll.spec.axes.optimizer import AdamW, DelayedNesterov, Inner, Outer, Sgd
 from atoll.spec.axes.pace import Blend, Carry, Delay, Late, Quorum, Slack
+from atoll.spec.axes.whom import All, Star
 from atoll.spec.axes.work import Constant, Schedule
 from atoll.spec.run import Run
 from atoll.sync.schedule import rate
@@ -36,6 +37,12 @@ def hasty(run: Run, barrier: Quorum, late: Late | None = None, **merge: object) 
     return replace(run, recipe=replace(run.recipe, channel={name: channel}))
 
 
+def by_star(run: Run) -> Run:
+    """Return a run in which one peer reduces for all."""
+    ((name, channel),) = run.recipe.channel.items()
+    return replace(run, recipe=replace(run.recipe, channel={name: replace(channel, whom=All(route=Star()))}))
+
+
 def diloco_of(outer: Outer, inner: Inner = ADAM, schedule: Schedule | None = None, rounds: int = ROUNDS) -> Run:
     return diloco(inner=inner, outer=outer, steps=STEPS, rounds=rounds, start_with=PEERS, schedule=schedule)
 
@@ -50,7 +57,7 @@ def test_where_all_are_equally_fast_and_waited_for_async_is_diloco_to_the_bit() 
 def test_where_all_are_waited_for_and_weigh_the_same_decoupled_is_streaming_to_the_bit(late: int) -> None:
     overlap = Delay(steps=late, reconcile=Blend()) if late else None
     streaming = diloco(inner=ADAM, outer=NESTEROV, steps=4, rounds=7, start_with=PEERS, overlap=overlap, fragments=2)
-    decoupled = hasty(streaming, ALL, combine=Mean(weights="tokens^2/steps"))
+    decoupled = by_star(hasty(streaming, ALL, combine=Mean(weights="tokens^2/steps")))
     assert digest_of(trained(decoupled, PEERS)) == digest_of(trained(streaming, PEERS))
 
 

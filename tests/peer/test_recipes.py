@@ -47,6 +47,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "demo-sgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "deco": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "decoupled": {
+        "whom": All(),
         "barrier": Full(),
         "late": Discard(),
         "when": Every(steps=2),

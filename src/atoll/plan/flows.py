@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from atoll.plan.lines import Line
 from atoll.spec.axes.codec import Codec, Fp32
-from atoll.spec.axes.whom import AllGather, Carried, Regions, Ring, Rings, Trees
+from atoll.spec.axes.whom import AllGather, Carried, Regions, Ring, Rings, Star, Trees
 from atoll.spec.recipe import Channel
 from atoll.swarm.routes.circles import Circle
 from atoll.swarm.routes.clusters import rings_of
@@ -128,6 +128,8 @@ def _shards(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: 
     if isinstance(route, AllGather):
         able = [peer for peer, line in known.items() if line.reached] or members
         return tuple(Shard(peer, 0, grid.chunks, group) for group, peer in enumerate(able))
+    if isinstance(route, Star):  # who began the run leads, most likely
+        return (Shard(members[0], 0, grid.chunks),)
     if isinstance(route, Carried):
         return tuple(Shard(peer, 0, grid.chunks, place) for place, peer in enumerate(members))
     groups = group_slices(members, groups_needed(len(members), channel.group_max(len(members))))

@@ -29,7 +29,7 @@ from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import Block
 from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Every, TargetBatch
-from atoll.spec.axes.whom import All, AllGather, Butterfly, Regions
+from atoll.spec.axes.whom import All, AllGather, Owned, Regions
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.fleet import Churn, Machine
 from atoll.spec.load import build_run
@@ -110,7 +110,7 @@ def untold(recipe: Recipe) -> str:
     for channel in recipe.channel.values():
         if not isinstance(channel.whom, All):
             return "peers exchange in circles, which change"
-        if not isinstance(channel.whom.route, AllGather | Butterfly | Regions):
+        if not isinstance(channel.whom.route, AllGather | Owned | Regions):
             return "values go from peer to peer in turn"
         if channel.regional is not None:
             return "regions hold states of their own"

@@ -46,7 +46,7 @@ from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
 from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
-from atoll.spec.axes.whom import All, AllGather, Regions
+from atoll.spec.axes.whom import All, AllGather, Regions, Star
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import shares
@@ -231,7 +231,7 @@ def _crowded(channel: Channel, moved: list[Moves], known: Mapping[bytes, Line]) 
     if crowd <= few or few < 2:
         return moved
     match channel.whom.route:
-        case AllGather():
+        case AllGather() | Star():  # of a star, what the one in the middle moves
             inside, across = (crowd - 1) / (few - 1), (crowd - 1) / (few - 1)
         case Regions():
             inside, across = 1.0, few / crowd

@@ -36,7 +36,19 @@ from atoll.spec.axes.pace import (
 )
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, LowRank, Params, Residual
 from atoll.spec.axes.when import Every, Fragments, Parts, Tensors
-from atoll.spec.axes.whom import All, AllGather, Circles, Drawn, Exponential, Lattice, Neighbours, Ring, Segments
+from atoll.spec.axes.whom import (
+    All,
+    AllGather,
+    Butterfly,
+    Circles,
+    Drawn,
+    Exponential,
+    Lattice,
+    Neighbours,
+    Ring,
+    Segments,
+    Star,
+)
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Channel, Recipe
@@ -86,6 +98,8 @@ LENDING: tuple[Circles, ...] = (
     Circles(pattern=Lattice(side=3), all_every=3),
     Circles(pattern=Drawn(size=3)),
 )
+IN_STARS = 0.15
+"""Part of the runs in which whoever leads reduces for all."""
 IN_RINGS = 0.2
 """Part of the runs whose sums go round."""
 RINGS: tuple[Codec, ...] = (Fp32(), Fp32(), Int8(), Buckets())
@@ -131,6 +145,7 @@ def _recipe(
     drawn: bool = False,
     tensors: bool = False,
     rounds_late: int = 0,
+    star: bool = False,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -154,6 +169,8 @@ def _recipe(
     work = replace(shipped.work, batch=batch)
     if quorum is not None:
         channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
+    if star and isinstance(channel.whom, All) and isinstance(channel.whom.route, Butterfly):
+        channel = replace(channel, whom=All(route=Star()))
     channels = {channel_name: channel}
     if turns and _goes_alone(channel):
         channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}
@@ -254,6 +271,7 @@ def run_of(
         drawn=hasty.random() < BY_LOT,
         tensors=hasty.random() < BY_TENSORS,
         rounds_late=0 if recipe else hasty.choice(ROUNDS_LATE),
+        star=not recipe and hasty.random() < IN_STARS,
     )
     return Run(
         name="search",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.spec.axes.whom import All, AllGather, Butterfly
+from atoll.spec.axes.whom import All, AllGather, Butterfly, Route, Star
 from atoll.swarm.broker import step
 from atoll.swarm.log import Member
 from atoll.swarm.messages import Reduced, Standing, Stuck
-from atoll.swarm.routes.shares import Bulk, chunks_of
+from atoll.swarm.routes.owners import without
+from atoll.swarm.routes.shares import Bulk, chunks_of, owners_of
 from atoll.swarm.state import Arrived
 from tests.swarm.table import BULK, A, B, C, D, Table, small_run
 
@@ -231,17 +232,17 @@ def test_where_nobody_is_reached_by_all_the_broker_owns_everything() -> None:
 # everybody gathers everything
 
 
-def gathering() -> Table:
+def by(route: Route) -> Table:
     run = small_run(start_with=3, rounds=50)
     ((name, channel),) = run.recipe.channel.items()
-    channel = replace(channel, whom=All(route=AllGather()))
+    channel = replace(channel, whom=All(route=route))
     table = Table(replace(run, recipe=replace(run.recipe, channel={name: channel})))
     table.join(A, B, C)
     return table
 
 
 def test_who_gathers_owns_everything_and_the_commit_waits_for_everybody_here() -> None:
-    table = gathering()
+    table = by(AllGather())
     assert table.plan_of(A).gather
     assert owned(table) == {A: 60, B: 60, C: 60}
     table.contribute(A, B, C)
@@ -252,7 +253,7 @@ def test_who_gathers_owns_everything_and_the_commit_waits_for_everybody_here() -
 
 
 def test_who_makes_another_result_than_most_is_named_and_the_others_commit_theirs() -> None:
-    table = gathering()
+    table = by(AllGather())
     table.contribute(A, B, C)
     table.hold(B, result="odd")
     table.hold(A, C, result="common")
@@ -263,7 +264,7 @@ def test_who_makes_another_result_than_most_is_named_and_the_others_commit_their
 
 
 def test_who_dies_while_all_gather_is_left_out_and_a_lone_one_returns_what_it_made() -> None:
-    table = gathering()
+    table = by(AllGather())
     table.contribute(A, B, C)
     table.go(C)
     assert list(table.round.owners) == [A, B]
@@ -300,3 +301,31 @@ def test_members_beyond_a_group_are_cut_into_groups_that_each_own_the_grid() -> 
     assert {s.owner for s in table.round.shards if s.group == 1} == {A, B}, "others serve a group that has nobody left"
     table.finish_round(A, B)
     assert len(table.committed()) == 1
+
+
+# one for all
+
+
+def test_in_a_star_whoever_leads_owns_everything_whatever_lines_carry() -> None:
+    table = by(Star())
+    assert table.broker.me == A
+    assert owned(table) == {A: 60, B: 0, C: 0}
+    assert round_with(table, a=1, b=10, c=10) == {A: 60, B: 0, C: 0}
+    assert table.notes(journal.SharesChanged) == []
+
+
+def test_in_a_star_who_only_trains_can_go_without_another_plan() -> None:
+    table = by(Star())
+    attempt = table.round.attempt
+    table.contribute(A, B)
+    table.leave(C)
+    assert table.round.attempt == attempt
+    table.reduce(A)
+    table.hold(A, B)
+    assert len(table.committed()) == 1
+
+
+def test_in_a_star_a_new_leader_takes_over_from_one_that_is_gone() -> None:
+    table = by(Star())
+    left = replace(table.broker, me=B, present={p: each for p, each in table.broker.present.items() if p != A})
+    assert owners_of(without(left, table.round, [A])) == (B,)

@@ -15,6 +15,13 @@ class Butterfly(Axis, tag="butterfly"):
     """Members that exchange directly with each other; above that, groups add up and pass sums on."""
 
 
+class Star(Axis, tag="star"):
+    """One reduces everything for all and returns it: whoever leads the council, which everybody reaches.
+
+    Who only trains can die, or sleep, and nobody waits for it; the one in the middle moves what all together move.
+    """
+
+
 class AllGather(Axis, tag="all-gather"):
     """Every member gets every contribution whole and reduces them for itself."""
 
@@ -52,7 +59,11 @@ Carried = Ring | Trees | Rings
 """Routes on which nobody has all contributions: sums are carried from member to member."""
 
 
-Route = Butterfly | AllGather | Ring | Trees | Rings | Regions
+Owned = Butterfly | Star
+"""Routes on which each chunk has an owner, who gets all contributions to it and returns what it makes of them."""
+
+
+Route = Butterfly | Star | AllGather | Ring | Trees | Rings | Regions
 
 
 class All(Axis, tag="all"):

@@ -37,6 +37,7 @@ from atoll.spec.axes.whom import (
     Ring,
     Rings,
     Segments,
+    Star,
     Trees,
 )
 from atoll.spec.axes.work import Constant, Work
@@ -171,7 +172,7 @@ def _whom_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
                 mean = isinstance(channel.merge.combine, Mean)
                 said = "regions send each other sums, of which only a mean can be made"
                 yield mean, (*path, "route"), said, 'choose merge.combine { kind = "mean" }, or { kind = "butterfly" }'
-            case AllGather():
+            case AllGather() | Star():
                 pass
         return
     yield within((*path, "all_every"), whom.all_every, 0)

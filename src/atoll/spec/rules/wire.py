@@ -29,7 +29,7 @@ from atoll.spec.axes.merge import CentredClip, Mean, MedianNormClip, Rda
 from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound, Shift
 from atoll.spec.axes.what import Dct, Delta, Feedback, Forget, Grad, Hold, LowRank, What
 from atoll.spec.axes.when import Every
-from atoll.spec.axes.whom import All, AllGather, Butterfly, Carried
+from atoll.spec.axes.whom import All, AllGather, Carried, Owned
 from atoll.spec.recipe import Channel
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
@@ -69,7 +69,7 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     if isinstance(what.owners, Feedback):
         yield within((*path, "owners", "decay"), what.owners.decay, 0, 1)
         said = "nobody owns a chunk where everybody reduces all of them"
-        yield isinstance(route, Butterfly), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
+        yield isinstance(route, Owned), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
     linked = isinstance(what.codec, MaxN)
     said = "how near to its tensor's largest a value must be is a link's own number"
     hint = (
@@ -77,7 +77,7 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     )
     yield not linked or channel.mesh is not None, (*path, "codec"), said, hint
     same = what.result in (None, what.codec) or isinstance(route, AllGather) or channel.mesh is not None
-    owned = isinstance(route, Butterfly) and isinstance(what.result, Quantiser)
+    owned = isinstance(route, Owned) and isinstance(what.result, Quantiser)
     hint = 'leave it out, or set whom.route = { kind = "butterfly" } or "all-gather"'
     said = "what is added up on its way travels in the form of contributions"
     yield same or owned, (*path, "result"), said, hint

@@ -14,7 +14,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from atoll.spec.axes.control import Knobs
-from atoll.spec.axes.whom import AllGather, Butterfly, Regions, Ring, Rings, Route, Trees
+from atoll.spec.axes.whom import AllGather, Butterfly, Regions, Ring, Rings, Route, Star, Trees
 from atoll.swarm.routes.shares import groups_needed, slowest, solve
 
 
@@ -30,7 +30,7 @@ def wire_s(route: Route, size_bytes: float, lines: Sequence[Line]) -> float:
     if len(lines) < 2:
         return 0.0
     match route:
-        case AllGather():
+        case AllGather() | Star():  # one line carries what all others give it; whose that is, of a star, nobody chose
             return size_bytes * (len(lines) - 1) / min(line.rate_bytes_s for line in lines)
         case Ring() | Trees() | Rings() | Regions():  # what all together move is the same on any of their ways
             return size_bytes * 2 * (len(lines) - 1) / len(lines) / min(line.rate_bytes_s for line in lines)

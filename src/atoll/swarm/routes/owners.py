@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
-from atoll.spec.axes.whom import AllGather, Route
+from atoll.spec.axes.whom import AllGather, Route, Star
 from atoll.swarm.log import OpenRound
 from atoll.swarm.routes.circles import Circle, circles_in
 from atoll.swarm.routes.shares import (
@@ -48,6 +48,8 @@ DOUBTS_MAX = 64
 
 def share_out(broker: Broker, announced: OpenRound) -> tuple[Broker, Shards, list[Action]]:
     """Return the shards of a round, the broker that remembers their shares, and what there is to say about them."""
+    if isinstance(_route(broker), Star):
+        return broker, _everything(broker, [broker.me]), []
     able = _able(broker, announced)
     if isinstance(_route(broker), AllGather) and len(able) > 1:
         return broker, _everything(broker, able), []
@@ -262,6 +264,8 @@ def without(broker: Broker, round_: Round, gone: list[bytes]) -> Shards:
     left = [p for p in owners_of(round_.shards) if p in here]
     if isinstance(_route(broker), AllGather):  # nobody makes a part of a result where each makes all of it
         return _everything(broker, left) if len(left) > 1 else alone(broker, round_)
+    if isinstance(_route(broker), Star):  # who led is gone, and leads no more
+        return alone(broker, round_)
     shards: list[Shard] = []
     for group in range(1 + max(shard.group for shard in round_.shards)):
         own = tuple(shard for shard in round_.shards if shard.group == group)
