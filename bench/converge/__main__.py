@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from fnmatch import fnmatch
 from functools import partial
@@ -24,7 +23,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from bench.converge.play import played
-from bench.converge.record import RECORD, Done, append, done, scores
+from bench.converge.record import RECORD, Done, done, recorded, scores
 from bench.converge.report import write
 from bench.converge.trial import Scores, Trial, due, trials
 from bench.show import ending
@@ -92,7 +91,7 @@ def _play(before: list[Done], options: argparse.Namespace) -> None:
                 if trial is None:
                     break
                 job = partial(played, trial, options.shards, options.device, commit=commit, jobs=options.jobs)
-                running[pool.submit(_recorded, job, options.record)] = trial
+                running[pool.submit(recorded, job, options.record)] = trial
             if not running:
                 return
             over, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -104,13 +103,6 @@ def _play(before: list[Done], options: argparse.Namespace) -> None:
                     continue
                 now.append(each.result())
                 print(_text(now[-1]), flush=True)
-
-
-def _recorded(job: Callable[[], Done], record: Path) -> Done:
-    """Play a trial and write it down."""
-    row = job()
-    append(record, row)
-    return row
 
 
 def _next(

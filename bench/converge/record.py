@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -60,3 +61,10 @@ def append(path: Path, row: Done) -> None:
 def scores(rows: list[Done]) -> dict[str, float | None]:
     """Return what trials came to, by name; none: it failed."""
     return {row.trial.name: row.bits_per_byte for row in rows}
+
+
+def recorded(job: Callable[[], Done], record: Path) -> Done:
+    """Play a trial and write it down, in a process of its own: which finds this here, and not in a program's main."""
+    row = job()
+    append(record, row)
+    return row
