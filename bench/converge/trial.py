@@ -263,6 +263,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *_seeds_of_best([*NEAR, *EDGE], scores),
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
+        *((trial, True) for trial in FOUR),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
@@ -278,7 +279,7 @@ SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 BETWEEN = 2.8e-3
 """With a batch of 96 the rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
-EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24), ddp(5.6e-3, 48), ddp(BETWEEN, 24)]
+EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24), ddp(5.6e-3, 48), ddp(BETWEEN, 24), ddp(11.2e-3, 48)]
 """The best of DDP's grid was at its edge: around that it is wider, and closer."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
@@ -305,6 +306,9 @@ FEW = {
     4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 48), calm(4, 96)],
 }
 """Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
+
+FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
+"""Four peers where two turned out to be best."""
 
 
 def _first(diloco: Sequence[Trial]) -> list[Trial]:
