@@ -425,6 +425,15 @@ def test_a_remembered_threshold_keeps_as_many_lines_every_time_and_nearly_as_muc
     assert float(np.mean(kept)) > 0.97
 
 
+def test_of_more_lines_than_sixteen_bits_can_count_the_last_come_back_where_they_were() -> None:
+    """A model of a hundred million parameters has chunks as long as that."""
+    codec = CacheLines(keep=0.0001)
+    values = np.zeros((70_000, codec.line), np.float32)
+    values[69_990:69_997] = np.arange(7 * codec.line).reshape(7, -1) + 1.0
+    there = decode(codec, encode(codec, values.reshape(-1), least=np.zeros(2, np.float32)), values.size)
+    assert there.tobytes() == values.tobytes()
+
+
 @pytest.mark.long
 def test_a_remembered_threshold_takes_less_than_a_quarter_of_the_time_of_sorting() -> None:
     size, codec, known = 2**18, CacheLines(keep=0.01), np.zeros(2, np.float32)

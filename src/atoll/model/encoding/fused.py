@@ -138,7 +138,7 @@ def line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
     """Return the places of so many lines of each chunk, rising, and move what is known of the thresholds.
 
     A kernel is trusted for the number of lines and the part of them that it was tried with: compilers make other code
-    of round numbers, and on an H200 chunks of 131,072 lines came out otherwise than the processor's.
+    of round numbers.
     """
     if len(scores) and trusted(same_choices, scores.device, scores.shape[1], keep):
         return _line_choice(scores, keep, known)
