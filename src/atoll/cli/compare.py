@@ -11,9 +11,7 @@ import gzip
 import json
 import shlex
 import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -21,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from atoll.cli.options import OutcomeJson
-from atoll.errors import AtollError, SpecError
+from atoll.errors import SpecError
 from atoll.units import say_count, say_time
 
 if TYPE_CHECKING:
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
 
 LOOKS = 16
 """So often a trial looks at the held-out loss on its way, unless the run file says how often."""
-SAY_AFTER_S = 2.0
-"""Before this a trial says nothing of how far it is; on a terminal its line changes as often."""
-SAY_EVERY_S = 10.0
-"""Where lines stay, as in a file, there are fewer of them."""
 
 
 Named = Annotated[str, typer.Option("--recipes", help="Recipes, by comma: names, recipe files, or own.")]
@@ -143,12 +137,12 @@ class _Play:
 
     def __init__(self, asked: Asked) -> None:
         from atoll.cli.sim import fault_list
-        from atoll.spec.fleet import expand, load_fleet
+        from atoll.spec.fleet import first, load_fleet
         from atoll.spec.variant import alone, variants
 
         self.asked = asked
         self.fleet: Fleet = load_fleet(asked.fleet)
-        self.machines: list[Machine] = expand(self.fleet)[: asked.peers or None]
+        self.machines: list[Machine] = first(self.fleet, asked.peers)
         self.chosen = variants(asked.run_file, asked.recipes, asked.overrides)
         self.own = alone(asked.run_file, asked.overrides).run
         self.faults = fault_list(asked.faults, asked.seed, len(self.machines))
@@ -178,10 +172,11 @@ class _Play:
     def all(self, kept: Path) -> Comparison:
         """Play what has not been played before and return everything side by side."""
         from atoll import __version__
+        from atoll.cli.play import left_cleanly
         from atoll.observe.comparison import Comparison
 
         entries = []
-        with _left_cleanly(kept):
+        with left_cleanly(lambda: _kept(kept)):
             for number, label in enumerate(self.runs, start=1):
                 entries.append(self._entry(label, kept, f"{label} ({number} of {len(self.runs)})"))
         return Comparison(
@@ -326,53 +321,16 @@ def _always(machine: Machine) -> Machine:
 
 def _played(scenario: Scenario, title: str) -> list[Line]:
     """Play a trial with progress on stderr and return its journal."""
-    import dataclasses
-
+    from atoll.cli.play import Teller, play
     from atoll.observe.progress import Progress, part_done
-    from atoll.sim.loop import SimulationFailed
-    from atoll.sim.scenario import simulate
 
-    progress, teller = Progress(), _Teller(title)
+    progress = Progress()
 
-    def see(line: Line) -> None:
-        progress.add(line)
-        teller.tell(lambda spent_s: _pace(progress, part_done(progress, scenario.run) or 0.0, spent_s))
+    def pace(spent_s: float) -> str:
+        return _pace(progress, part_done(progress, scenario.run) or 0.0, spent_s)
 
-    try:
-        return simulate(dataclasses.replace(scenario, sees=see)).lines
-    except SimulationFailed as error:
-        what = f"{title}: the play came to no end: {str(error).splitlines()[0]}"
-        raise AtollError(
-            what, hint="finished recipes are kept; try another --seed, or leave this recipe out"
-        ) from error
-    finally:
-        teller.end()
-
-
-class _Teller:
-    """Says now and then on stderr how far a trial is: one line that changes on a terminal, few lines elsewhere."""
-
-    def __init__(self, title: str) -> None:
-        self._title = title
-        self._began_s = time.monotonic()
-        self._live = sys.stderr.isatty()
-        self._next_s = self._began_s + SAY_AFTER_S
-        self._said = False
-
-    def tell(self, what: Callable[[float], str]) -> None:
-        """Say how it stands, if it is time to."""
-        now_s = time.monotonic()
-        if now_s < self._next_s:
-            return
-        self._next_s = now_s + (SAY_AFTER_S if self._live else SAY_EVERY_S)
-        self._said = True
-        text = f"{self._title}: {what(now_s - self._began_s)}"
-        print(f"\r\x1b[2K{text}" if self._live else text, end="" if self._live else "\n", file=sys.stderr, flush=True)
-
-    def end(self) -> None:
-        """Leave the terminal at the beginning of a line."""
-        if self._live and self._said:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+    hint = "finished recipes are kept; try another --seed, or leave this recipe out"
+    return play(scenario, progress, Teller(title), pace, hint=hint).lines
 
 
 def _pace(progress: Progress, done: float, spent_s: float) -> str:
@@ -437,15 +395,7 @@ def _lines(path: Path) -> Iterator[Line]:
         raise LocalError(f"{path}: cannot be read ({error})", hint="remove it: it is played again") from error
 
 
-@contextmanager
-def _left_cleanly(kept: Path) -> Iterator[None]:
-    """Say on Ctrl-C what is kept and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = len(list(kept.glob("*.jsonl.gz"))) if kept.is_dir() else 0
-        print(
-            f"\nstopped: {done} finished trials are kept in {kept}; the same command goes on from there",
-            file=sys.stderr,
-        )
-        raise
+def _kept(kept: Path) -> str:
+    """Return what is there already, for who stops before the end."""
+    done = len(list(kept.glob("*.jsonl.gz"))) if kept.is_dir() else 0
+    return f": {done} finished trials are kept in {kept}; the same command goes on from there"

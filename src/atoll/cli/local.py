@@ -183,3 +183,15 @@ def with_peers(run: Run, peers: int) -> Run:
     """Return the run with its first round waiting for at least this many peers."""
     start_with = max(run.membership.start_with, peers)
     return msgspec.structs.replace(run, membership=msgspec.structs.replace(run.membership, start_with=start_with))
+
+
+def check_enough(run: Run, peers: int) -> None:
+    """Refuse a run whose first round waits for more peers than there are: where all are imagined, nobody else comes."""
+    for key in ("start_with", "contributors_min"):
+        wanted = getattr(run.membership, key)
+        if wanted > peers:
+            there = "is 1 peer" if peers == 1 else f"are {peers} peers"
+            raise SpecError(
+                f"membership.{key} is {wanted}, and there {there}",
+                hint=f"--set membership.{key}={peers}, or more machines by --peers or --fleet",
+            )

@@ -89,14 +89,14 @@ def command(
     from atoll.plan.central import central
     from atoll.plan.cost.told import notes
     from atoll.plan.planner import plan
-    from atoll.spec.fleet import expand, load_fleet
+    from atoll.spec.fleet import first, load_fleet
 
     if not fleet:
         raise SpecError("no fleet was given", hint="--fleet homes, or a file: docs/planning.md begins with one")
     run, base = _base(run_file, model)
     goal = _goal(run, model, tokens, batch, _limits(deadline, budget, carbon), data_stays=data_stays)
     where = load_fleet(fleet, facts)
-    machines = expand(where)[: peers or None]
+    machines = first(where, peers)
     verdict = plan(goal, where, machines, _recipes(recipes), facts, base, seed=seed, say=_say)
     beside = central(goal, facts, seed)
     if as_json:

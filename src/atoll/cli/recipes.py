@@ -286,10 +286,10 @@ def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None
     if not fleet:
         peers = peers or PEERS
         return _Asked(size, [Line()] * peers, f"{peers} equal peers", tensors)
-    from atoll.spec.fleet import expand, load_fleet
+    from atoll.spec.fleet import first, load_fleet
 
     described = load_fleet(fleet)
-    machines = expand(described)[: peers or None]
+    machines = first(described, peers)
     return _Asked(size, lines_of(machines), f"fleet {described.name} ({len(machines)} machines)", tensors)
 
 

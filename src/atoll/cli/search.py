@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from atoll.cli.play import journalled, left_cleanly
 from atoll.errors import AtollError, LocalError, SpecError
 
 if TYPE_CHECKING:
@@ -48,13 +50,13 @@ def families(seeds: tuple[int, int], faults: str, cases: Path, processes: int, *
     if family and family not in FAMILIES:
         raise SpecError(f"--faults: no family is called {family!r}", hint=f"known families: {', '.join(FAMILIES)}")
     jobs = jobs_of(*seeds, family)
-    verdicts = list(_told(spread(play_job, jobs, processes), len(jobs), quiet=as_json))
 
     def case(verdict: Verdict) -> Case:
         job = Job(verdict.family, verdict.seed)
         return case_of(job.family, job.seed)
 
-    _report(verdicts, case, cases, processes, as_json=as_json)
+    with _told(spread(play_job, jobs, processes), len(jobs), quiet=as_json) as verdicts:
+        _report(verdicts, case, cases, processes, as_json=as_json)
 
 
 def own_run(
@@ -69,15 +71,16 @@ def own_run(
     as_json: bool,
 ) -> None:
     """Search storms on a run and fleet of one's own; exit 1 when one broke a promise."""
+    from atoll.cli.local import check_enough
     from atoll.cli.sim import fault_list
     from atoll.sim.scenario import losses_of, on_fleet
     from atoll.sim.search import judge
     from atoll.sim.storm import case_of
-    from atoll.spec.fleet import load_fleet
+    from atoll.spec.fleet import first, load_fleet
 
     imagined = load_fleet(fleet)
-    machines, delays_s = on_fleet(imagined)
-    machines = machines[: peers or None]
+    machines, delays_s = first(imagined, peers), on_fleet(imagined)[1]
+    check_enough(run, len(machines))
 
     def case(seed: int) -> Case:
         drawn = None if faults in ("", "storm") else fault_list(faults, seed, len(machines))
@@ -85,15 +88,26 @@ def own_run(
         return case_of(run, machines, delays_s, seed, until_s=STORM_S, faults=drawn, losses=losses)
 
     made = [case(seed) for seed in range(*seeds)]
-    verdicts = list(_told(judge(made, processes), len(made), quiet=as_json))
-    _report(verdicts, lambda verdict: case(verdict.seed), cases, processes, as_json=as_json)
+    with _told(judge(made, processes), len(made), quiet=as_json) as verdicts:
+        _report(verdicts, lambda verdict: case(verdict.seed), cases, processes, as_json=as_json)
 
 
-def _told(verdicts: Iterable[Verdict], total: int, *, quiet: bool) -> Iterator[Verdict]:
-    """Pass verdicts on, saying on stderr how far we are and what broke."""
+@contextmanager
+def _told(coming: Generator[Verdict], total: int, *, quiet: bool) -> Iterator[list[Verdict]]:
+    """Yield all verdicts, having said on stderr how far we are and what broke; Ctrl-C, now or later, says it too."""
+    found: list[Verdict] = []
+    with left_cleanly(lambda: _stopped(found, total)):
+        with closing(coming):
+            _tell(coming, found, total, quiet=quiet)
+        yield found
+
+
+def _tell(coming: Iterable[Verdict], found: list[Verdict], total: int, *, quiet: bool) -> None:
+    """Take verdicts as they come, saying how far we are and what broke."""
     began_s = said_s = time.monotonic()
     broken = 0
-    for done, verdict in enumerate(verdicts, start=1):
+    for done, verdict in enumerate(coming, start=1):
+        found.append(verdict)
         if verdict.broken:
             broken += 1
             if broken <= SHOWN_MAX:
@@ -103,7 +117,14 @@ def _told(verdicts: Iterable[Verdict], total: int, *, quiet: bool) -> Iterator[V
             said_s = now_s
             left_s = (now_s - began_s) / done * (total - done)
             print(f"{done} of {total} seeds, {broken} broken, about {left_s:.0f} s left", file=sys.stderr)
-        yield verdict
+
+
+def _stopped(found: list[Verdict], total: int) -> str:
+    """Return what a search had found when it was stopped."""
+    broken = [_name(verdict) for verdict in found if verdict.broken]
+    more = f" and {len(broken) - SHOWN_MAX} more" if len(broken) > SHOWN_MAX else ""
+    which = f" broke a promise: {', '.join(broken[:SHOWN_MAX])}{more}" if broken else " broke a promise"
+    return f" after {len(found)} of {total} seeds, {len(broken) or 'none'} of them{which}; a search starts anew"
 
 
 def _first_lines(broken: Iterable[str]) -> str:
@@ -153,14 +174,16 @@ def _store(found: list[Case], folder: Path, processes: int) -> list[Path]:
     if found:
         print(f"shrinking {len(found)} of the broken cases", file=sys.stderr)
     stored = []
-    for case, verdict in spread(shrunk, found, processes):
-        path = folder / f"{case.family or 'storm'}-{case.seed}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(to_json(case, verdict))
-        except OSError as error:
-            raise LocalError(f"{path}: cannot be written ({error.strerror})", hint="give another --cases") from error
-        stored.append(path)
+    with closing(spread(shrunk, found, processes)) as coming:
+        for case, verdict in coming:
+            path = folder / f"{case.family or 'storm'}-{case.seed}.json"
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(to_json(case, verdict))
+            except OSError as error:
+                what = f"{path}: cannot be written ({error.strerror})"
+                raise LocalError(what, hint="give another --cases") from error
+            stored.append(path)
     return stored
 
 
@@ -174,10 +197,8 @@ def replay(path: Path, journal: Path | None, *, as_json: bool) -> None:
         hint = "`atoll sim --seeds` writes such files"
         raise SpecError(f"--replay: {path} cannot be read ({error.strerror})", hint=hint) from error
     case = from_json(text)
-    lines: list[bytes] = []
-    verdict = play(case, sees=_writer(lines) if journal is not None else None)
-    if journal is not None:
-        journal.write_bytes(b"".join(lines))
+    with left_cleanly(lambda: "; a replay starts anew"), journalled(journal) as keep:
+        verdict = play(case, sees=keep)
     same = verdict.trace == case.trace
     if as_json:
         found = {
@@ -206,12 +227,6 @@ def replay(path: Path, journal: Path | None, *, as_json: bool) -> None:
         raise AtollError(f"{path}: the replay took another course", hint=hint)
 
 
-def _writer(lines: list[bytes]) -> Callable[[object], None]:
-    import msgspec
-
-    return lambda line: lines.append(msgspec.json.encode(line) + b"\n")
-
-
 def _fault_line(fault: object) -> str:
     import msgspec
 
@@ -225,9 +240,12 @@ def points(processes: int, *, as_json: bool) -> None:
 
     known = sweep.references()
     print(f"{len(known)} reference runs", file=sys.stderr)
-    played = dict(zip(known, spread(sweep.look_at, list(known.values()), processes), strict=True))
+    coming = spread(sweep.look_at, list(known.values()), processes)
+    with left_cleanly(lambda: " before the first crash; a sweep starts anew"), closing(coming):
+        played = dict(zip(known, coming, strict=True))
     cells = sweep.cells(sweep.look(played))
-    verdicts = list(_told(judge([cell.case for cell in cells], processes), len(cells), quiet=as_json))
+    with _told(judge([cell.case for cell in cells], processes), len(cells), quiet=as_json) as verdicts:
+        pass
     table = sweep.rows((cell, bool(verdict.broken)) for cell, verdict in zip(cells, verdicts, strict=True))
     print(sweep.as_json(table).decode() if as_json else sweep.text(table))
     empty = sweep.empty_cells(table)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,12 +20,10 @@ from atoll.errors import SpecError
 from atoll.units import say_bytes, say_time
 
 if TYPE_CHECKING:
-    from atoll.journal import Line
     from atoll.observe.progress import Progress
     from atoll.sim.scenario import Scenario
     from atoll.spec.run import Run
 
-SAY_EVERY_S = 2.0
 STORM_S = 60.0
 
 
@@ -77,13 +73,13 @@ def command(
 
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
-    from atoll.cli.local import with_peers
+    from atoll.cli.local import check_enough, with_peers
     from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed, stand_in
-    from atoll.spec.fleet import load_fleet
+    from atoll.spec.fleet import first, load_fleet
 
     imagined = load_fleet(fleet)
-    machines, delays_s = on_fleet(imagined)
-    machines = machines[: peers or None]
+    machines = first(imagined, peers)
+    check_enough(run, len(machines))
     run = with_peers(run, len(machines))
     if device:
         from atoll.cli.machine import Machine, build_torch, pinned
@@ -95,7 +91,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
     return Scenario(
         run=run,
         machines=machines,
-        delays_s=delays_s,
+        delays_s=on_fleet(imagined)[1],
         losses=losses_of(imagined),
         seed=seed,
         faults=fault_list(faults, seed, len(machines)),
@@ -137,27 +133,25 @@ def fault_list(text: str, seed: int, peers: int) -> tuple[Any, ...]:
 
 def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: bool) -> dict[str, Any]:
     """Play a scenario with progress on stderr and return its summary."""
-    import msgspec
-
+    from atoll.cli.play import Teller, journalled, left_cleanly, play
     from atoll.observe.progress import Progress
     from atoll.observe.report import report
-    from atoll.observe.view import round_line
-    from atoll.sim.scenario import simulate
 
-    progress, said = Progress(), [time.monotonic(), 0.0]
-
-    def see(line: Line) -> None:
-        progress.add(line)
-        if not as_json and progress.version > said[1] and time.monotonic() - said[0] > SAY_EVERY_S:
-            said[:] = [time.monotonic(), progress.version]
-            print(_pace(progress) if modelled else round_line(progress, scenario.run), file=sys.stderr)
-
-    outcome = simulate(dataclasses.replace(scenario, sees=see))
-    if journal is not None:
-        journal.write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in outcome.lines))
+    progress, run = Progress(), scenario.run
+    teller = Teller(run.name, quiet=as_json)
+    with left_cleanly(lambda: _stopped(progress, run, journal)), journalled(journal) as keep:
+        scenario = dataclasses.replace(scenario, sees=keep)
+        outcome = play(
+            scenario,
+            progress,
+            teller,
+            lambda _: _pace(progress, run, teller.steps),
+            really=not modelled,
+            hint="--journal FILE shows what everybody said until then",
+        )
     failed = {str(host.place): str(host.failed) for host in outcome.hosts if host.failed is not None}
     anchors = {host.anchor for host in outcome.hosts if host.version == progress.version}
-    summary = report(progress, scenario.run)
+    summary = report(progress, run)
     if modelled:
         summary = _without_decoration(summary)
     return {
@@ -174,9 +168,25 @@ def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: 
     }
 
 
-def _pace(progress: Progress) -> str:
-    """Return where a run with modelled compute stands: no loss, since nothing is trained."""
-    return f"round {progress.version}  {say_time(progress.last_s)} of virtual time"
+def _pace(progress: Progress, run: Run, steps: int) -> str:
+    """Return where a run stands; before a step is really taken there is no loss, and with modelled compute none is."""
+    parts = [_open_round(progress, run)]
+    if steps:
+        parts.append(f"{steps} steps taken by all")
+        parts += [] if progress.loss is None else [f"training loss {progress.loss:.3f}"]
+    return ", ".join([*parts, f"{say_time(progress.last_s)} of virtual time"])
+
+
+def _open_round(progress: Progress, run: Run) -> str:
+    """Return the round that is worked on, and of how many where the budget says so."""
+    rounds = run.budget.rounds
+    return f"round {min(progress.version + 1, rounds)} of {rounds}" if rounds else f"round {progress.version + 1}"
+
+
+def _stopped(progress: Progress, run: Run, journal: Path | None) -> str:
+    """Return where a run stood when it was stopped."""
+    so_far = f"; its journal so far is in {journal}" if journal is not None else ""
+    return f" in {_open_round(progress, run)}{so_far}; a simulation starts anew"
 
 
 def _without_decoration(summary: dict[str, Any]) -> dict[str, Any]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 from msgspec import Struct
@@ -20,9 +22,6 @@ from atoll.sim.skies import case_of, family_of
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-CHUNK_MAX = 16
-"""Cases handed to a process at a time."""
 
 
 class Tally(Struct, frozen=True, kw_only=True):
@@ -44,23 +43,45 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def spread(work: Callable[[T], R], items: Sequence[T], processes: int = 0) -> Iterator[R]:
-    """Yield what `work` makes of each item, in order, on so many processes (0: one per core)."""
+def spread(work: Callable[[T], R], items: Sequence[T], processes: int = 0) -> Generator[R]:
+    """Yield what `work` makes of each item, in order, on so many processes (0: one per core).
+
+    Closed or interrupted before the end, it ends the processes where they are.
+    """
     count = min(processes or cores(), len(items))
     if count <= 1:
         yield from map(work, items)
         return
     # Not fork: a forked child inherits locks of threads it does not have.
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     with ProcessPoolExecutor(count, mp_context=context) as pool:
-        chunk = max(1, min(CHUNK_MAX, len(items) // (4 * count)))
         try:
-            yield from pool.map(work, items, chunksize=chunk)
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            with _deaf():
+                coming = [pool.submit(work, item) for item in items]
+            for each in coming:
+                yield each.result()
+        except BaseException:
+            for child in multiprocessing.active_children():
+                if child not in others:
+                    child.terminate()  # it would play its case to the end
+            raise
 
 
-def judge(cases: Sequence[Case], processes: int = 0) -> Iterator[Verdict]:
+@contextmanager
+def _deaf() -> Iterator[None]:
+    """Start processes that Ctrl-C does not reach: whoever started them hears it and ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows: they hear it too
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def judge(cases: Sequence[Case], processes: int = 0) -> Generator[Verdict]:
     """Yield the verdict of each case, in order."""
     return spread(play, cases, processes)
 

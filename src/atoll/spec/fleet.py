@@ -174,6 +174,17 @@ def expand(fleet: Fleet) -> list[Machine]:
     ]
 
 
+def first(fleet: Fleet, peers: int) -> list[Machine]:
+    """Return a fleet's first machines, as many as `--peers` asks for; 0: all. More than there are is refused."""
+    machines = expand(fleet)
+    if peers > len(machines):
+        raise SpecError(
+            f"--peers {peers}: fleet '{fleet.name}' has {len(machines)} machines",
+            hint=f"--peers {len(machines)} at most, or a larger fleet: a file for --fleet may have any number",
+        )
+    return machines[: peers or None]
+
+
 def played(machine: Machine) -> Played:
     """Return what of a machine a simulator plays: equal for machines that differ only in what planning wants."""
     return Played(**{field: getattr(machine, field) for field in Played.__struct_fields__})
