@@ -218,6 +218,17 @@ def test_real_training_says_how_far_it_is_before_the_first_round_is_committed(fo
         assert "stopped in round 1 of 2; a simulation starts anew" in ctrl_c(process)
 
 
+def test_what_a_policy_chose_is_in_the_summary(folder: Path) -> None:
+    words = ("--set", "recipe.base='auto'", "--set", "budget.rounds=4")
+    done = atoll(folder, "sim", "run.toml", *words)
+    assert done.returncode == 0, done.stderr
+    (knobs,) = [line for line in done.stdout.splitlines() if line.startswith("knobs")]
+    assert "3 -> " in knobs and " from round 4 on: of the last rounds' " in knobs
+    (turn,) = json.loads(atoll(folder, "sim", "run.toml", *words, "--json").stdout)["report"]["knobs"]
+    assert (turn["from_round"], turn["steps_before"]) == (4, 3)
+    assert f"-> {turn['steps']} steps, {turn['form']}, " in knobs and turn["why"] in knobs
+
+
 def test_steps_are_counted_while_they_are_taken_and_come_to_the_same(folder: Path) -> None:
     run = load_run(folder / "run.toml")
     machines, delays_s = on_fleet(load_fleet("lan"))

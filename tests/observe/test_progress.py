@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain, zip_longest
 
 import pytest
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.journal import Line
@@ -116,3 +117,36 @@ def test_a_report_of_nothing_is_still_a_report() -> None:
     summary = report(fold([]))
     assert summary["state"] == "waiting for peers"
     assert "rounds    0" in text(summary)
+
+
+def test_a_report_says_how_knobs_were_turned_and_why() -> None:
+    run = demo_run(overrides=["recipe.base='auto'", "recipe.channel.outer.when.steps=10"])
+    turn = journal.KnobsTurned(channel="outer", version=4, steps=100, rung=3, delay=0, lr=0.6, why="lines are slow")
+    later = replace(turn, version=9, steps=100, rung=1, why="lines got fast")
+    lines = [Line(at_s=1.0, peer=peer, event=event) for event in (turn, later) for peer in ("aa", "bb")]
+    summary = report(fold(lines), run)
+    assert [(each["from_round"], each["form"]) for each in summary["knobs"]] == [(4, "top-k"), (9, "int8")]
+    said = [line for line in text(summary).splitlines() if line.startswith("knobs")]
+    assert said == [
+        "knobs     10 -> 100 steps, top-k, from round 4 on: lines are slow",
+        "knobs     100 steps, int8, from round 9 on: lines got fast",
+    ]
+
+
+def test_a_report_says_that_nothing_was_turned_only_where_somebody_could() -> None:
+    steered = report(fold(tell(2)), demo_run(overrides=["recipe.base='auto'"]))
+    assert steered["knobs"] == [] and "nothing was turned" in text(steered)
+    plain = report(fold(tell(2)), demo_run())
+    assert plain["knobs"] is None and "knobs" not in text(plain)
+
+
+def test_of_knobs_that_were_turned_often_the_last_are_told_and_how_many_there_were() -> None:
+    turn = journal.KnobsTurned(channel="outer", version=1, steps=10, rung=0, delay=0, lr=0.0, why="it was measured")
+    lines = [Line(at_s=1.0, peer="aa", event=replace(turn, version=version)) for version in range(4, 24, 4)]
+    summary = report(fold(lines))
+    assert len(summary["knobs"]) == 5
+    said = [line for line in text(summary).splitlines() if line.startswith("knobs")]
+    assert said[0] == "knobs     turned 5 times, the last:"
+    assert [line.partition(" from ")[2] for line in said[1:]] == [
+        f"round {version} on: it was measured" for version in (12, 16, 20)
+    ]

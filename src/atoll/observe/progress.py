@@ -87,6 +87,8 @@ class Progress:
     finished: journal.RunFinished | None = None
     ticket: str = ""
     checkpoint: str = ""
+    turns: dict[int, journal.KnobsTurned] = field(default_factory=dict)
+    """How a policy turned the run's knobs, by the round from which on they stand so; everybody writes the same."""
     lost: list[tuple[str, str]] = field(default_factory=list)
     """Who was lost, and how it was noticed."""
     refused: list[tuple[str, str]] = field(default_factory=list)
@@ -176,6 +178,8 @@ class Progress:
                 self.finished = finished
             case journal.TicketPrinted(ticket=ticket):
                 self.ticket = ticket
+            case journal.KnobsTurned(version=version) as turn:
+                self.turns[version] = turn
             case _:
                 self._take_of_peer(peer, line)
 

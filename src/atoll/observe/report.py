@@ -9,8 +9,13 @@ from typing import Any
 
 from atoll.observe.granularity import doubled, of_peer, of_run, say_granularity
 from atoll.observe.progress import Progress, round_s
+from atoll.spec.axes.control import Nobody
+from atoll.spec.knobs import beginning
 from atoll.spec.run import Run, identity
 from atoll.units import say_bytes, say_count, say_time
+
+TURNS_SHOWN = 3
+"""Of a policy that turns often the last few turns are told to people; programs get all."""
 
 
 def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
@@ -33,6 +38,7 @@ def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
         "loss_last": losses[-1] if losses else None,
         "held_out": progress.held_out[max(progress.held_out)] if progress.held_out else None,
         "held_out_by_round": {str(version): loss for version, loss in sorted(progress.held_out.items())},
+        "knobs": _knobs(progress, run),
         "staleness_max": max((age for each in progress.rounds.values() for age in each.staleness), default=0),
         "sent_bytes": progress.sent_bytes,
         "peers": [
@@ -57,6 +63,38 @@ def report(progress: Progress, run: Run | None = None) -> dict[str, Any]:
     }
 
 
+def _knobs(progress: Progress, run: Run | None) -> list[dict[str, Any]] | None:
+    """Return how a policy turned the knobs, in order; None where nobody does."""
+    policy = run is not None and not isinstance(run.recipe.control, Nobody)
+    if not policy and not progress.turns:
+        return None
+    before = beginning(run.recipe).steps if run is not None and policy else None
+    told = []
+    for version, turn in sorted(progress.turns.items()):
+        told.append(
+            {
+                "from_round": version,
+                "steps_before": before,
+                "steps": turn.steps,
+                "form": _form(run, turn.rung),
+                "forms": {peer: _form(run, rung) for peer, rung in sorted(turn.each.items())},
+                "delay": turn.delay,
+                "outer_lr": turn.lr or None,
+                "why": turn.why,
+            }
+        )
+        before = turn.steps
+    return told
+
+
+def _form(run: Run | None, rung: int) -> str | None:
+    """Return what an exchange is encoded in on a rung of the run's ladder; None where that is not known."""
+    control = Nobody() if run is None else run.recipe.control
+    if isinstance(control, Nobody) or not 0 <= rung < len(control.ladder):
+        return None
+    return str(control.ladder[rung].codec.__struct_config__.tag)
+
+
 def text(summary: dict[str, Any]) -> str:
     """Return a report as people read it."""
     rounds = f"{summary['rounds']} of {summary['rounds_of']}" if summary["rounds_of"] else str(summary["rounds"])
@@ -68,6 +106,8 @@ def text(summary: dict[str, Any]) -> str:
     rows.append(("tokens", _pace(summary)))
     if summary["granularity"] is not None and len(summary["peers"]) > 1:
         rows.append(("work", _granularity(summary["granularity"])))
+    if summary["knobs"] is not None:
+        rows += [("knobs", line) for line in _turns(summary["knobs"])]
     if summary["staleness_max"]:
         rows.append(("staleness", f"at most {summary['staleness_max']} rounds were committed while a peer worked on"))
     if summary["peers"]:
@@ -88,6 +128,22 @@ def _pace(summary: dict[str, Any]) -> str:
 def _granularity(granularity: float) -> str:
     times = f"{say_granularity(granularity)} times as long as the rest of a round"
     return f"{times}; twice the peers: at best {doubled(granularity):.2f} times as fast"
+
+
+def _turns(knobs: list[dict[str, Any]]) -> list[str]:
+    """Return the last few turns of the knobs, a line each with its reason."""
+    if not knobs:
+        return ["as the run began: nothing was turned"]
+    earlier = [f"turned {len(knobs)} times, the last:"] if len(knobs) > TURNS_SHOWN else []
+    return earlier + [_turn(each) for each in knobs[-TURNS_SHOWN:]]
+
+
+def _turn(turn: dict[str, Any]) -> str:
+    changed = turn["steps_before"] not in (None, turn["steps"])
+    parts = [f"{turn['steps_before']} -> {turn['steps']} steps" if changed else f"{turn['steps']} steps"]
+    parts += [turn["form"]] if turn["form"] else []
+    parts += [f"{len(turn['forms'])} peers in forms of their own"] if turn["forms"] else []
+    return f"{', '.join(parts)}, from round {turn['from_round']} on: {turn['why']}"
 
 
 def _traffic(summary: dict[str, Any]) -> str:
