@@ -172,7 +172,7 @@ def _pace(progress: Progress, run: Run, steps: int) -> str:
     """Return where a run stands; before a step is really taken there is no loss, and with modelled compute none is."""
     parts = [_open_round(progress, run)]
     if steps:
-        parts.append(f"{steps} steps taken by all")
+        parts.append(f"{steps} {'step' if steps == 1 else 'steps'} taken by all")
         parts += [] if progress.loss is None else [f"training loss {progress.loss:.3f}"]
     return ", ".join([*parts, f"{say_time(progress.last_s)} of virtual time"])
 
