@@ -120,16 +120,20 @@ def _hidden(broker: Broker) -> float:
 
 def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     """Return how the knobs are to be turned before the next round, None: they stay; and what to remember about now."""
-    policy, last = broker.run.recipe.control, broker.history.last
-    if isinstance(policy, Nobody) or len(broker.measured) < _rounds(broker) or last is None:
+    policy, history = broker.run.recipe.control, broker.history
+    if isinstance(policy, Nobody) or history.last is None:
         return broker, None
-    if broker.history.announced > broker.history.newest:
-        return broker, None  # the next round was announced before, and given up: it stays what it was
-    now = knobs_of(broker.history, broker.history.version)
-    wanted, why = _decided(broker, policy, last.contributors, now)
+    if history.announced > history.newest or any(each.version > history.version for each in history.turned[-1:]):
+        return broker, None  # what the next round is stands already: it was announced before, and given up, or turned
+    now, last = knobs_of(history, history.version), history.last
+    measured = len(broker.measured) >= _rounds(broker)
+    wanted, why = _decided(broker, policy, last.contributors, now) if measured else (now, "")
+    if isinstance(policy, Auto) and wanted is not None:
+        wanted, why = _within_budget(broker, policy, len(last.contributors), wanted, why)
     if wanted is None or wanted == now or (now is None and wanted == beginning(broker.run.recipe)):
         return broker, None
-    broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
+    if measured:
+        broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
     return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
 
 
@@ -148,6 +152,17 @@ def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knob
             setting = _setting(broker, members)
             steps, work_s = broker.round_steps, _middle(broker, "work_s")
             return matching.decide(policy, setting, broker.lines, now, work_s, steps)
+
+
+def _within_budget(broker: Broker, auto: Auto, members: int, wanted: Knobs, why: str) -> tuple[Knobs, str]:
+    """Return knobs at which the next round takes no more than is left of the budget, and why they stand so."""
+    budget, recipe = broker.run.budget, broker.run.recipe
+    left = budget.tokens / broker.tokens_per_sample - broker.history.samples
+    steps = max(auto.least, math.ceil(left / (members * recipe.work.batch)))
+    if budget.rounds or steps >= wanted.steps:
+        return wanted, why
+    delay = min(wanted.delay, delay_max(auto.ladder[wanted.rung], steps))
+    return replace(wanted, steps=steps, delay=delay), f"{steps} steps are all that is left of the budget"
 
 
 def _setting(broker: Broker, members: Sequence[bytes]) -> matching.Setting:
