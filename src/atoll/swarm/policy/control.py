@@ -34,6 +34,7 @@ from atoll.swarm.policy.forecast import Line, View, wire_s
 from atoll.swarm.routes.owners import rate_of
 from atoll.swarm.routes.shares import fill_in
 from atoll.swarm.state import Before, Broker, Measure, Round
+from atoll.units import say_time
 
 ROUNDS = 3
 """Rounds that are measured before anything is decided: the middle one counts."""
@@ -294,10 +295,11 @@ def _rounded(steps: int) -> int:
 def _why(auto: Auto, view: View, wanted: Knobs, work_s: float, lost_s: float) -> str:
     """Return the arithmetic in words."""
     rung, share, after_s = auto.ladder[wanted.rung], lost_s / max(work_s + lost_s, TINY), view.lost_s(wanted)
-    parts = f"{view.wire_s:.2f} s of an exchange for bytes, {view.rest_s:.2f} s for the rest"
+    parts = f"{say_time(view.wire_s)} of an exchange for bytes, {say_time(view.rest_s)} for the rest"
     late = f", results {wanted.delay} steps late" if wanted.delay else ""
     return (
-        f"of the last rounds' {work_s + lost_s:.2f} s {lost_s:.2f} s were not work ({share:.0%}, at most "
-        f"{auto.share:.0%} are wanted): {parts}; with {kind(rung.codec)}, {wanted.steps} steps of {view.step_s:.3f} s"
-        f"{late} it would be {after_s:.2f} s of {after_s + wanted.steps * view.step_s:.2f} s ({view.share(wanted):.0%})"
+        f"of the last rounds' {say_time(work_s + lost_s)} {say_time(lost_s)} were not work ({share:.0%}, at most "
+        f"{auto.share:.0%} are wanted): {parts}; with {kind(rung.codec)}, {wanted.steps} steps of "
+        f"{say_time(view.step_s)}{late} it would be {say_time(after_s)} of "
+        f"{say_time(after_s + wanted.steps * view.step_s)} ({view.share(wanted):.0%})"
     )
