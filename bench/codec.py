@@ -60,14 +60,15 @@ from atoll.spec.axes.codec import (
     Threshold,
     TopK,
 )
-from atoll.spec.axes.what import Feedback, Forget, LowRank
-from atoll.sync.codec import decode, encode
+from atoll.spec.axes.what import Feedback, Forget, Hold, LowRank, Residual
+from atoll.sync.codec import decode, decoded, encode
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.grid import Grid, grid_of
 
 ELEMENTS, DEVICE_VECTOR = 2**24, 2**27
 TURNS = 5
 DECAY = 0.95
+FED = Feedback(decay=DECAY)
 SAME_CHUNKS = 4
 """Whose bytes and residuals are compared with the processor's."""
 HUNDREDTH, HUNDREDTH_OF_WEIGHT = 2.5758, 63.66
@@ -121,7 +122,7 @@ class Row:
 # on the processor
 
 
-def on_processor(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> Row:
+def on_processor(name: str, codec: Codec, values: Vector, rule: Residual) -> Row:
     """Return a codec's row."""
     grid = grid_of(values.size, codec)
     residual = np.zeros_like(values)
@@ -130,9 +131,13 @@ def on_processor(name: str, codec: Codec, values: Vector, *, fed_back: bool) -> 
     def encoded(first: int, end: int) -> memoryview:
         least = np.abs(others[first:end]) * np.float32(codec.least) if isinstance(codec, Significance) else None
         limit = HUNDREDTH if isinstance(codec, MaxN) else least
-        if fed_back:
-            return encode_fed_back(codec, values[first:end], residual[first:end], DECAY, 0, limit)
-        return encode(codec, values[first:end], 0, limit)
+        some, left = values[first:end], residual[first:end]
+        if isinstance(rule, Feedback):
+            return encode_fed_back(codec, some, left, DECAY, 0, limit)
+        data = encode(codec, some, 0, limit)
+        if isinstance(rule, Hold):
+            np.subtract(some, decoded(codec, data, end - first), out=left)
+        return data
 
     chunks = [bytes(encoded(first, end)) for first, end in _bounds(grid)]
     plain = _torch(codec)
@@ -177,9 +182,9 @@ class Chunks:
     def split(self, vector: Tensor, few: int) -> Sequence[Tensor]:
         return torch.split(vector.view(self.rows.shape), few)
 
-    def encoded(self, some: Tensor, left: Tensor | None) -> Tensor | Kept:
-        """Return chunks of some rows; with a residual, of those and what was left out before."""
-        wanted = some if left is None else (left * DECAY).add_(some)
+    def encoded(self, some: Tensor, left: Tensor | None, *, fed_back: bool) -> Tensor | Kept:
+        """Return chunks of some rows, or of those and what was left out before; what they leave out is written down."""
+        wanted = (left * DECAY).add_(some) if fed_back and left is not None else some
         if isinstance(self.codec, Threshold | Significance | MaxN):
             return there.encode_above(self.codec, wanted, self.least_of(some), left=left)
         return self.make(self.codec, wanted, left=left)
@@ -209,7 +214,7 @@ def least_in(codec: OnDevice) -> float:
 
 
 def there_on(
-    device: torch.device, name: str, codec: OnDevice, values: Vector, *, fed_back: bool, compiled: bool
+    device: torch.device, name: str, codec: OnDevice, values: Vector, rule: Residual, *, compiled: bool
 ) -> Row:
     """Return a codec's row on a device, of the whole chunks of a vector."""
     chunks = Chunks(device, codec, values, compiled=compiled)
@@ -220,15 +225,16 @@ def there_on(
 
     def each() -> Iterator[Tensor | Kept]:
         pairs = zip(chunks.split(rows, few), chunks.split(residual, few), strict=True)
-        return (chunks.encoded(some, left if fed_back else None) for some, left in pairs)
+        leaves, fed_back = not isinstance(rule, Forget), isinstance(rule, Feedback)
+        return (chunks.encoded(some, left if leaves else None, fed_back=fed_back) for some, left in pairs)
 
     plain, wires = _torch(codec), list(each())
     ways: Ways = {
         "encode": lambda: list(each()),
-        "contribute": _contributes(encoder, began, chunks, few, fed_back=fed_back),
+        "contribute": _contributes(encoder, began, chunks, few, rule),
         "decode": lambda: [chunks.decoded(wire) for wire in wires],
         "copy": lambda: target.copy_(rows),
-        "from host": _contributes(encoder, None, chunks, few, fed_back=fed_back),
+        "from host": _contributes(encoder, None, chunks, few, rule),
     }
     if plain is not None:
         ways["torch"] = lambda: [plain(some.flatten()) for some in torch.split(rows, few)]
@@ -252,7 +258,7 @@ def _size_bytes(wire: Tensor | Kept) -> int:
 
 
 def _contributes(
-    encoder: TorchEncoder, began: Began | None, chunks: Chunks, few: int, *, fed_back: bool
+    encoder: TorchEncoder, began: Began | None, chunks: Chunks, few: int, rule: Residual
 ) -> Callable[[], object]:
     """Return how a peer makes a contribution of such values, from where work began to bytes.
 
@@ -261,9 +267,8 @@ def _contributes(
     size = chunks.rows.numel()
     start = Start(chunks.start, None if began is None else object())
     there = torch.from_numpy(chunks.start).to(chunks.rows.device) if began is not None else None
-    residual = Held(size) if fed_back else None
+    residual = None if isinstance(rule, Forget) else Held(size)
     portions = _portions(chunks, size)
-    rule = Feedback(decay=DECAY) if fed_back else Forget()
     parts = [portions[first : first + few] for first in range(0, len(portions), few)]
 
     def contribute() -> None:
@@ -293,7 +298,7 @@ def _same(encoder: TorchEncoder, chunks: Chunks) -> bool:
     delta = chunks.start[:size] - chunks.weights[:size].cpu().numpy()
     theirs, known = np.zeros(size, np.float32), _portions(chunks, size)
     for _ in range(3):
-        made = encoder.encode(portions, start, Feedback(decay=DECAY), ours, chunks.large(start))
+        made = encoder.encode(portions, start, FED, ours, chunks.large(start))
         for nth, (chunk, portion) in enumerate(zip(made, known, strict=True)):
             run = slice(nth * chunks.count, (nth + 1) * chunks.count)
             least: float | Vector | None = portion.known
@@ -359,11 +364,11 @@ class Bench:
         self.device, self._forms, self._compiled = device, forms, compiled  # forms: those of a device
         self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
 
-    def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
+    def row(self, name: str, codec: Codec, rule: Residual) -> Row:
         """Return a codec's row."""
         if not self._forms:
-            return on_processor(name, codec, self._values[:ELEMENTS], fed_back=fed_back)
-        return there_on(self.device, name, codec, self._values, fed_back=fed_back, compiled=self._compiled)
+            return on_processor(name, codec, self._values[:ELEMENTS], rule)
+        return there_on(self.device, name, codec, self._values, rule, compiled=self._compiled)
 
     def usual(self, codec: Codec) -> Codec:
         """Return a recipe's codec; one that goes by size such that it sends about one in a hundred of these values."""
@@ -418,10 +423,10 @@ class Bench:
         """Yield the rows of codecs with such names."""
         for name, codec in CODECS.items():
             if fnmatch(name, only):
-                yield self.row(name, codec, fed_back=False)
+                yield self.row(name, codec, Forget())
         for name in FED_BACK:
             if fnmatch(name, only):
-                yield self.row(f"{name}, fed back", CODECS[name], fed_back=True)
+                yield self.row(f"{name}, fed back", CODECS[name], FED)
         if fnmatch("dct", only):
             yield self.dct()
         if fnmatch("low-rank", only):

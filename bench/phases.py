@@ -124,7 +124,8 @@ class Rates:
     def _coded(self, channel: Channel, codec: Codec) -> Row:
         if channel.mesh is not None and isinstance(codec, MaxN):
             return self._bench.linked(codec, PEERS - 1)
-        return self._row(self._bench.usual(codec), fed_back=isinstance(channel.what.residual, Feedback | Hold))
+        rule = Feedback() if isinstance(channel.what.residual, Feedback) else channel.what.residual  # of any decay
+        return self._row(self._bench.usual(codec), rule)
 
     def _transformed(self, how: Dct | LowRank) -> Row:
         return self._bench.dct() if isinstance(how, Dct) else self._bench.low_rank(how, self._model.engine.shapes)

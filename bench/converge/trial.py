@@ -279,7 +279,15 @@ SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
 BETWEEN = 2.8e-3
 """With a batch of 96 the rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
 NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
-EDGE = [ddp(8e-3, 48), ddp(16e-3, 48), ddp(8e-3, 24), ddp(4e-3, 24), ddp(5.6e-3, 48), ddp(BETWEEN, 24), ddp(11.2e-3, 48)]
+EDGE = [
+    ddp(8e-3, 48),
+    ddp(16e-3, 48),
+    ddp(8e-3, 24),
+    ddp(4e-3, 24),
+    ddp(5.6e-3, 48),
+    ddp(BETWEEN, 24),
+    ddp(11.2e-3, 48),
+]
 """The best of DDP's grid was at its edge: around that it is wider, and closer."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)

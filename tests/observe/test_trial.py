@@ -133,6 +133,16 @@ def test_the_table_has_a_line_for_each_recipe_and_says_what_gain_is() -> None:
     assert "Gain kept" not in text(compared("diloco", "sparseloco"))
 
 
+def test_why_a_recipe_was_not_finished_is_said_and_of_one_that_was_nothing() -> None:
+    ended, lines = Line(99.0, "aa", journal.PeerStopped(why="training diverged in round 2")), told([5.0, 4.0])
+    cut, whole = fold_trial("ddp", [*lines[:-1], ended]), fold_trial("ddp", [*lines, ended])
+    assert (cut.finished, cut.why) == (False, "training diverged in round 2")
+    assert (whole.finished, whole.why) == (True, "")
+    found = compared("ddp", "diloco")
+    found = replace(found, entries=(replace(found.entries[0], trial=cut), found.entries[1]))
+    assert "ddp was not finished: training diverged in round 2." in text(found)
+
+
 def test_what_belongs_to_one_column_stands_below_its_head() -> None:
     head, *lines = text(compared("solo", "sparse-butterfly")).splitlines()[2:5]
     assert {len(line) for line in lines} == {len(head)}

@@ -246,13 +246,20 @@ def test_a_machine_that_comes_and_goes_counts_for_less() -> None:
     assert float(often.time_s) > 1.5 * float(steady.time_s)
 
 
+def test_no_run_is_shorter_than_one_of_its_rounds() -> None:
+    for each in planned(replace(GOAL, tokens=10**6), "lan").judged:
+        assert float(each.middle.time_s) >= float(each.middle.pace.round_s)
+
+
 def test_the_work_that_is_said_to_count_is_the_work_that_is_counted() -> None:
     fleet = load_fleet("lan")
     machines = [replace(each, availability=Churn(up_s=9e4, down_s=9e4)) for each in expand(fleet)[:1]]
     machines += expand(fleet)[1:]
     for each in plan(GOAL, fleet, machines, RECIPES, FACTS).judged:
-        whole_s = float(each.middle.tokens) / GOAL.context / float(each.middle.pace.samples_s)
-        assert float(each.middle.time_s) == pytest.approx(whole_s / each.middle.present)
+        rounds = np.ceil(each.middle.tokens / GOAL.context / each.middle.pace.samples)
+        assert float(each.middle.time_s) == pytest.approx(
+            float(rounds * each.middle.pace.round_s) / each.middle.present
+        )
 
 
 def test_who_does_most_of_the_work_loses_most_of_it_when_it_leaves() -> None:
@@ -315,7 +322,7 @@ def test_what_leaves_a_cloud_region_is_paid_by_its_source() -> None:
     prices = [FACTS.egress(one, other).usd_gb for one, other in (places[::3], places[::-3])]
     assert paid[places[3]] / paid[places[0]] == pytest.approx(prices[1] / prices[0], rel=0.02)
     pace = together.middle.pace
-    rounds = float(together.middle.tokens) / GOAL.context / float(pace.samples)
+    rounds = float(np.ceil(together.middle.tokens / GOAL.context / pace.samples))
     gb = sum(size for (one, other), size in together.scene.kinds[0].flows.items() if (one < 2) > (other < 2)) / 1e9
     assert paid[places[0]] == pytest.approx(rounds * gb * prices[0], rel=1e-6)
     near = next(each for each in verdict.judged if len(each.offer.crew.machines) == 2)

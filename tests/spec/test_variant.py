@@ -115,6 +115,18 @@ def test_a_recipe_file_is_called_by_its_name(file: Path, tmp_path: Path) -> None
     assert isinstance(variant.run.recipe.channel["outer"].merge.outer, Assign)
 
 
+def test_what_a_recipe_file_says_is_meant_and_the_run_file_fills_in_the_rest(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(MINE)
+    recipe = under(file, str(tmp_path / "mine.toml")).recipe
+    assert isinstance(recipe.work.inner, AdamW) and recipe.work.inner.lr == 1e-3
+    assert recipe.channel["outer"].when.round_steps == 2
+    assert (recipe.work.batch, recipe.work.clip) == (4, 0.5)
+    flags = ["recipe.channel.outer.when.steps=3", "mine:recipe.work.inner.lr=2e-3"]
+    recipe = under(file, str(tmp_path / "mine.toml"), *flags).recipe
+    assert isinstance(recipe.work.inner, AdamW) and recipe.work.inner.lr == 2e-3
+    assert recipe.channel["outer"].when.round_steps == 3
+
+
 MINE = """
 [work]
 inner = { kind = "adamw", lr = 1e-3 }

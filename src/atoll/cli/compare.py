@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.journal import Line
     from atoll.observe.comparison import Comparison, Entry
     from atoll.observe.progress import Progress
-    from atoll.sim.scenario import Scenario
+    from atoll.sim.scenario import Outcome, Scenario
     from atoll.spec.fleet import Fleet, Machine
     from atoll.spec.run import Run
 
@@ -319,6 +319,16 @@ def _always(machine: Machine) -> Machine:
 # playing and keeping
 
 
+def _with_last_words(outcome: Outcome) -> list[Line]:
+    """Return a play's journal, in the end with why it was over for peers that failed by themselves."""
+    from atoll.journal import Line, PeerStopped
+    from atoll.net.identity import short
+
+    at_s = outcome.lines[-1].at_s if outcome.lines else 0.0
+    failed = [(short(bytes(host.peer)), host.failed) for host in outcome.hosts if host.failed is not None]
+    return [*outcome.lines, *(Line(at_s, peer, PeerStopped(why=str(why))) for peer, why in failed)]
+
+
 def _played(scenario: Scenario, title: str) -> list[Line]:
     """Play a trial with progress on stderr and return its journal."""
     from atoll.cli.play import Teller, play
@@ -330,7 +340,7 @@ def _played(scenario: Scenario, title: str) -> list[Line]:
         return _pace(progress, part_done(progress, scenario.run) or 0.0, spent_s)
 
     hint = "finished recipes are kept; try another --seed, or leave this recipe out"
-    return play(scenario, progress, Teller(title), pace, hint=hint).lines
+    return _with_last_words(play(scenario, progress, Teller(title), pace, hint=hint))
 
 
 def _pace(progress: Progress, done: float, spent_s: float) -> str:

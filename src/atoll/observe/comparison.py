@@ -149,13 +149,16 @@ def headline(comparison: Comparison) -> str:
     """Return what was compared, in a sentence."""
     return (
         f"run {comparison.name} ({say_count(comparison.parameters)} parameters) on fleet {comparison.fleet} "
-        f"({comparison.peers} machines), {say_count(comparison.tokens)} tokens for each recipe, seed {comparison.seed}"
+        f"({comparison.peers} machines), {say_count(comparison.tokens)} tokens for each recipe in whole rounds, "
+        f"seed {comparison.seed}"
     )
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Return what must be known to read the table."""
-    found = ["Losses are real (nats per token, all held-out text); time is virtual, from the first round announced."]
+    cut = [entry.trial for entry in comparison.entries if not entry.trial.finished]
+    found = [f"{trial.label} was not finished: {trial.why or 'nobody said why'}." for trial in cut]
+    found += ["Losses are real (nats per token, all held-out text); time is virtual, from the first round announced."]
     if comparison.stands_for:
         name, _, step = comparison.stands_for.partition(":")
         size = f"{name} ({say_count(comparison.stands_for_parameters)} parameters" + (
@@ -166,8 +169,8 @@ def notes(comparison: Comparison) -> list[str]:
         )
     if comparison.solo is not None:
         found.append(
-            f"solo: one peer alone, in the plain way, on its own 1/{comparison.peers} of the tokens, on the fastest "
-            "machine."
+            f"solo: one peer alone, in the plain way, on its own 1/{comparison.peers} of the tokens in whole rounds, "
+            "on the fastest machine."
         )
     if comparison.solo is not None and comparison.baseline is not None:
         found.append(f"Gain kept: (loss of solo - loss) / (loss of solo - loss of {comparison.baseline.label}).")

@@ -54,6 +54,8 @@ class Trial(Struct, frozen=True, kw_only=True):
     missed: int
     """Contributions that came too late and were done again."""
     finished: bool
+    why: str = ""
+    """It was not finished."""
     apart: tuple[tuple[int, float], ...] = ()
     """How far from the mean that they took peers' weights were, as a part of its length, after so many tokens.
 
@@ -83,10 +85,12 @@ def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
     apart: dict[int, list[float]] = {}
-    newest = 0
+    newest, stopped = 0, ""
     for line in lines:
         progress.add(line)
         presence = peers.setdefault(line.peer, _Presence())
+        if isinstance(line.event, journal.PeerStopped):
+            stopped = line.event.why
         match line.event:
             case journal.Evaluated(version=version) as look:
                 looks.setdefault(version, look)
@@ -121,6 +125,7 @@ def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
         received_bytes=busiest.received_bytes if busiest else 0,
         missed=sum(peer.dropped for peer in progress.peers.values()),
         finished=progress.finished is not None,
+        why="" if progress.finished is not None else stopped,
         apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
         staleness_max=max((age for each in progress.rounds.values() for age in each.staleness), default=0),
     )

@@ -156,8 +156,9 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     samples_s = pace.samples_s * scene.count * useful
     tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
     tokens = tokens * drawn.every("loss gap")[..., 0] ** (1 / drawn.every("loss slope")[..., 0])
-    time_s = np.asarray(tokens / goal.context / samples_s)
-    often = tokens / goal.context / pace.samples  # rounds, times how many each that is looked at stands for
+    rounds = np.ceil(tokens / goal.context / (pace.samples * scene.count))  # the last one is not cut short
+    time_s = np.asarray(rounds * pace.samples * scene.count / samples_s)
+    often = rounds * scene.count  # each that is looked at stands for so many
     mine_h = time_s[..., None] / HOUR_S * there
     work = busy(offer.run.recipe, each_s, pace) if scene.kinds else np.ones_like(each_s)
     return Estimate(

@@ -146,7 +146,10 @@ def _under(path: Path, recipe: str, for_all: Sequence[str], for_it: Sequence[str
         return load_run(path, overrides=[*for_all, *for_it])
     base = str(Path(recipe).resolve()) if recipe.endswith(".toml") else recipe
     bare = build_run(tree | {"recipe": {"base": base}}, path)
-    kept = _kept(merge(tree, set_tree(for_all))["recipe"], own.recipe, bare.recipe)
+    flags = set_tree(for_all)
+    kept = _kept(merge(tree, flags)["recipe"], own.recipe, bare.recipe)
+    if recipe.endswith(".toml"):  # what somebody wrote down for this is meant; what is shipped was for another size
+        kept = merge(_unsaid(kept, read_toml(Path(recipe))), _kept(flags.get("recipe", {}), own.recipe, bare.recipe))
     method = [text for text in for_all if not _about_work(text, own.recipe)]
     return build_run(tree | {"recipe": {"base": base, **kept}}, path, overrides=[*method, *for_it])
 
@@ -170,6 +173,12 @@ def _kept(table: Tree, own: Recipe, other: Recipe) -> Tree:
     _keep_steps(kept, table, own, other)
     _keep_optimizer(kept, table, own, other)
     return kept
+
+
+def _unsaid(kept: Tree, said: Tree) -> Tree:
+    """Return what is kept of a run file where a recipe's own file says nothing."""
+    inner = {key: _unsaid(value, said[key]) for key, value in kept.items() if isinstance(said.get(key), dict)}
+    return {key: value for key, value in (kept | inner).items() if value != {} and (key in inner or key not in said)}
 
 
 def _keep_schedule(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:

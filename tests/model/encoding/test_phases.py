@@ -10,6 +10,7 @@ from bench.phases import CONTEXT, Model, Rates, _forms, _passes
 
 from atoll.model.engine import TorchEngine
 from atoll.spec.axes.codec import Codec, Fp16
+from atoll.spec.axes.what import Residual
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
 
@@ -23,7 +24,7 @@ class Size:
 class Even:
     """Every codec takes as long, but fp16 half of it."""
 
-    def row(self, name: str, codec: Codec, *, fed_back: bool) -> Row:
+    def row(self, name: str, codec: Codec, rule: Residual) -> Row:
         rate = 2.0 if isinstance(codec, Fp16) else 1.0
         return Row(name, "cpu", 16.0, encode_gb_s=rate, decode_gb_s=None, copy_gb_s=10.0)
 

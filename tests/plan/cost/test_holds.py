@@ -118,6 +118,13 @@ def test_the_host_holds_anchor_outer_state_what_was_left_out_and_the_exchange() 
     assert host_bytes(feeds, parameters, members) == less
 
 
+def test_where_one_may_have_to_hold_everything_it_is_counted_for_everybody() -> None:
+    recipe = load_recipe("decoupled")
+    parameters, members, parts = 10**6, 4, 8
+    stays = PROCESS_BYTES + 4 * parameters * 3  # anchor, outer momentum, work that goes on
+    assert host_bytes(recipe, parameters, members) == stays + peak_bytes(4 * parameters / parts, 1.0, members)
+
+
 def test_between_rounds_a_peer_on_a_processor_holds_what_was_measured() -> None:
     """60m, fp32, four peers: 1.19 to 1.28 GB (docs/measured.md); an exchange and a step are not going on."""
     parameters = 202e6 / 4

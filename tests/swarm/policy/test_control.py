@@ -16,7 +16,7 @@ from atoll.spec.axes.pace import Delay, Shift
 from atoll.spec.axes.whom import AllGather, Butterfly
 from atoll.spec.knobs import objection
 from atoll.spec.load import load_recipe
-from atoll.spec.run import Run
+from atoll.spec.run import Budget, Run
 from atoll.swarm.log import KnobsTurned, RoundAnnounced
 from atoll.swarm.messages import Standing
 from atoll.swarm.policy.control import AIM, ROUNDS, choose, decide, split, turn
@@ -198,6 +198,21 @@ def test_after_a_few_rounds_the_knobs_are_turned_and_the_reason_is_told() -> Non
     assert "50%" in turn.why
     announced = [entry.record for entry in table.log if isinstance(entry.record, RoundAnnounced)]
     assert [each.quotas for each in announced] == [(4,)] * ROUNDS + [(26,)]
+
+
+def test_the_last_round_takes_no_more_steps_than_are_left_of_the_budget() -> None:
+    table = Helm()
+    of_last = 20
+    samples = 3 * ROUNDS * 2 * 2 + 3 * 13 * 2 + of_last
+    budget = Budget(tokens=samples * table.broker.tokens_per_sample)
+    table = Helm(replace(steered(), budget=budget))
+    table.join(A, B, C)
+    table.play(ROUNDS + 1, step_s=1.0, exchange_s=2.0)
+    assert [turn.knobs.steps for turn in table.turns] == [13, 4], "of three, with two samples a step"
+    assert "left of the budget" in table.turns[-1].why
+    table.play(1, step_s=1.0, exchange_s=2.0)
+    assert table.broker.history.finished
+    assert samples <= table.broker.history.samples < samples + 3 * 2
 
 
 def test_a_new_broker_goes_on_with_the_knobs_as_they_stand_and_measures_anew() -> None:

@@ -29,6 +29,7 @@ from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
 from atoll.spec.axes.what import Forget
 from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.whom import AllGather, Star
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Size
 from atoll.swarm.routes.shares import peak_bytes
@@ -129,9 +130,8 @@ def device_bytes(
 
 def host_bytes(recipe: Recipe, parameters: int, members: int, share: float | None = None) -> float:
     """Return what a peer keeps in the host's memory, its model aside, while a round of its largest channel is on."""
-    own = 1 / members if share is None else share
     stays = max(_stays(channel) for channel in recipe.channel.values())
-    rounds = max(_round_bytes(channel, parameters, members, own) for channel in recipe.channel.values())
+    rounds = max(_round_bytes(channel, parameters, members, share) for channel in recipe.channel.values())
     return PROCESS_BYTES + 4.0 * parameters * (1 + stays) + rounds
 
 
@@ -228,7 +228,10 @@ def _stays(channel: Channel) -> int:
     return len(outer_names(channel.merge.outer)) + left_out + channel.ahead
 
 
-def _round_bytes(channel: Channel, parameters: int, members: int, share: float) -> float:
+def _round_bytes(channel: Channel, parameters: int, members: int, share: float | None) -> float:
+    """Return what an exchange holds at its peak; of a share nobody named, everything where one may have to hold it."""
+    if share is None:
+        share = 1.0 if isinstance(channel.whom.route, AllGather | Star) else 1 / members
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     contribution = wire_bytes(channel.what.codec, -(-parameters // parts))
     return channel.room * peak_bytes(contribution, share, members)

@@ -34,6 +34,7 @@ from atoll.swarm.policy.forecast import Line, View, wire_s
 from atoll.swarm.routes.owners import rate_of
 from atoll.swarm.routes.shares import fill_in
 from atoll.swarm.state import Before, Broker, Measure, Round
+from atoll.units import say_time
 
 ROUNDS = 3
 """Rounds that are measured before anything is decided: the middle one counts."""
@@ -120,16 +121,20 @@ def _hidden(broker: Broker) -> float:
 
 def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     """Return how the knobs are to be turned before the next round, None: they stay; and what to remember about now."""
-    policy, last = broker.run.recipe.control, broker.history.last
-    if isinstance(policy, Nobody) or len(broker.measured) < _rounds(broker) or last is None:
+    policy, history = broker.run.recipe.control, broker.history
+    if isinstance(policy, Nobody) or history.last is None:
         return broker, None
-    if broker.history.announced > broker.history.newest:
-        return broker, None  # the next round was announced before, and given up: it stays what it was
-    now = knobs_of(broker.history, broker.history.version)
-    wanted, why = _decided(broker, policy, last.contributors, now)
+    if history.announced > history.newest or any(each.version > history.version for each in history.turned[-1:]):
+        return broker, None  # what the next round is stands already: it was announced before, and given up, or turned
+    now, last = knobs_of(history, history.version), history.last
+    measured = len(broker.measured) >= _rounds(broker)
+    wanted, why = _decided(broker, policy, last.contributors, now) if measured else (now, "")
+    if isinstance(policy, Auto) and wanted is not None:
+        wanted, why = _within_budget(broker, policy, len(last.contributors), wanted, why)
     if wanted is None or wanted == now or (now is None and wanted == beginning(broker.run.recipe)):
         return broker, None
-    broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
+    if measured:
+        broker = replace(broker, before=Before(now, _middle(broker, "exchange_s")))
     return broker, KnobsTurned(broker.turn.name, broker.history.version + 1, wanted, why)
 
 
@@ -148,6 +153,17 @@ def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knob
             setting = _setting(broker, members)
             steps, work_s = broker.round_steps, _middle(broker, "work_s")
             return matching.decide(policy, setting, broker.lines, now, work_s, steps)
+
+
+def _within_budget(broker: Broker, auto: Auto, members: int, wanted: Knobs, why: str) -> tuple[Knobs, str]:
+    """Return knobs at which the next round takes no more than is left of the budget, and why they stand so."""
+    budget, recipe = broker.run.budget, broker.run.recipe
+    left = budget.tokens / broker.tokens_per_sample - broker.history.samples
+    steps = max(auto.least, math.ceil(left / (members * recipe.work.batch)))
+    if budget.rounds or steps >= wanted.steps:
+        return wanted, why
+    delay = min(wanted.delay, delay_max(auto.ladder[wanted.rung], steps))
+    return replace(wanted, steps=steps, delay=delay), f"{steps} steps are all that is left of the budget"
 
 
 def _setting(broker: Broker, members: Sequence[bytes]) -> matching.Setting:
@@ -279,10 +295,11 @@ def _rounded(steps: int) -> int:
 def _why(auto: Auto, view: View, wanted: Knobs, work_s: float, lost_s: float) -> str:
     """Return the arithmetic in words."""
     rung, share, after_s = auto.ladder[wanted.rung], lost_s / max(work_s + lost_s, TINY), view.lost_s(wanted)
-    parts = f"{view.wire_s:.2f} s of an exchange for bytes, {view.rest_s:.2f} s for the rest"
+    parts = f"{say_time(view.wire_s)} of an exchange for bytes, {say_time(view.rest_s)} for the rest"
     late = f", results {wanted.delay} steps late" if wanted.delay else ""
     return (
-        f"of the last rounds' {work_s + lost_s:.2f} s {lost_s:.2f} s were not work ({share:.0%}, at most "
-        f"{auto.share:.0%} are wanted): {parts}; with {kind(rung.codec)}, {wanted.steps} steps of {view.step_s:.3f} s"
-        f"{late} it would be {after_s:.2f} s of {after_s + wanted.steps * view.step_s:.2f} s ({view.share(wanted):.0%})"
+        f"of the last rounds' {say_time(work_s + lost_s)} {say_time(lost_s)} were not work ({share:.0%}, at most "
+        f"{auto.share:.0%} are wanted): {parts}; with {kind(rung.codec)}, {wanted.steps} steps of "
+        f"{say_time(view.step_s)}{late} it would be {say_time(after_s)} of "
+        f"{say_time(after_s + wanted.steps * view.step_s)} ({view.share(wanted):.0%})"
     )
