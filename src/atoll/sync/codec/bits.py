@@ -60,9 +60,10 @@ def pack(numbers: NDArray[Any], bits: int) -> NDArray[np.uint8]:
 def unpack(data: NDArray[np.uint8], count: int, bits: int) -> NDArray[Any]:
     """Return `count` numbers from what `pack` made of them: bytes up to eight bits, else words as long as they need."""
     if bits > 8:
-        word = np.uint16 if bits <= 16 else np.uint32
+        word: np.dtype[Any] = np.dtype(np.uint16 if bits <= 16 else np.uint32)
         high = unpack(data[count:], count, bits - 8)
-        return data[:count].astype(word) | (high.astype(word) << word(8))
+        words: NDArray[Any] = data[:count].astype(word) | (high.astype(word) << word.type(8))
+        return words
     if bits == 8:
         return data[:count]
     if bits == 1:
