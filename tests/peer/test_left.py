@@ -129,5 +129,6 @@ def test_no_storm_takes_anything_of_what_was_left_out_or_counts_it_twice(family:
 def saved(files: dict[str, bytes]) -> set[int]:
     """Return the versions of which a disk has both the anchor and what goes with it."""
     parts = [path.removesuffix(".safetensors").partition("/") for path in files]
-    anchors, private = ({int(name) for top, _, name in parts if top == folder} for folder in ("checkpoint", "private"))
+    whole = [(top, int(name)) for top, _, name in parts if name.isdigit()]  # others were being written
+    anchors, private = ({version for top, version in whole if top == folder} for folder in ("checkpoint", "private"))
     return anchors & private

@@ -61,7 +61,7 @@ def test_contributions_over_lines_of_ten_five_and_one_take_as_long() -> None:
     before, after = sent_s(outcome, 3), sent_s(outcome, 9)
     assert max(before) > 7 * min(before), "all in 32 bits, once the slow one owns nothing"
     mean_s = sum(after) / len(after)
-    assert all(abs(took_s - mean_s) <= 0.15 * mean_s for took_s in after), after
+    assert all(abs(took_s - mean_s) <= 0.2 * mean_s for took_s in after), after
     assert rounds_s(outcome)[9] < rounds_s(outcome)[3] / 3
     assert len({rung for turn in turns(outcome) for rung in turn.each.values()} | {turns(outcome)[-1].rung}) > 1
 
