@@ -22,7 +22,7 @@ import typer
 
 from atoll.cli.options import OutcomeJson
 from atoll.errors import AtollError, SpecError
-from atoll.units import say_count, say_time
+from atoll.units import say_count, say_counted, say_time
 
 if TYPE_CHECKING:
     from atoll.cli.machine import Machine as Here
@@ -445,7 +445,7 @@ def _left_cleanly(kept: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         done = len(list(kept.glob("*.jsonl.gz"))) if kept.is_dir() else 0
         print(
-            f"\nstopped: {done} finished trials are kept in {kept}; the same command goes on from there",
+            f"\nstopped: {say_counted(done, 'finished trial')} kept in {kept}; the same command goes on from there",
             file=sys.stderr,
         )
         raise

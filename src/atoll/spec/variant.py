@@ -32,10 +32,10 @@ from atoll.spec.axes.pace import Blend, Block, Delay, Discard, Full, Quorum
 from atoll.spec.axes.what import Delta
 from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
 from atoll.spec.axes.whom import All
-from atoll.spec.load import build_run, load_run, recipe_names, set_tree
+from atoll.spec.load import build_run, load_run, recipe_names, set_tree, with_sets
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Budget, Run
-from atoll.spec.strict import Tree, merge, near, read_toml
+from atoll.spec.strict import Tree, near, read_toml
 from atoll.spec.turns import in_order, rarest, round_steps
 
 Place = tuple[str, ...]
@@ -146,7 +146,7 @@ def _under(path: Path, recipe: str, for_all: Sequence[str], for_it: Sequence[str
         return load_run(path, overrides=[*for_all, *for_it])
     base = str(Path(recipe).resolve()) if recipe.endswith(".toml") else recipe
     bare = build_run(tree | {"recipe": {"base": base}}, path)
-    kept = _kept(merge(tree, set_tree(for_all))["recipe"], own.recipe, bare.recipe)
+    kept = _kept(with_sets(tree, str(path), path.parent, set_tree(for_all))["recipe"], own.recipe, bare.recipe)
     method = [text for text in for_all if not _about_work(text, own.recipe)]
     return build_run(tree | {"recipe": {"base": base, **kept}}, path, overrides=[*method, *for_it])
 
