@@ -16,6 +16,7 @@ from atoll import errors
 from atoll.cli.main import COMMANDS
 from atoll.spec.load import demo_run, recipe_names
 from atoll.spec.run import canonical
+from atoll.units import say_counted
 from tests.observe.story import tell
 
 HEAVY = ("torch", "iroh", "numpy", "transformers", "tokenizers", "safetensors")
@@ -140,6 +141,11 @@ def test_recipes_say_what_they_move_on_a_fleet() -> None:
 )
 def test_large_models_and_crowds_are_counted_too(arguments: tuple[str, ...], said: str) -> None:
     assert said in atoll("recipes", *arguments).stdout
+
+
+def test_one_is_told_as_one() -> None:
+    assert [say_counted(count, "peer") for count in (0, 1, 1000)] == ["0 peers", "1 peer", "1,000 peers"]
+    assert "(1 step a round)" in atoll("recipes", "ddp", "--model", "125m").stdout
 
 
 def test_ddp_moves_as_much_as_ddp_where_shares_are_by_lines_too() -> None:

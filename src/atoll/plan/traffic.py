@@ -1,8 +1,8 @@
 """What a round moves, by formula: the bytes of every member under a recipe, and the least time they take on its lines.
 
-The lengths are the exact ones of the codecs and of the grid; who sends what to whom is what the exchange itself asks
-(`swarm.layout`), so there is no second opinion about routes here. With N members, contributions of C bytes that merge
-into results of R bytes, and a member that owns the share s:
+The lengths are the exact ones of the codecs and of the grid; who owns what, in which groups, circles and trees, is what
+the exchange itself asks for (`swarm.routes`). With N members, contributions of C bytes that merge into results of R
+bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
