@@ -68,12 +68,17 @@ def price_usd_kwh(text: str) -> float:
 
 def say_bytes(count: float) -> str:
     """Return bytes as people read them: "12.3 MB"."""
-    return _scaled(count, (" B", " kB", " MB", " GB", " TB"))
+    return _scaled(count, (" B", " kB", " MB", " GB", " TB", " PB", " EB"))
 
 
 def say_count(count: float) -> str:
     """Return a large count as people read it: "1.2M"."""
     return _scaled(count, ("", "k", "M", "G", "T"))
+
+
+def say_counted(count: int, one: str) -> str:
+    """Return so many of something: "1 peer", "8 peers"."""
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
 def say_short(value: float) -> str:

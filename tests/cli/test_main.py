@@ -16,6 +16,7 @@ from atoll import errors
 from atoll.cli.main import COMMANDS
 from atoll.spec.load import demo_run, recipe_names
 from atoll.spec.run import canonical
+from atoll.units import say_counted
 from tests.observe.story import tell
 
 HEAVY = ("torch", "iroh", "numpy", "transformers", "tokenizers", "safetensors")
@@ -131,8 +132,45 @@ def test_recipes_say_what_they_move_on_a_fleet() -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--parameters", "1000000000000"), "1.0T parameters, 8 equal peers;"),
+        (("--model", "125m", "--peers", "500"), "500 equal peers, 96 of which stand for all;"),
+        (("--model", "125m", "--fleet", "lan", "--peers", "1"), "fleet lan (1 machine);"),
+    ],
+)
+def test_large_models_and_crowds_are_counted_too(arguments: tuple[str, ...], said: str) -> None:
+    assert said in atoll("recipes", *arguments).stdout
+
+
+def test_one_is_told_as_one() -> None:
+    assert [say_counted(count, "peer") for count in (0, 1, 1000)] == ["0 peers", "1 peer", "1,000 peers"]
+    assert "(1 step a round)" in atoll("recipes", "ddp", "--model", "125m").stdout
+
+
+def test_ddp_moves_as_much_as_ddp_where_shares_are_by_lines_too() -> None:
+    said = atoll("recipes", "--model", "125m", "--fleet", "volunteers").stdout.splitlines()
+    by_name = {line.split()[0]: line.split() for line in said if line}
+    assert by_name["ddp"][-1] == "1.0"
+    assert by_name["halos"][1] == "0.121", "three digits"
+    (slowest,) = [line for line in said if line.startswith("The slowest line: ")]
+    assert slowest == "The slowest line: dsl-eu-0 (8 Mbit up, 40 down)."
+    assert any(line.startswith("Of ") and "halos" in line and "cable-us-1" in line for line in said)
+
+
+def test_a_recipe_that_cannot_be_counted_has_a_dash_and_its_reason_below() -> None:
+    said = atoll("recipes", "--parameters", "2").stdout.splitlines()
+    assert ["dreamddp", *"------"] in [line.split() for line in said]
+    assert "Not counted: dreamddp: when.count: 5 exchanges in a period, but this model has 2 tensors." in said
+    found = json.loads(atoll("recipes", "--parameters", "1000", "--json").stdout)["recipes"]
+    assert [(each["name"], each["moves"]) for each in found if "why" in each] == [("powersgd", None)]
+
+
+@pytest.mark.parametrize(
     ("arguments", "hint"),
     [
+        (("--parameters", "99999999999999999999999"), "'--parameters': Input should be less than"),
+        (("--model", "125m", "--peers", "1000000000"), "'--peers': Input should be less than"),
         (("--peers", "4"), "add --model 125m"),
         (("--model", "125m", "--parameters", "5"), "give one of them"),
         (("--model", "126m"), "known sizes"),

@@ -82,6 +82,9 @@ def test_an_impossible_goal_gets_a_no(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert "NO: nothing keeps to the goal" in said
     assert "instead of 1 min" in said
+    assert any(line.endswith("for machines that do not say where they are") for line in said.splitlines()), (
+        "sources are whole where it is piped"
+    )
     with pytest.raises(SpecError, match="no plan to write"):
         command(model="125m", fleet="lan", recipes="ddp", deadline="1 min", out=Path("nowhere"))
 
@@ -174,7 +177,10 @@ def test_tables_are_shown_whole(capsys: pytest.CaptureFixture[str]) -> None:
         ({"fleet": "lan", "model": "15m", "carbon": "-1 kg"}, "'-1 kg' is no mass"),
         ({"fleet": "lan", "model": "15m", "carbon": "5 miles"}, "'5 miles' is no mass"),
         ({"fleet": "lan", "model": "15m", "recipes": "dilco"}, "no recipe is called 'dilco'"),
-        ({"fleet": "lan", "model": "15m", "deadline": "soon"}, "'soon' is not"),
+        ({"fleet": "lan", "model": "15m", "deadline": "soon"}, "--deadline: 'soon' is no time"),
+        ({"fleet": "lan", "model": "15m", "deadline": "-5h"}, "--deadline: '-5h' is no time"),
+        ({"fleet": "lan", "model": "15m", "deadline": "5"}, "--deadline: '5' is no time"),
+        ({"fleet": "lan", "model": "15m", "tokens": "1e30"}, "--tokens: '1e30' is too many"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_helps(flags: dict[str, str], what: str) -> None:

@@ -307,6 +307,25 @@ def test_ddp_by_the_codec_is_ddp_by_the_formula() -> None:
     assert found.step_bytes == every_step_fp32(parameters, peers)
 
 
+def test_a_trillion_parameters_are_counted_as_a_million_are() -> None:
+    parameters, peers = 10**12, 8
+    assert traffic(load_recipe("ddp"), parameters, [Line()] * peers).step_bytes == pytest.approx(
+        every_step_fp32(parameters, peers), rel=1e-5
+    )
+    for name in ("powersgd", "dreamddp", "intellect-1"):
+        assert traffic(load_recipe(name), parameters, [Line()] * peers).step_bytes > 10**9
+
+
+@pytest.mark.parametrize("name", ["ddp", "held-bit", "sparse-butterfly", "streaming", "sparseloco", "dlion", "noloco"])
+def test_some_that_stand_for_a_crowd_move_what_its_members_do(name: str) -> None:
+    """Also where sums between groups in fp32 are most of it."""
+    recipe, parameters, crowd, few = load_recipe(name), 100_000_000, 200, 96
+    whole = traffic(recipe, parameters, [Line()] * crowd)
+    some = traffic(recipe, parameters, [Line(count=crowd / few)] * few)
+    assert some.step_bytes == pytest.approx(whole.step_bytes, rel=0.01)
+    assert some.steps == pytest.approx(whole.steps)
+
+
 def test_a_round_of_fedavg_moves_what_a_step_of_ddp_does() -> None:
     fedavg, ddp = (traffic(load_recipe(name), 1_000_000, [Line()] * 5) for name in ("fedavg", "ddp"))
     assert fedavg.moved == ddp.moved

@@ -14,7 +14,7 @@ from atoll.errors import SpecError
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
 from atoll.spec.axes.what import Delta, Grad
-from atoll.spec.axes.when import Every
+from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
 from atoll.spec.shelf import recipe_heads
@@ -97,6 +97,51 @@ def test_overrides_can_change_a_kind_and_its_keys_together(tmp_path: Path) -> No
     assert run.recipe.work.inner == Sgd(lr=0.1)
 
 
+def test_an_override_of_another_kind_replaces_what_the_file_says_for_the_kind_of_its_base(tmp_path: Path) -> None:
+    text = RUN + "[recipe.work.inner]\nbetas = [0.8, 0.9]\n"
+    assert load(tmp_path, text, "recipe.work.inner={kind='sgd',lr=0.1}").recipe.work.inner == Sgd(lr=0.1)
+    another = "recipe.channel.outer.when={kind='target-batch',samples=128}"
+    assert outer(load(tmp_path, RUN, another, "recipe.base=dedloc")).when == TargetBatch(samples=128)
+    same = "recipe.channel.outer.when.kind=every"
+    assert outer(load(tmp_path, RUN, same)).when == Every(steps=10)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "what"),
+    [
+        ("", "mine.toml: missing key 'work'"),
+        ('base = "ddp"', "mine.toml: 'base' belongs into a run file, and this is a recipe"),
+        ("chanel = 3", "mine.toml: unknown key 'chanel'"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_file_is_said_of_it(tmp_path: Path, recipe: str, what: str) -> None:
+    (tmp_path / "mine.toml").write_text(recipe)
+    assert refused(tmp_path, RUN.replace('"diloco"', '"mine.toml"'))[0] == what
+
+
+def test_a_channel_that_its_base_spells_otherwise_is_asked_about(tmp_path: Path) -> None:
+    text = '[recipe.channel.outter]\nwhat = { kind = "delta" }\nwhen = { kind = "every", steps = 10 }'
+    said, advice = refused(tmp_path, RUN.replace("[recipe.channel.outer.when]\nsteps = 10", text))
+    assert said == "run.toml: recipe.channel.outter: missing key 'merge'"
+    assert advice.startswith("add a table [recipe.channel.outter.merge] with ")
+    assert advice.endswith("(did you mean 'outer'?)")
+
+
+def test_a_number_in_quotes_is_wanted_without_them(tmp_path: Path) -> None:
+    said, advice = refused(tmp_path, RUN + '[recipe.work.inner]\nlr = "0.7"\n')
+    assert (said, advice) == (
+        'run.toml: recipe.work.inner.lr: "0.7" is not a finite number',
+        "write a finite number without quotes",
+    )
+
+
+@pytest.mark.parametrize(("steps", "allowed"), [("0", "at least 1"), ("99999999999999999999", f"at most {2**53}")])
+def test_a_number_out_of_range_is_told_the_end_that_it_is_beyond(tmp_path: Path, steps: str, allowed: str) -> None:
+    said, advice = refused(tmp_path, RUN, f"recipe.channel.outer.when.steps={steps}")
+    assert said == f"--set: recipe.channel.outer.when.steps: {steps} is out of range"
+    assert advice == f"it must be {allowed}"
+
+
 def test_a_million_may_be_written_as_1e6(tmp_path: Path) -> None:
     assert load(tmp_path, RUN.replace("rounds = 3", "tokens = 1e6")).budget.tokens == 1_000_000
 
@@ -135,7 +180,12 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "run.toml: recipe.work.inner: missing key 'lr' for kind \"sgd\"",
             "add for example: lr = 0.1",
         ),
-        ("batch = 4", 'batch = "4"', 'run.toml: recipe.work.batch: "4" is not a whole number', "write a whole number"),
+        (
+            "batch = 4",
+            'batch = "4"',
+            'run.toml: recipe.work.batch: "4" is not a whole number',
+            "write a whole number without quotes",
+        ),
         (
             "batch = 4",
             "batch = true",

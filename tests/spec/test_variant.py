@@ -103,6 +103,12 @@ def test_set_changes_work_by_the_same_rule_and_the_method_of_all(file: Path) -> 
     assert ddp.what.codec == sparse.what.codec != Fp32()
 
 
+def test_what_set_put_another_kind_in_the_place_of_is_kept_by_nobody(file: Path) -> None:
+    another = "recipe.work.schedule={kind='constant',warmup_steps=5}"
+    for each in variants(file, ["diloco", "fedavg"], [another]):
+        assert each.run.recipe.work.schedule == Constant(warmup_steps=5)
+
+
 def test_set_for_one_recipe_changes_no_other(file: Path) -> None:
     one, other = variants(file, ["diloco", "opendiloco"], ["opendiloco:recipe.work.batch=2"])
     assert (one.run.recipe.work.batch, other.run.recipe.work.batch) == (4, 2)

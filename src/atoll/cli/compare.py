@@ -20,7 +20,7 @@ import typer
 
 from atoll.cli.options import OutcomeJson
 from atoll.errors import SpecError
-from atoll.units import say_count, say_time
+from atoll.units import say_count, say_counted, say_time
 
 if TYPE_CHECKING:
     from atoll.cli.machine import Machine as Here
@@ -408,4 +408,4 @@ def _lines(path: Path) -> Iterator[Line]:
 def _kept(kept: Path) -> str:
     """Return what is there already, for who stops before the end."""
     done = len(list(kept.glob("*.jsonl.gz"))) if kept.is_dir() else 0
-    return f": {done} finished trials are kept in {kept}; the same command goes on from there"
+    return f": {say_counted(done, 'finished trial')} kept in {kept}; the same command goes on from there"

@@ -144,13 +144,20 @@ def _base(run_file: Path | None, model: str) -> tuple[Run | None, Tree]:
 
 
 def _limits(deadline: str, budget: float | None, carbon: str) -> dict[str, float | None]:
-    from atoll.units import time_s
-
     return {
-        "deadline_s": time_s(deadline) if deadline else None,
+        "deadline_s": _deadline_s(deadline) if deadline else None,
         "budget_usd": budget,
         "carbon_g": _grams(carbon) if carbon else None,
     }
+
+
+def _deadline_s(text: str) -> float:
+    from atoll.units import time_s
+
+    try:
+        return time_s(text)
+    except SpecError:
+        raise SpecError(f"--deadline: {text!r} is no time", hint='write for example "30 d" or "12 h"') from None
 
 
 def _grams(text: str) -> float:
@@ -162,6 +169,8 @@ def _grams(text: str) -> float:
 
 def _count(text: str, flag: str) -> int:
     """Return a number of tokens such as 2.5G or 256k."""
+    from atoll.spec.rules.terms import COUNT_MAX
+
     scales = {"k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12}
     plain = text.strip().lower()
     scale = scales.get(plain[-1:], 0.0)
@@ -171,6 +180,10 @@ def _count(text: str, flag: str) -> int:
         count = 0
     if count < 1:
         raise SpecError(f"{flag}: {text!r} is no number of tokens", hint="write for example 2.5G or 300M")
+    if count > COUNT_MAX:
+        raise SpecError(
+            f"{flag}: {text!r} is too many tokens", hint=f"at most {say_count(COUNT_MAX)}: for example 2.5G"
+        )
     return count
 
 

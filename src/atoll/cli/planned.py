@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from textwrap import shorten
 from typing import Any
 
 from msgspec import to_builtins
@@ -16,7 +18,7 @@ from atoll.plan.ranges import Ranged, Sway
 from atoll.plan.spread import Range
 from atoll.plan.stages import Staged
 from atoll.spec.fleet import Fleet
-from atoll.units import say_count, say_table, say_time, say_usd
+from atoll.units import say_count, say_counted, say_table, say_time, say_usd
 
 SCHEMA = "atoll.plan/1"
 NAMES_MAX = 8
@@ -50,7 +52,8 @@ def shown_of(verdict: Verdict) -> tuple[Plan, ...]:
 
 def _title(goal: Goal, fleet: Fleet, machines: int) -> str:
     size, tokens = say_count(goal.parameters), say_count(goal.tokens)
-    return f"a model of {size} parameters, {tokens} tokens, on {fleet.name} ({machines} machines: {fleet.about})"
+    where = f"{fleet.name} ({say_counted(machines, 'machine')}: {fleet.about})"
+    return f"a model of {size} parameters, {tokens} tokens, on {where}"
 
 
 def _stages(cut: Staged, beside: Central) -> list[str]:
@@ -168,8 +171,15 @@ SWAY_HEAD = ("hangs on", "time", "money", "kg CO2e", "keeps to the goal", "as of
 
 def _swaying(sways: Sequence[Sway]) -> list[str]:
     """Return what the numbers hang on, strongest first, which of it would change the advice, and what does nothing."""
-    rows = [(*cells[:-1], cells[-1][:SOURCE_LETTERS]) for cells in _sway_rows(sways)]
-    return [*say_table([SWAY_HEAD, *rows]), *_other_advice(sways), *_irrelevant(sways)]
+    rows = [SWAY_HEAD, *_sway_rows(sways)]
+    table = zip(say_table([cells[:-1] for cells in rows]), rows, strict=True)
+    told = [f"{line}  {_source(cells[-1])}" for line, cells in table]
+    return [*told, *_other_advice(sways), *_irrelevant(sways)]
+
+
+def _source(text: str) -> str:
+    """Return a source, in a terminal as many of its words as have room."""
+    return shorten(text, SOURCE_LETTERS, placeholder=" ...") if sys.stdout.isatty() else text
 
 
 def _other_advice(sways: Sequence[Sway]) -> list[str]:

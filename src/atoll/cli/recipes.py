@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from typer.core import TyperGroup
 
 from atoll.cli.options import Json
 from atoll.errors import SpecError
-from atoll.units import say_bytes, say_count, say_table, say_time
+from atoll.units import say_bytes, say_count, say_counted, say_table, say_time
 
 if TYPE_CHECKING:
     from atoll.plan.lines import Line
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 VOCABULARY = 1024
 """Of a named size, unless its parameters are counted out: that of the embedded corpus's tokenizer."""
 PEERS = 8
+PARAMETERS_MAX, PEERS_MAX = 10**15, 10**6
+"""More than anybody trains: what is asked beyond is a slip."""
+LOOKED_AT = 96
+"""Of more peers so many stand for all: enough to be cut into groups."""
 
 
 class _NamesToo(TyperGroup):
@@ -44,9 +49,19 @@ app = typer.Typer(
 )
 
 Model = Annotated[str, typer.Option("--model", metavar="SIZE", help="Say what a model of this size moves.")]
-Parameters = Annotated[int, typer.Option("--parameters", min=0, help="Or one of so many parameters.")]
+Parameters = Annotated[
+    int, typer.Option("--parameters", min=0, max=PARAMETERS_MAX, help="Or one of so many parameters.")
+]
 FleetName = Annotated[str, typer.Option("--fleet", help="On the machines of a fleet: a file, or a shipped one's name.")]
-Peers = Annotated[int, typer.Option("--peers", min=0, help=f"Or among so many equal peers; {PEERS} unless said.")]
+Peers = Annotated[
+    int,
+    typer.Option(
+        "--peers",
+        min=0,
+        max=PEERS_MAX,
+        help=f"Among so many equal peers, {PEERS} unless said; with --fleet: its first so many machines.",
+    ),
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -70,7 +85,7 @@ def listing(
     moved = _all_moves(asked, list(heads)) if asked else {}
     if as_json:
         rows = [
-            {"name": name, "about": each.about, "paper": each.paper} | ({"moves": asdict(moved[name])} if asked else {})
+            {"name": name, "about": each.about, "paper": each.paper} | (_moves_data(moved[name]) if asked else {})
             for name, each in heads.items()
         ]
         print(json.dumps({"schema": "atoll.recipes/1", "recipes": rows}))
@@ -211,6 +226,11 @@ class _Moves:
     slowest_line: str | None
     between_regions_step_bytes: float | None
 
+    def steps(self) -> str:
+        """Return how many steps a round stands for."""
+        steps = self.steps_per_round
+        return f"{steps:.3g}" if steps < 100 else f"{steps:,.0f}"
+
     def times(self) -> str:
         """Return how many times less is moved than by DDP."""
         times = self.times_less_than_ddp_fp32
@@ -227,28 +247,39 @@ class _Asked:
 
     parameters: int
     lines: list[Line]
+    """Of a crowd, those that stand for it."""
+    peers: int
     where: str
     shapes: dict[str, tuple[int, ...]] | None = None
     """Its tensors, where they are known."""
 
     def moves(self, recipe: Recipe) -> _Moves:
-        from atoll.plan.traffic import every_step_fp32, traffic
+        from atoll.plan.traffic import traffic
 
         found = traffic(recipe, self.parameters, self.lines, shapes=self.shapes)
-        ddp_bytes = every_step_fp32(self.parameters, len(self.lines))
         return _Moves(
             parameters=self.parameters,
-            peers=len(self.lines),
+            peers=self.peers,
             steps_per_round=found.steps,
             exact=found.exact,
             round_sent_bytes=found.worst.sent_bytes,
             round_received_bytes=found.worst.received_bytes,
             step_bytes=found.step_bytes,
-            times_less_than_ddp_fp32=ddp_bytes / found.step_bytes if found.step_bytes else None,
+            times_less_than_ddp_fp32=self.ddp_bytes / found.step_bytes if found.step_bytes else None,
             exchange_s_min=found.slowest.least_s or None,
             slowest_line=_slowest(found),
             between_regions_step_bytes=found.between_bytes / found.steps if self.far else None,
         )
+
+    @cached_property
+    def ddp_bytes(self) -> float:
+        """Return what DDP moves here per step: by formula among equals, else with shares by lines as others have."""
+        from atoll.plan.traffic import every_step_fp32, traffic
+        from atoll.spec.load import load_recipe
+
+        if not any(line.up_bytes_s for line in self.lines):
+            return every_step_fp32(self.parameters, self.peers)
+        return traffic(load_recipe("ddp"), self.parameters, self.lines, shapes=self.shapes).step_bytes
 
     @property
     def far(self) -> bool:
@@ -256,11 +287,26 @@ class _Asked:
         return len({line.region for line in self.lines}) > 1
 
 
-def _all_moves(asked: _Asked, names: Sequence[str]) -> dict[str, _Moves]:
-    """Return what each of some recipes moves."""
+def _all_moves(asked: _Asked, names: Sequence[str]) -> dict[str, _Moves | SpecError]:
+    """Return what each of some recipes moves; of one that such a model cannot be trained with, why."""
     from atoll.spec.load import load_recipe
 
-    return {name: asked.moves(load_recipe(name)) for name in names}
+    found: dict[str, _Moves | SpecError] = {}
+    for name in names:
+        try:
+            found[name] = asked.moves(load_recipe(name))
+        except SpecError as error:
+            found[name] = error
+    return found
+
+
+def _moves_data(moves: _Moves | SpecError) -> dict[str, Any]:
+    """Return what a recipe moves, or why that cannot be counted, for programs."""
+    return {"moves": asdict(moves)} if isinstance(moves, _Moves) else {"moves": None, "why": _why(moves)}
+
+
+def _why(error: SpecError) -> str:
+    return str(error).removeprefix("recipe: ")
 
 
 def _slowest(found: Traffic) -> str | None:
@@ -279,18 +325,32 @@ def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None
     if model and parameters:
         raise SpecError("--model and --parameters are both given", hint="give one of them")
     from atoll.model.shape import elements
-    from atoll.plan.lines import Line, lines_of
 
     tensors = None if parameters else _shapes(model)
     size = parameters if tensors is None else elements(tensors)
-    if not fleet:
-        peers = peers or PEERS
-        return _Asked(size, [Line()] * peers, f"{peers} equal peers", tensors)
+    lines, count, where = _equal(peers or PEERS) if not fleet else _on_fleet(fleet, peers)
+    stand = f", {len(lines)} of which stand for all" if len(lines) < count else ""
+    return _Asked(size, lines, count, where + stand, tensors)
+
+
+def _equal(peers: int) -> tuple[list[Line], int, str]:
+    """Return the lines of peers that are all alike, how many they stand for, and what to call them."""
+    from atoll.plan.lines import Line
+
+    few = min(peers, LOOKED_AT)
+    return [Line(count=peers / few)] * few, peers, say_counted(peers, "equal peer")
+
+
+def _on_fleet(name: str, peers: int) -> tuple[list[Line], int, str]:
+    """Return likewise the lines of a fleet's machines, or of the first of them."""
+    from atoll.plan.lines import lines_of, standing_in
     from atoll.spec.fleet import first, load_fleet
 
-    described = load_fleet(fleet)
+    described = load_fleet(name)
     machines = first(described, peers)
-    return _Asked(size, lines_of(machines), f"fleet {described.name} ({len(machines)} machines)", tensors)
+    some = [machines[place] for place in standing_in(machines, LOOKED_AT)]
+    where = f"fleet {described.name} ({say_counted(len(machines), 'machine')})"
+    return lines_of(some, len(machines) / len(some)), len(machines), where
 
 
 def _shapes(model: str) -> dict[str, tuple[int, ...]]:
@@ -308,26 +368,46 @@ BOUND = (
 )
 
 
-def _table(asked: _Asked, moved: dict[str, _Moves]) -> list[str]:
+def _table(asked: _Asked, found: Mapping[str, _Moves | SpecError]) -> list[str]:
     """Return what all recipes move, a line each."""
-    rows = [("recipe", "steps", "sent a round", "received", "both, a step", "exchange takes", "less than DDP")]
-    for name, each in moved.items():
-        sent, received = say_bytes(each.round_sent_bytes), say_bytes(each.round_received_bytes)
-        step = say_bytes(each.step_bytes)
-        rows.append((name, f"{each.steps_per_round:g}", sent, received, step, each.least(), each.times()))
+    rows: list[tuple[str, ...]] = [
+        ("recipe", "steps", "sent a round", "received", "both, a step", "exchange takes", "less than DDP")
+    ]
+    rows += [_row(name, each) for name, each in found.items()]
+    moved = {name: each for name, each in found.items() if isinstance(each, _Moves)}
     head = f"{say_count(asked.parameters)} parameters, {asked.where}; of each recipe the peer that moves most"
     ddp = "fp32 DDP moves its gradients around at every step: the last column is how many times less is moved per step."
-    slowest = sorted({each.slowest_line for each in moved.values() if each.slowest_line})
     bounds = [name for name, each in moved.items() if not each.exact]
     most = [f"Of {', '.join(bounds)} it is the most that can be: what is sent depends on values."] if bounds else []
-    return [head, "", *say_table(rows), "", BOUND, *most, ddp, *(f"The slowest line: {line}." for line in slowest)]
+    not_counted = [f"Not counted: {name}: {_why(why)}." for name, why in found.items() if isinstance(why, SpecError)]
+    return [head, "", *say_table(rows), "", BOUND, *most, ddp, *_slowest_lines(moved), *not_counted]
+
+
+def _row(name: str, each: _Moves | SpecError) -> tuple[str, ...]:
+    if isinstance(each, SpecError):
+        return (name, *"------")
+    sent, received = say_bytes(each.round_sent_bytes), say_bytes(each.round_received_bytes)
+    return name, each.steps(), sent, received, say_bytes(each.step_bytes), each.least(), each.times()
+
+
+def _slowest_lines(moved: Mapping[str, _Moves]) -> list[str]:
+    """Return the line that most recipes wait for, then others with whose they are."""
+    by_line: dict[str, list[str]] = {}
+    for name, each in moved.items():
+        if each.slowest_line:
+            by_line.setdefault(each.slowest_line, []).append(name)
+    first, *others = sorted(by_line, key=lambda line: -len(by_line[line])) or [""]
+    if not first:
+        return []
+    return [f"The slowest line: {first}.", *(f"Of {', '.join(by_line[line])}: {line}." for line in others)]
 
 
 def _moves_lines(asked: _Asked, moves: _Moves) -> list[str]:
     """Return what one recipe moves, as lines."""
+    steps = "step" if moves.steps_per_round == 1 else "steps"
     rows = [
         ("a round", f"{say_bytes(moves.round_sent_bytes)} sent, {say_bytes(moves.round_received_bytes)} received"),
-        ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps_per_round:g} steps a round)"),
+        ("a step", f"{say_bytes(moves.step_bytes)} both ways ({moves.steps()} {steps} a round)"),
         ("against DDP", f"{moves.times()} times less per step than gradients in fp32"),
     ]
     if moves.between_regions_step_bytes is not None:

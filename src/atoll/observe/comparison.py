@@ -19,7 +19,7 @@ from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.turns import in_order
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_table, say_time
+from atoll.units import say_bytes, say_count, say_counted, say_table, say_time
 
 
 class Entry(Struct, frozen=True, kw_only=True):
@@ -147,9 +147,10 @@ def text(comparison: Comparison) -> str:
 
 def headline(comparison: Comparison) -> str:
     """Return what was compared, in a sentence."""
+    machines = say_counted(comparison.peers, "machine")
     return (
         f"run {comparison.name} ({say_count(comparison.parameters)} parameters) on fleet {comparison.fleet} "
-        f"({comparison.peers} machines), {say_count(comparison.tokens)} tokens for each recipe in whole rounds, "
+        f"({machines}), {say_count(comparison.tokens)} tokens for each recipe in whole rounds, "
         f"seed {comparison.seed}"
     )
 

@@ -26,7 +26,7 @@ from atoll.observe.ticks import even_ticks, log_ticks
 from atoll.observe.trial import Point
 from atoll.spec.run import identity
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_time
+from atoll.units import say_bytes, say_count, say_counted, say_time
 
 
 def page(comparison: Comparison) -> str:
@@ -55,7 +55,7 @@ def _top(comparison: Comparison) -> str:
     about = (
         f"Run <b>{escape(comparison.name)}</b>, {say_count(comparison.parameters)} parameters, "
         f"{say_count(comparison.tokens)} tokens for each recipe; fleet <b>{escape(comparison.fleet)}</b>: "
-        f"{escape(comparison.fleet_about or 'no description')} ({comparison.peers} machines)."
+        f"{escape(comparison.fleet_about or 'no description')} ({say_counted(comparison.peers, 'machine')})."
     )
     found = "".join(f"<p>{escape(each)}</p>" for each in _found(comparison))
     return (

@@ -22,7 +22,7 @@ from atoll.plan.carbon.energy import Drawn
 from atoll.plan.cost import churn
 from atoll.plan.goal import Goal
 from atoll.plan.knowledge import AS_OF, USEFUL_MIN, Knowledge, fetch_s, stays_s
-from atoll.plan.lines import Line, lines_of
+from atoll.plan.lines import Line, lines_of, standing_in
 from atoll.plan.money import bill as money
 from atoll.plan.offers import Offer
 from atoll.plan.pace import Pace, Ways, brought, busy, kinds_on, paced, sample_s, ways_of
@@ -36,8 +36,6 @@ from atoll.spec.fleet import Fleet, Machine
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import canonical
 
-MEMBERS_MAX = 64
-"""Of a larger crew so many stand for all."""
 RECOMPUTED = 4 / 3
 HOUR_S = 3600.0
 
@@ -99,7 +97,7 @@ def scene_of(goal: Goal, offer: Offer, fleet: Fleet, knowledge: Knowledge, found
     crew = offer.crew.machines
     names = tuple(machine.name for machine in crew)
     if names not in found.places:
-        chosen = _standing_in(crew)
+        chosen = standing_in(crew)
         some, count = [crew[place] for place in chosen], len(crew) / len(chosen)
         found.places[names] = chosen, tuple(lines_of(some, count)), ways_of(fleet, some)
     members, lines, ways = found.places[names]
@@ -184,18 +182,6 @@ class _Drawn:
     def some(self, name: str) -> Floats:
         """Return it for those that stand for all."""
         return np.asarray(self.every(name)[..., list(self._scene.members)])
-
-
-def _standing_in(crew: Sequence[Machine]) -> tuple[int, ...]:
-    """Return the places of those that stand for all: evenly over regions, speeds and lines, both ends among them."""
-    if len(crew) <= MEMBERS_MAX:
-        return tuple(range(len(crew)))
-    order = sorted(
-        range(len(crew)),
-        key=lambda place: (crew[place].region, crew[place].device.reached_flop_s, crew[place].up_bytes_s),
-    )
-    chosen = {order[round(step)] for step in np.linspace(0, len(order) - 1, MEMBERS_MAX)}
-    return tuple(sorted(chosen))
 
 
 # time

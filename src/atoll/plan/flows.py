@@ -1,7 +1,9 @@
-"""What goes from whom to whom in one round, chunk by chunk: parts to owners, sums between them, results to all.
+"""What goes from whom to whom in one round: parts to owners, sums between them, results to all.
 
-Lengths are the codecs' own and routes those that the exchange asks of `swarm.routes`, so that neither is said twice:
-`traffic` makes kinds of rounds and means of it.
+Lengths are the codecs' own, and routes are made by who makes them for the exchange, `swarm.routes`. The exchange asks a
+layout chunk by chunk; here runs of chunks are counted, all of which but the last are equally long, so that a trillion
+parameters take no longer than a million. The tests hold both ways to each other. `traffic` makes kinds of rounds and
+means of it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from atoll.plan.lines import Line
-from atoll.spec.axes.codec import Codec, Fp32
+from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.whom import AllGather, Carried, Regions, Ring, Rings, Star, Trees
 from atoll.spec.recipe import Channel
 from atoll.swarm.routes.circles import Circle
@@ -28,23 +30,37 @@ Moves = tuple[bytes, bytes, float]
 """From whom, to whom, how many bytes."""
 
 
-class Lengths(Struct, frozen=True):
-    """What each chunk is on the wire: in a member's contribution, as a sum, in a result."""
+class Form(Struct, frozen=True):
+    """What a grid's chunks are on the wire in one form: all alike, but for the last of each vector."""
 
-    part: dict[bytes, list[int]]
-    sum: list[int]
-    result: list[int]
+    grid: Grid
+    chunk_bytes: int
+    last_bytes: int
+
+    def of(self, chunks: range) -> int:
+        """Return how long some chunks are together."""
+        each = self.grid.each
+        lasts = sum(end - 1 in chunks for end in range(each, self.grid.chunks + 1, each))
+        return (len(chunks) - lasts) * self.chunk_bytes + lasts * self.last_bytes
+
+
+class Lengths(Struct, frozen=True):
+    """What chunks are on the wire: in a member's contribution, as a sum, in a result."""
+
+    part: dict[bytes, Form]
+    sum: Form
+    result: Form
 
 
 def lengths_of(channel: Channel, grid: Grid, members: Sequence[bytes]) -> Lengths:
-    """Return how long every chunk is in each form that a channel sends."""
-    counts = [end - first for first, end in map(grid.bounds, range(grid.chunks))]
+    """Return how long chunks are in each form that a channel sends."""
+    first, end = grid.bounds(grid.chunks - 1)
     what = channel.what
     summed = what.codec if isinstance(channel.whom.route, Carried) else Fp32()
-    known: dict[Codec, list[int]] = {}
-    for form in (what.codec, summed, what.merged(), *channel.forms.values()):
-        by_count = {count: wire_bytes(form, count) for count in set(counts)}
-        known[form] = [by_count[count] for count in counts]
+    known = {
+        codec: Form(grid, wire_bytes(codec, grid.chunk), wire_bytes(codec, end - first))
+        for codec in (what.codec, summed, what.merged(), *channel.forms.values())
+    }
     parts = {member: known[channel.codec_of(member)] for member in members}
     return Lengths(parts, known[summed], known[what.merged()])
 
@@ -55,42 +71,76 @@ def transfers(layout: Layout, lengths: Lengths, members: Sequence[bytes], part: 
     Only this part of the members contributes, each as often as any other; a group in which nobody does sends no sum.
     """
     groups = min(1.0, part * len(members) / len(layout.groups))
-    parts, sums, returns = flows_of(layout, lengths, members)
+    parts, sums, returns = flows_of(layout, lengths)
     found: list[Moves] = [(sender, receiver, round(part * size_bytes)) for sender, receiver, size_bytes in parts]
     found += [(sender, receiver, round(groups * size_bytes)) for sender, receiver, size_bytes in sums]
     return found + returns
 
 
-def flows_of(layout: Layout, lengths: Lengths, members: Sequence[bytes]) -> tuple[list[Flow], list[Flow], list[Flow]]:
+def flows_of(layout: Layout, lengths: Lengths) -> tuple[list[Flow], list[Flow], list[Flow]]:
     """Return what goes over lines where everybody contributes: parts to owners, sums between them, results."""
-    parts = [
-        (member, owner, size_bytes)
-        for owner in layout.owners
-        for member, size_bytes in _brought(layout, lengths, owner, members)
-        if member != owner
-    ]
-    sums = [
-        (owner, root, sum(lengths.sum[index] for _, index in units))
-        for owner in layout.owners
-        for root, units in layout.sums(owner).items()
-    ]
-    returns = [
-        (owner, to, sum(lengths.result[index] for _, index in cells))
-        for owner in layout.owners
-        for to, cells in layout.returns(owner).items()
-    ]
-    return parts, sums, returns
+    if layout.carriers:
+        return [], *_carried(layout, lengths)
+    sums, passed = _between(layout, lengths) if layout.joined else ([], [])
+    return list(_brought(layout, lengths)), sums, [*_returned(layout, lengths), *passed]
 
 
-def _brought(layout: Layout, lengths: Lengths, owner: bytes, members: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Yield what every member brings an owner; who gives to the same groups in the same form is counted once."""
-    known: dict[tuple[frozenset[int], int], int] = {}
-    for member in members:
-        each = lengths.part[member]
-        alike = layout.gives(member), id(each)
-        if alike not in known:
-            known[alike] = sum(each[index] for index in layout.parts(owner, member))
-        yield member, known[alike]
+def _brought(layout: Layout, lengths: Lengths) -> Iterator[Flow]:
+    """Yield what members bring to who owns something for their group."""
+    for shard in layout.shards:
+        forms = {form: form.of(shard.chunks) for form in set(lengths.part.values())}
+        for member in layout.groups[0 if layout.gather else shard.group]:
+            if member != shard.owner:
+                yield member, shard.owner, forms[lengths.part[member]]
+
+
+def _between(layout: Layout, lengths: Lengths) -> tuple[list[Flow], list[Flow]]:
+    """Return the sums that owners send to the roots of their chunks in other groups, and what comes back."""
+    sums: list[Flow] = []
+    results: list[Flow] = []
+    for root, owner in _overlapping(layout.shards):
+        if chunks := _rooted(root, owner, len(layout.groups)):
+            sums.append((owner.owner, root.owner, lengths.sum.of(chunks)))
+            results.append((root.owner, owner.owner, lengths.result.of(chunks)))
+    return sums, results
+
+
+def _overlapping(shards: Sequence[Shard]) -> Iterator[tuple[Shard, Shard]]:
+    """Yield shards of different groups that have chunks in common, either way round."""
+    open_: list[Shard] = []
+    for shard in sorted(shards, key=lambda shard: shard.first):
+        open_ = [other for other in open_ if other.chunks.stop > shard.first]  # of each group one
+        for other in open_:
+            yield shard, other
+            yield other, shard
+        open_.append(shard)
+
+
+def _rooted(root: Shard, owner: Shard, groups: int) -> range:
+    """Return the chunks of an owner whose root another is: who owns them in the group whose turn they are."""
+    first, end = max(root.first, owner.first), min(root.chunks.stop, owner.chunks.stop)
+    return range(first + (root.group - first) % groups, end, groups)
+
+
+def _returned(layout: Layout, lengths: Lengths) -> Iterator[Flow]:
+    """Yield the results that owners return to who takes them; who gathers everything makes its own."""
+    for shard in () if layout.gather else layout.shards:
+        size_bytes = lengths.result.of(shard.chunks)
+        yield from ((shard.owner, to, size_bytes) for to in layout.takers[shard.group] if to != shard.owner)
+
+
+def _carried(layout: Layout, lengths: Lengths) -> tuple[list[Flow], list[Flow]]:
+    """Return the sums that go up along ways, and results: down again, or from the root of a ring to all others."""
+    sums: list[Flow] = []
+    results: list[Flow] = []
+    for way in layout.ways:
+        sum_bytes, result_bytes = lengths.sum.of(way.chunks), lengths.result.of(way.chunks)
+        for place, above in enumerate(way.up):
+            one, giver = layout.carriers[place], layout.carriers[way.root if layout.ring else above]
+            if place != above:
+                sums.append((one, layout.carriers[above], sum_bytes))
+                results.append((giver, one, result_bytes))
+    return sums, results
 
 
 def layout_of(channel: Channel, grid: Grid, known: Mapping[bytes, Line], circles: Sequence[Circle]) -> Layout:

@@ -8,6 +8,9 @@ from msgspec import Struct
 
 from atoll.spec.fleet import Machine
 
+MEMBERS_MAX = 64
+"""Of a larger crew so many stand for all."""
+
 
 class Line(Struct, frozen=True, kw_only=True):
     """A member as its line: how fast it is, and whether others can call it."""
@@ -41,3 +44,15 @@ def lines_of(machines: Sequence[Machine], count: float = 1.0) -> list[Line]:
 def crowd_of(lines: Iterable[Line]) -> float:
     """Return how many members lines stand for."""
     return sum(line.count for line in lines)
+
+
+def standing_in(crew: Sequence[Machine], most: int = MEMBERS_MAX) -> tuple[int, ...]:
+    """Return the places of those that stand for all: evenly over regions, speeds and lines, both ends among them."""
+    if len(crew) <= most:
+        return tuple(range(len(crew)))
+    order = sorted(
+        range(len(crew)),
+        key=lambda place: (crew[place].region, crew[place].device.reached_flop_s, crew[place].up_bytes_s),
+    )
+    chosen = {order[round(step * (len(order) - 1) / (most - 1))] for step in range(most)}
+    return tuple(sorted(chosen))

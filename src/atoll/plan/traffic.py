@@ -1,8 +1,8 @@
 """What a round moves, by formula: the bytes of every member under a recipe, and the least time they take on its lines.
 
-The lengths are the exact ones of the codecs and of the grid; who sends what to whom is what the exchange itself asks
-(`swarm.layout`), so there is no second opinion about routes here. With N members, contributions of C bytes that merge
-into results of R bytes, and a member that owns the share s:
+The lengths are the exact ones of the codecs and of the grid; who owns what, in which groups, circles and trees, is what
+the exchange itself asks for (`swarm.routes`). With N members, contributions of C bytes that merge into results of R
+bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
@@ -46,12 +46,14 @@ from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
 from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
-from atoll.spec.axes.whom import All, AllGather, Regions, Star
+from atoll.spec.axes.whom import All, AllGather, Regions, Star, Trees
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import shares
 from atoll.swarm.log import ALL, CIRCLES, Key
 from atoll.swarm.routes.circles import circles_of, copies_of, of_all
+from atoll.swarm.routes.layout import Layout
+from atoll.swarm.routes.shares import groups_needed
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
@@ -59,8 +61,9 @@ from atoll.sync.units import is_embedding, units_of
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The tensors of a model."""
-SIDE_MAX, MATRICES_MIN = 1024, 64
-"""Of the matrices that a model is taken to be made of where its own are not known, and how many there are."""
+SIDE, MATRICES_MIN, MATRICES_MAX = 1024, 64, 2048
+"""Of the matrices that a model is taken to be made of where its own are not known, and how many there are: of a small
+model they are smaller, of a very large one larger."""
 ROUNDS_FEW, ROUNDS_MAX = 4, 64
 """Rounds of circles that are looked at: each is another draw, or another dimension."""
 
@@ -184,20 +187,20 @@ def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Gri
 
 
 def _squares(parameters: int) -> Shapes:
-    """Return a model of which only the size is known: so many square matrices at least, none too large, and a rest."""
-    side = max(1, min(SIDE_MAX, math.isqrt(parameters // MATRICES_MIN)))
+    """Return a model of which only the size is known: square matrices, neither too few nor too many, and a rest."""
+    least, most = (math.isqrt(parameters // count) for count in (MATRICES_MAX, MATRICES_MIN))
+    side = max(1, least, min(SIDE, most))
     count, rest = divmod(parameters, side * side)
     return {f"layers.{number}.": (side, side) for number in range(count)} | ({"rest": (rest,)} if rest else {})
 
 
 def _by_place(flows: Sequence[Moves]) -> dict[tuple[int, int], float]:
     """Return how much goes from each to each."""
-    found: dict[tuple[int, int], float] = {}
+    found: dict[tuple[bytes, bytes], float] = {}
     for sender, receiver, size_bytes in flows:
         if size_bytes:
-            pair = int.from_bytes(sender, "big"), int.from_bytes(receiver, "big")
-            found[pair] = found.get(pair, 0.0) + size_bytes
-    return found
+            found[sender, receiver] = found.get((sender, receiver), 0.0) + size_bytes
+    return {(int.from_bytes(a, "big"), int.from_bytes(b, "big")): size_bytes for (a, b), size_bytes in found.items()}
 
 
 def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line]) -> list[tuple[float, list[Moves]]]:
@@ -214,47 +217,62 @@ def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line])
         given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
         layout = layout_of(channel, given, known, circles)
         moved = transfers(layout, lengths_of(channel, given, members), members, part)
-        found.append(((1 - often) / count, _crowded(channel, moved, known)))
+        found.append(((1 - often) / count, _crowded(channel, layout, moved, known)))
     if often:  # one teaches all others: each in its turn
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
         found.append((often, [(one, other, weights_bytes / len(members)) for one, other in permutations(members, 2)]))
     return found
 
 
-def _crowded(channel: Channel, moved: list[Moves], known: Mapping[bytes, Line]) -> list[Moves]:
+def _crowded(channel: Channel, layout: Layout, moved: list[Moves], known: Mapping[bytes, Line]) -> list[Moves]:
     """Return what each member moves where there are more of them than are looked at.
 
-    Who sends to all has more to send to. What crosses between regions is as much however many share it. The parts of a
-    butterfly come to the same, but for the one part in so many that stays at home.
+    Who sends to all has more to send to, and so has the root of a tree. What crosses between regions is as much however
+    many share it. The parts of a butterfly come to the same, but for the one part in so many that stays at home; so do
+    the sums between groups. A circle is as large among many.
     """
     crowd, few = crowd_of(known.values()), len(known)
-    if crowd <= few or few < 2:
+    if crowd <= few or few < 2 or (layout.circles and channel.mesh is None):
         return moved
-    match channel.whom.route:
-        case AllGather() | Star():  # of a star, what the one in the middle moves
-            inside, across = (crowd - 1) / (few - 1), (crowd - 1) / (few - 1)
-        case Regions():
-            inside, across = 1.0, few / crowd
-        case _:
-            inside = across = (1 - 1 / crowd) / (1 - 1 / few)
+    near: Mapping[bytes, object] = {peer: line.region for peer, line in known.items()}
+    if channel.mesh is not None or isinstance(channel.whom.route, AllGather | Star | Trees):
+        inside = across = (crowd - 1) / (few - 1)  # of a star, what the one in the middle moves
+    elif isinstance(channel.whom.route, Regions):
+        inside, across = 1.0, few / crowd
+    elif layout.joined and not layout.carriers:
+        near = {peer: number for number, group in enumerate(layout.groups) for peer in group}
+        then = groups_needed(math.ceil(crowd), channel.group_max(math.ceil(crowd)))
+        many, some = (_in_groups(layout.chunks, *each) for each in ((crowd, then), (few, len(layout.groups))))
+        inside, across = many[0] / some[0], many[1] / some[1]
+    else:
+        inside = across = (1 - 1 / crowd) / (1 - 1 / few)
     return [
-        (one, other, size_bytes * (inside if known[one].region == known[other].region else across))
-        for one, other, size_bytes in moved
+        (one, other, size_bytes * (inside if near[one] == near[other] else across)) for one, other, size_bytes in moved
     ]
+
+
+def _in_groups(chunks: int, members: float, groups: int) -> tuple[float, int]:
+    """Return how many chunks who has most of equal shares sends within its group, and to other groups.
+
+    It sends a sum of each chunk that it owns, and as the root of some, results to all other groups.
+    """
+    own = math.ceil(chunks * groups / members)
+    rooted = math.ceil(own / groups)
+    return chunks + own * (members / groups - 2), rooted * (groups - 1) + own - rooted
 
 
 def _regional_kinds(
     channel: Channel, home: Regional, grid: Grid, known: Mapping[bytes, Line]
 ) -> list[tuple[float, list[Moves]]]:
     """Return likewise the rounds in which one region takes something in, and those in which one tells."""
-    members, regions = tuple(known), regions_of(channel, known)
-    lengths, tells, count = lengths_of(channel, grid, members), _tells(channel, home, len(members)), 1 + max(regions)
-    enough = contributors(channel, len(members))
+    members, regions, crowd = tuple(known), regions_of(channel, known), crowd_of(known.values())
+    lengths, tells, count = lengths_of(channel, grid, members), _tells(channel, home, crowd), 1 + max(regions)
+    enough = contributors(channel, crowd)
     found: list[tuple[float, list[Moves]]] = []
     for scope, often in ((CIRCLES, 1 - tells), (ALL, tells)):
         circles = circles_of(channel.whom, Key("", 1, scope=scope), members, (), regions)
-        part = (enough if circles else 1) / len(members)
-        parts, sums, returns = flows_of(layout_of(channel, grid, known, circles), lengths, members)
+        part = (enough if circles else 1) / crowd
+        parts, sums, returns = flows_of(layout_of(channel, grid, known, circles), lengths)
         comes = min(1.0, enough / count) if circles else 1.0  # back to all regions, or to the one that is concerned
         moved = [
             (sender, receiver, share * size_bytes)

@@ -93,13 +93,19 @@ def schema() -> dict[str, Any]:
 def _build(tree: Tree, file: str, folder: Path, overrides: Sequence[str]) -> Run:
     """Return the run of a tree after its base recipe and the overrides."""
     sets = set_tree(overrides)
-    tree = merge(tree, sets)
+    tree = with_sets(tree, file, folder, sets)
     base = _base(tree, file, folder)
     layers = Layers([*base, (file, tree), *([("--set", sets)] if sets else [])])
     for _, under in base:
         recipe = {key: value for key, value in tree["recipe"].items() if key != "base"}
         tree = tree | {"recipe": merge(under["recipe"], recipe)}
     return check(record(tree, Run, layers), layers)
+
+
+def with_sets(tree: Tree, file: str, folder: Path, sets: Tree) -> Tree:
+    """Return what a file says with `--set` on top: another kind than that of its own base replaces the table."""
+    under = _base(tree, file, folder) if sets else []
+    return merge(tree, sets, under[0][1] if under else None)
 
 
 def _base(tree: Tree, file: str, folder: Path) -> list[tuple[str, Tree]]:
@@ -109,11 +115,21 @@ def _base(tree: Tree, file: str, folder: Path) -> list[tuple[str, Tree]]:
         return []
     name, known = recipe["base"], recipe_names()
     if isinstance(name, str) and name.endswith(".toml"):
-        return [(str(folder / name), {"recipe": read_toml(folder / name)})]
+        return [(str(folder / name), {"recipe": _recipe_file(folder / name)})]
     if name not in known:
         hint = f"known recipes: {', '.join(known)}{near(str(name), known)}, or the path of a .toml file"
         raise SpecError(f"{file}: recipe.base: no recipe is called '{name}'", hint=hint)
     return [(f"recipe {name}", {"recipe": _shipped(name)})]
+
+
+def _recipe_file(path: Path) -> Tree:
+    """Return what a file says that is a recipe of its own, whole: what is wrong with it is said of it."""
+    tree = read_toml(path)
+    if "base" in tree:
+        hint = 'write it there: [recipe] base = "..."; or begin a file with atoll recipes show NAME --toml'
+        raise SpecError(f"{path}: 'base' belongs into a run file, and this is a recipe", hint=hint)
+    record(tree, Recipe, Layers([(str(path), tree)]))
+    return tree
 
 
 @cache

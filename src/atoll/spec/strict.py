@@ -28,6 +28,8 @@ Tree = dict[str, Any]
 KeyPath = tuple[str | int, ...]
 
 _FLOAT_MAX = 1e300
+WHOLE, FINITE, YES_NO = "a whole number", "a finite number", "true or false"
+"""What is written without quotes."""
 _BARE = re.compile(r"^[A-Za-z0-9_-]+$")
 _WHERE = re.compile(r"^(?P<what>.*) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$", re.DOTALL)
 
@@ -41,6 +43,14 @@ class Layers:
     def blame(self, path: KeyPath) -> str:
         """Return the name of the strongest layer that says most of `path`."""
         return max(enumerate(self._layers), key=lambda entry: (depth(entry[1][1], path), entry[0]))[1][0]
+
+    def meant(self, path: KeyPath) -> str:
+        """Return ` (did you mean 'x'?)` when another layer has a name close to one that it does not know."""
+        *above, last = path or ("",)
+        others = [_at(tree, above) for _, tree in self._layers]
+        return near(
+            str(last), [key for table in others if isinstance(table, dict) and last not in table for key in table]
+        )
 
     def refuse(self, path: KeyPath, what: str, *, hint: str = "", key: str = "") -> NoReturn:
         """Raise the `SpecError` for what stands at `path`, said by whoever wrote `key` there."""
@@ -105,15 +115,28 @@ def record(tree: Tree, kind: type[T], layers: Layers) -> T:
         layers.refuse((), str(error), hint="see `atoll schema`")
 
 
-def merge(base: Tree, over: Tree) -> Tree:
-    """Return `base` with the keys of `over` on top, table by table; another `kind` replaces the whole table."""
-    if "kind" in base and "kind" in over and base["kind"] != over["kind"]:
+def merge(base: Tree, over: Tree, under: Any = None) -> Tree:
+    """Return `base` with the keys of `over` on top, table by table; another `kind` replaces the whole table.
+
+    What `base` itself lies over tells the kinds that it leaves out.
+    """
+    under = under if isinstance(under, dict) else {}
+    kind = base.get("kind", under.get("kind"))
+    if kind is not None and over.get("kind", kind) != kind:
         return over
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        tables = isinstance(old, dict) and isinstance(value, dict)
+        merged[key] = merge(merged[key], value, under.get(key)) if tables else value
     return merged
+
+
+def _at(tree: object, path: Iterable[str | int]) -> object:
+    """Return what stands at a path; None: nothing."""
+    for part in path:
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
 
 
 def depth(tree: object, path: KeyPath) -> int:
@@ -158,14 +181,14 @@ def _fit_scalar(value: Any, kind: inspect.Type, path: KeyPath, layers: Layers) -
         case inspect.IntType():
             if isinstance(value, float) and value.is_integer():  # 1e6 is how people write a million
                 return int(value)
-            _must(isinstance(value, int) and not isinstance(value, bool), value, "a whole number", path, layers)
+            _must(isinstance(value, int) and not isinstance(value, bool), value, WHOLE, path, layers)
         case inspect.FloatType():
             number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _FLOAT_MAX
-            _must(number, value, "a finite number", path, layers)
+            _must(number, value, FINITE, path, layers)
         case inspect.StrType():
             _must(isinstance(value, str), value, "text in quotes", path, layers)
         case inspect.BoolType():
-            _must(isinstance(value, bool), value, "true or false", path, layers)
+            _must(isinstance(value, bool), value, YES_NO, path, layers)
         case inspect.LiteralType():
             known = [str(choice) for choice in kind.values]
             if value not in kind.values:
@@ -189,7 +212,8 @@ def _fit_table(value: Any, kind: inspect.StructType, path: KeyPath, layers: Laye
             layers.refuse(path, f"unknown key '{key}'{of}", hint=says + near(key, known), key=key)
     for name, field in known.items():
         if field.required and name not in value:
-            layers.refuse(path, f"missing key '{name}'{of}", hint=_example(name, field.type))
+            hint = _example((*path, name), field.type) + layers.meant(path)
+            layers.refuse(path, f"missing key '{name}'{of}", hint=hint)
     fitted = {key: _fit(value[key], known[key].type, (*path, key), layers) for key in value if key in known}
     return fitted | ({kind.tag_field: kind.tag} if kind.tag_field is not None else {})
 
@@ -224,7 +248,9 @@ def _would_fit(value: Tree, by_tag: Mapping[str, inspect.StructType]) -> str:
 
 def _must(holds: bool, value: Any, want: str, path: KeyPath, layers: Layers) -> None:
     if not holds:
-        layers.refuse(path, f"{_show(value)} is not {want}", hint=f"write {want}")
+        quoted = isinstance(value, str) and want in (WHOLE, FINITE, YES_NO)
+        hint = f"write {want}{' without quotes' if quoted else ''}"
+        layers.refuse(path, f"{_show(value)} is not {want}", hint=hint)
 
 
 def _show(value: Any) -> str:
@@ -251,8 +277,9 @@ def _one_of(known: Iterable[str], word: str, say: str = "known choices") -> str:
     return f"{say}: {_quoted(known)}{near(word, known)}"
 
 
-def _example(name: str, kind: inspect.Type) -> str:
+def _example(path: KeyPath, kind: inspect.Type) -> str:
     """Return how a missing key could be written."""
+    name = path[-1]
     match kind:
         case inspect.IntType():
             return f"add for example: {name} = 1"
@@ -261,7 +288,8 @@ def _example(name: str, kind: inspect.Type) -> str:
         case inspect.StrType():
             return f'add for example: {name} = "..."'
         case inspect.StructType():
-            return f"add a table [{name}] with {', '.join(field.encode_name for field in kind.fields) or 'its kind'}"
+            keys = ", ".join(field.encode_name for field in kind.fields) or "its kind"
+            return f"add a table [{spell(path)}] with {keys}"
         case inspect.UnionType():
             tags = [str(table.tag) for table in kind.types if isinstance(table, inspect.StructType)]
             return f"add {name} = {{ kind = ... }} with one of {_quoted(tags)}"

@@ -32,7 +32,7 @@ from atoll.spec.axes.pace import Blend, Block, Delay, Discard, Full, Quorum
 from atoll.spec.axes.what import Delta
 from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
 from atoll.spec.axes.whom import All
-from atoll.spec.load import build_run, load_run, recipe_names, set_tree
+from atoll.spec.load import build_run, load_run, recipe_names, set_tree, with_sets
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Budget, Run
 from atoll.spec.strict import Tree, merge, near, read_toml
@@ -147,7 +147,7 @@ def _under(path: Path, recipe: str, for_all: Sequence[str], for_it: Sequence[str
     base = str(Path(recipe).resolve()) if recipe.endswith(".toml") else recipe
     bare = build_run(tree | {"recipe": {"base": base}}, path)
     flags = set_tree(for_all)
-    kept = _kept(merge(tree, flags)["recipe"], own.recipe, bare.recipe)
+    kept = _kept(with_sets(tree, str(path), path.parent, flags)["recipe"], own.recipe, bare.recipe)
     if recipe.endswith(".toml"):  # what somebody wrote down for this is meant; what is shipped was for another size
         kept = merge(_unsaid(kept, read_toml(Path(recipe))), _kept(flags.get("recipe", {}), own.recipe, bare.recipe))
     method = [text for text in for_all if not _about_work(text, own.recipe)]

@@ -11,7 +11,8 @@ Rule = tuple[bool, KeyPath, str, str]
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _DIGEST = re.compile(r"^([0-9a-f]{32,128})?$")
-_COUNT_MAX = 2**53  # beyond it a float, and so another program, could not tell two counts apart
+COUNT_MAX = 2**53
+"""Beyond it a float, and so another program, could not tell two counts apart."""
 
 
 def named(path: KeyPath, name: str) -> Rule:
@@ -27,8 +28,10 @@ def digest(path: KeyPath, digest: str) -> Rule:
 
 def within(path: KeyPath, value: float, least: float, most: float | None = None) -> Rule:
     """`value` is at least `least`, and at most `most` or what every program can count to."""
-    fits = least <= value <= (_COUNT_MAX if most is None else most)
-    allowed = f"at least {least}" if most is None else f"between {least} and {most}"
+    fits = least <= value <= (COUNT_MAX if most is None else most)
+    allowed = f"between {least} and {most}"
+    if most is None:
+        allowed = f"at least {least}" if value < least else f"at most {COUNT_MAX}"
     return fits, path, f"{value} is out of range", f"it must be {allowed}"
 
 

@@ -84,16 +84,18 @@ class Layout:
         self.groups: tuple[tuple[bytes, ...], ...] = tuple(own) or group_slices(members, count)
         """Whose contributions are added up together."""
         self._members = members
-        self._takers = tuple(frozenset(circle.takers) for circle in circles) or tuple(map(frozenset, self.groups))
+        self.takers = tuple(frozenset(circle.takers) for circle in circles) or tuple(map(frozenset, self.groups))
         if self.carriers:
-            self._takers = (frozenset(members),) * len(self.groups)
+            self.takers = (frozenset(members),) * len(self.groups)
+        """Who applies what each group makes."""
         self.ways: tuple[Way, ...] = ()
         """The trees of who carries, by their places among themselves."""
         if ring:
             self.ways = tuple(chains(len(self.carriers), self.chunks))
         elif trees:
             self.ways = tuple(ways_of(trees, [members.index(peer) for peer in self.carriers]))
-        self._shards = shards
+        self.shards = shards
+        """Who reduces which runs of chunks, for which group."""
         self._last: tuple[Settled, Sets] | None = None
         self._theirs: dict[tuple[bytes, tuple[bool, ...]], frozenset[Cell]] = {}
 
@@ -115,14 +117,14 @@ class Layout:
     def _owner(self) -> list[list[bytes]]:
         """Return who owns each chunk in each group."""
         table = [[b""] * self.chunks for _ in self.groups]
-        for shard in self._shards:
+        for shard in self.shards:
             table[shard.group][shard.first : shard.first + shard.count] = [shard.owner] * shard.count
         return table
 
     @cached_property
     def _units(self) -> dict[bytes, list[Cell]]:
         units: dict[bytes, list[Cell]] = {owner: [] for owner in self.owners}
-        for shard in sorted(self._shards, key=lambda shard: (shard.group, shard.first)):
+        for shard in sorted(self.shards, key=lambda shard: (shard.group, shard.first)):
             group = 0 if self.gather else shard.group
             units[shard.owner] += [(group, index) for index in shard.chunks]
         return units
@@ -221,7 +223,7 @@ class Layout:
         if self.gather:
             return {}
         groups = dict.fromkeys(group for group, _ in self.units(owner))
-        takers = [peer for group in groups for peer in sorted(self._takers[group])]
+        takers = [peer for group in groups for peer in sorted(self.takers[group])]
         others = self.owners if self.joined else ()
         to = {peer: self.returned(owner, peer) for peer in dict.fromkeys((*takers, *others))}
         return {peer: results for peer, results in to.items() if results}
@@ -257,7 +259,7 @@ class Layout:
 
     def takes(self, peer: bytes, group: int) -> bool:
         """Return whether a peer applies what a group makes."""
-        return peer in self._takers[group]
+        return peer in self.takers[group]
 
     def set_of(self, settled: Settled, unit: Cell) -> bytes:
         """Return the name of the set of contributions in a result."""

@@ -31,7 +31,7 @@ Trees = tuple[Tree, ...]
 class Way:
     """A tree as those in it see it, by their places among themselves."""
 
-    def __init__(self, up: Sequence[int], chunks: Sequence[int]) -> None:
+    def __init__(self, up: Sequence[int], chunks: range) -> None:
         self.up = tuple(up)
         self.chunks = chunks
         self.root = next(place for place, above in enumerate(up) if above == place)
@@ -69,7 +69,7 @@ def is_tree(tree: Tree, members: Sequence[bool]) -> bool:
         return False
     if any(up[place] not in inside for place in inside) or sum(up[place] == place for place in inside) != 1:
         return False
-    return len(Way(_among(up, inside), ()).upwards) == len(inside)
+    return len(Way(_among(up, inside), range(0)).upwards) == len(inside)
 
 
 def ways_of(trees: Trees, inside: Sequence[int]) -> list[Way]:
