@@ -5,6 +5,7 @@ the exchange itself asks for (`swarm.routes`). With N members, contributions of 
 bytes, and a member that owns the share s:
 
     butterfly     sends  (1 - s) C + (N - 1) s R       receives  (N - 1) s C + (1 - s) R
+    star          as a butterfly with s = 1 for the one in the middle, and 0 for all others
     all-gather    sends  (N - 1) C                     receives  (N - 1) C
     ring          as a butterfly of equal shares: a sum that goes round is as long as a contribution
     trees, rings  for each who is below it and itself below another, C up and R down for the chunks of that tree
