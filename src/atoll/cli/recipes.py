@@ -274,12 +274,14 @@ class _Asked:
     @cached_property
     def ddp_bytes(self) -> float:
         """Return what DDP moves here per step: by formula among equals, else with shares by lines as others have."""
+        from atoll.observe.comparison import is_ddp
         from atoll.plan.traffic import every_step_fp32, traffic
-        from atoll.spec.load import load_recipe
+        from atoll.spec.load import load_recipe, recipe_names
 
         if not any(line.up_bytes_s for line in self.lines):
             return every_step_fp32(self.parameters, self.peers)
-        return traffic(load_recipe("ddp"), self.parameters, self.lines, shapes=self.shapes).step_bytes
+        plain = next(recipe for recipe in map(load_recipe, recipe_names()) if is_ddp(recipe))
+        return traffic(plain, self.parameters, self.lines, shapes=self.shapes).step_bytes
 
     @property
     def far(self) -> bool:
