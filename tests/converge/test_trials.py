@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -129,6 +131,16 @@ def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 7
     assert {trial.batch for trial in grid} == {24, 48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
+
+
+@pytest.mark.long
+def test_a_trial_begins_in_a_process_of_its_own(shards: Path, tmp_path: Path) -> None:
+    """On a device that does not exist: that is said by the process, which has found everything it runs."""
+    asked = ["--shards", str(shards), "--only", "ddp-b96-lr0.002", "--record", str(tmp_path / "trials.jsonl")]
+    command = [sys.executable, "-m", "bench.converge", *asked, "--device", "meadow", "--commit", "none"]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
+    assert "ddp-b96-lr0.002: " in said
+    assert "meadow" in said and "BrokenProcessPool" not in said
 
 
 def test_what_is_shipped_for_a_thousand_times_is_what_was_played(shards: Path) -> None:
