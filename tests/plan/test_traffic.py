@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
-from atoll.plan.lines import Line, lines_of
+from atoll.plan.lines import MEMBERS_MAX, Line, lines_of
 from atoll.plan.traffic import every_step_fp32, traffic
 from atoll.sim.faults import SlowCompute
 from atoll.spec.axes.codec import Codec, Threshold
@@ -319,7 +319,7 @@ def test_a_trillion_parameters_are_counted_as_a_million_are() -> None:
 @pytest.mark.parametrize("name", ["ddp", "held-bit", "sparse-butterfly", "streaming", "sparseloco", "dlion", "noloco"])
 def test_some_that_stand_for_a_crowd_move_what_its_members_do(name: str) -> None:
     """Also where sums between groups in fp32 are most of it."""
-    recipe, parameters, crowd, few = load_recipe(name), 100_000_000, 200, 96
+    recipe, parameters, crowd, few = load_recipe(name), 100_000_000, 200, MEMBERS_MAX
     whole = traffic(recipe, parameters, [Line()] * crowd)
     some = traffic(recipe, parameters, [Line(count=crowd / few)] * few)
     assert some.step_bytes == pytest.approx(whole.step_bytes, rel=0.01)

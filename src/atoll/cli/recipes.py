@@ -32,8 +32,6 @@ VOCABULARY = 1024
 PEERS = 8
 PARAMETERS_MAX, PEERS_MAX = 10**15, 10**6
 """More than anybody trains: what is asked beyond is a slip."""
-LOOKED_AT = 96
-"""Of more peers so many stand for all: enough to be cut into groups."""
 
 
 class _NamesToo(TyperGroup):
@@ -337,9 +335,9 @@ def _asked(model: str, parameters: int, fleet: str, peers: int) -> _Asked | None
 
 def _equal(peers: int) -> tuple[list[Line], int, str]:
     """Return the lines of peers that are all alike, how many they stand for, and what to call them."""
-    from atoll.plan.lines import Line
+    from atoll.plan.lines import MEMBERS_MAX, Line
 
-    few = min(peers, LOOKED_AT)
+    few = min(peers, MEMBERS_MAX)
     return [Line(count=peers / few)] * few, peers, say_counted(peers, "equal peer")
 
 
@@ -350,7 +348,7 @@ def _on_fleet(name: str, peers: int) -> tuple[list[Line], int, str]:
 
     described = load_fleet(name)
     machines = first(described, peers)
-    some = [machines[place] for place in standing_in(machines, LOOKED_AT)]
+    some = [machines[place] for place in standing_in(machines)]
     where = f"fleet {described.name} ({say_counted(len(machines), 'machine')})"
     return lines_of(some, len(machines) / len(some)), len(machines), where
 

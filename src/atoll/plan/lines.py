@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from atoll.spec.fleet import Machine
 
-MEMBERS_MAX = 64
-"""Of a larger crew so many stand for all."""
+MEMBERS_MAX = 96
+"""Of a larger crew so many stand for all: enough to be cut into groups, as all of them are."""
 
 
 class Line(Struct, frozen=True, kw_only=True):
@@ -46,13 +46,13 @@ def crowd_of(lines: Iterable[Line]) -> float:
     return sum(line.count for line in lines)
 
 
-def standing_in(crew: Sequence[Machine], most: int = MEMBERS_MAX) -> tuple[int, ...]:
+def standing_in(crew: Sequence[Machine]) -> tuple[int, ...]:
     """Return the places of those that stand for all: evenly over regions, speeds and lines, both ends among them."""
-    if len(crew) <= most:
+    if len(crew) <= MEMBERS_MAX:
         return tuple(range(len(crew)))
     order = sorted(
         range(len(crew)),
         key=lambda place: (crew[place].region, crew[place].device.reached_flop_s, crew[place].up_bytes_s),
     )
-    chosen = {order[round(step * (len(order) - 1) / (most - 1))] for step in range(most)}
+    chosen = {order[round(step * (len(order) - 1) / (MEMBERS_MAX - 1))] for step in range(MEMBERS_MAX)}
     return tuple(sorted(chosen))
