@@ -79,10 +79,12 @@ class FileDisk:
 
     async def write(self, path: str, data: bytes | memoryview, *, append: bool = False) -> None:
         def put() -> None:
+            nonlocal data
             target = self.root / path
             self._make(target.parent)
             with target.open("ab" if append else "wb") as file:
                 file.write(data)
+            data = b""  # a worker thread keeps what it last ran until it has something else to run
 
         await self._off_loop(put)
 

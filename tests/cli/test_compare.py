@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,37 +14,11 @@ import pytest
 
 from atoll.cli.compare import _Larger, _larger
 from atoll.spec.load import load_run
+from tests.cli import toy
+from tests.cli.toy import ENVIRONMENT
 
-RUN = """
-name = "toy"
-
-[model]
-kind = "fresh"
-size = { dim = 16, layers = 1, heads = 2, kv_heads = 1, ffn = 32 }
-
-[data]
-context = 512
-source = { kind = "corpus", name = "austen", tokenizer = "bytes" }
-
-[recipe]
-base = "diloco"
-
-[recipe.work]
-batch = 1
-inner = { lr = 1e-2 }
-schedule = { warmup_steps = 2 }
-
-[recipe.channel.outer.when]
-steps = 3
-
-[budget]
-rounds = 2
-
-[upkeep]
-evaluate_samples = 8
-"""
-COMMAND = [sys.executable, "-m", "atoll.cli.main", "compare"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+RUN = toy.RUN + "[recipe.work.inner]\nlr = 1e-2\n[upkeep]\nevaluate_samples = 8\n"
+COMMAND = [*toy.COMMAND, "compare"]
 
 
 def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

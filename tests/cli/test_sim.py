@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,36 +23,10 @@ from atoll.sim.scenario import Scenario, on_fleet, simulate
 from atoll.spec.fleet import load_fleet
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
+from tests.cli import toy
+from tests.cli.toy import COMMAND, ENVIRONMENT
 
-RUN = """
-name = "toy"
-
-[model]
-kind = "fresh"
-size = { dim = 16, layers = 1, heads = 2, kv_heads = 1, ffn = 32 }
-
-[data]
-context = 512
-source = { kind = "corpus", name = "austen", tokenizer = "bytes" }
-
-[recipe]
-base = "diloco"
-
-[recipe.work]
-batch = 1
-schedule = { warmup_steps = 2 }
-
-[recipe.channel.outer.when]
-steps = 3
-
-[budget]
-rounds = 2
-
-[membership]
-start_with = 4
-"""
-COMMAND = [sys.executable, "-m", "atoll.cli.main"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+RUN = toy.RUN + "[membership]\nstart_with = 4\n"
 EVERY_ROUND = ("--set", "membership.start_with=1", "--set", "membership.contributors_min=4")
 ENDLESS = ("--set", "budget.rounds=1000000")
 

@@ -16,6 +16,7 @@ from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome
 from atoll.spec.axes.pace import Block, Full
 from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.whom import All
 from atoll.spec.axes.work import Same
 from atoll.spec.run import Membership, Run
 from atoll.swarm.log import History, apply
@@ -120,6 +121,17 @@ def test_a_learner_that_sleeps_for_a_second_does_not_hold_the_others_up_for_as_l
     outcome = play(run, PEERS, faults=[Pause(at_s=calm.took_s / 2, peer=learner, for_s=1.0)])
     assert_sound(run, outcome, version=ROUNDS)
     assert outcome.took_s < calm.took_s + 0.25
+
+
+@pytest.mark.long
+def test_where_learners_own_parts_all_wait_for_one_that_dies_or_sleeps() -> None:
+    run = decoupled(ROUNDS)
+    channel = replace(run.recipe.channel["outer"], whom=All())
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+    at_s = undisturbed(ROUNDS).took_s / 2
+    dies = play(run, PEERS, faults=[Crash(at_s=at_s, peer=1, restart_after_s=5.0)])
+    sleeps = play(run, PEERS, faults=[Pause(at_s=at_s, peer=1, for_s=1.0)])
+    assert max(rounds_s(dies)) > 3.0 and max(rounds_s(sleeps)) > 1.0
 
 
 @pytest.mark.long

@@ -60,10 +60,17 @@ def test_contributions_over_lines_of_ten_five_and_one_take_as_long() -> None:
     assert_sound(run, outcome, version=10)
     before, after = sent_s(outcome, 3), sent_s(outcome, 9)
     assert max(before) > 7 * min(before), "all in 32 bits, once the slow one owns nothing"
-    mean_s = sum(after) / len(after)
-    assert all(abs(took_s - mean_s) <= 0.2 * mean_s for took_s in after), after
+    assert max(after) < 1.3 * min(after)
     assert rounds_s(outcome)[9] < rounds_s(outcome)[3] / 3
     assert len({rung for turn in turns(outcome) for rung in turn.each.values()} | {turns(outcome)[-1].rung}) > 1
+
+
+@pytest.mark.long
+@pytest.mark.xfail(strict=True, reason="0.71, 0.73 and 0.90 s: the slow line takes 15.2 % longer than the mean")
+def test_contributions_take_as_long_to_fifteen_percent() -> None:
+    after = sent_s(matched()[1], 9)
+    mean_s = sum(after) / len(after)
+    assert all(abs(took_s - mean_s) <= 0.15 * mean_s for took_s in after), after
 
 
 @pytest.mark.long

@@ -273,4 +273,4 @@ def test_a_long_result_is_never_copied_whole() -> None:
             tracemalloc.stop()
 
     with TemporaryDirectory() as name:
-        assert asyncio.run(main(Path(name))) < 5 * WRITE_BYTES < 10 * WRITE_BYTES
+        assert asyncio.run(main(Path(name))) < 3 * WRITE_BYTES < 10 * WRITE_BYTES
