@@ -223,9 +223,15 @@ def muloco(every: int, changes: Changes, *, also: str, lr: float = 0.02, batch: 
     return delta("muloco", every, lr, {**MUON, **changes}, also=also, batch=batch, **more)
 
 
-def held(every: int, momentum: float = 0.5, **more: Any) -> Trial:
+def held(every: int, momentum: float = 0.5, changes: Changes | None = None, also: str = "", **more: Any) -> Trial:
     """Return a bit an element both ways, held back, with a calm outer step."""
-    return muloco(every, {**HELD_SIGN, **outer(1.0, momentum)}, also=f"sign-held-outer1-{momentum:g}", **more)
+    words = f"sign-held-outer1-{momentum:g}{also}"
+    return muloco(every, {**HELD_SIGN, **outer(1.0, momentum), **(changes or {})}, also=words, **more)
+
+
+def firm(decay: float, lr: float = 4e-3) -> Changes:
+    """Return another decay of matrices, and another rate of what is none."""
+    return {"recipe.work.inner.weight_decay": decay, "recipe.work.inner.adamw.lr": lr}
 
 
 def keep(values: int) -> Changes:
@@ -299,6 +305,15 @@ THOUSAND = [
 """A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
 HELD = [held(34), held(34, 0.7)]
 """As few, of one bit and more rounds."""
+SIXTY = [
+    held(136, batch=48),
+    held(136, changes=firm(0.03), also="-firm0.03", batch=48),
+    muloco(136, {**HALVES, **outer(1.0, 0.5), **firm(0.03)}, also="fp16-outer1-0.5-firm0.03", batch=48),
+    held(136, changes=firm(0.1), also="-firm0.1", batch=48),
+    held(136, changes=firm(0.06), also="-firm0.06", batch=48, lr=0.01),
+    muloco(30, {**ALONE_STEPS, **firm(0.03)}, also="alone-firm0.03", batch=48, peers=1),
+]
+"""Four thousand times fewer bytes than DDP has at its best batch: sixty rounds, with a decay that counts."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 CALM = outer(1.0, 0.5)
@@ -356,7 +371,7 @@ def _second() -> list[Trial]:
         delta("diloco", 34, 2e-3, {**HELD_SIGN, **CALM}, also="sign-held-outer1-0.5", batch=96),
         TWO[2],
         muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
-        held(136, batch=48),
+        *SIXTY,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
         held(136, lr=0.01),
         *HELD[1:],
