@@ -234,6 +234,10 @@ def firm(decay: float, lr: float = 4e-3) -> Changes:
     return {"recipe.work.inner.weight_decay": decay, "recipe.work.inner.adamw.lr": lr}
 
 
+LONG_MEAN = {"recipe.work.inner.momentum": 0.97}
+"""Muon steps as far whatever it is sure of: over more steps the mean of gradients says more."""
+
+
 def keep(values: int) -> Changes:
     """Return so many values of each block of 4096."""
     return {f"{CHANNEL}.what.codec.keep": values}
@@ -273,6 +277,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -303,7 +308,7 @@ THOUSAND = [
     delta("diloco", 96, 2e-3, bits(2, 4), also="2-4bits", batch=96),
 ]
 """A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
-HELD = [held(34), held(34, 0.7)]
+HELD = [held(34)]
 """As few, of one bit and more rounds."""
 SIXTY = [
     held(136, batch=48),
@@ -314,6 +319,13 @@ SIXTY = [
     muloco(30, {**ALONE_STEPS, **firm(0.03)}, also="alone-firm0.03", batch=48, peers=1),
 ]
 """Four thousand times fewer bytes than DDP has at its best batch: sixty rounds, with a decay that counts."""
+STEADY = [
+    held(136, changes={**firm(0.06), **LONG_MEAN}, also="-firm0.06-m0.97", batch=48, lr=0.01),
+    held(136, changes=firm(0.12), also="-firm0.12", batch=48, lr=0.005),
+    muloco(136, {**HALVES, **outer(1.0, 0.5), **firm(0.06)}, also="fp16-outer1-0.5-firm0.06", batch=48, lr=0.01),
+    held(136, changes={**firm(0.12), **LONG_MEAN}, also="-firm0.12-m0.97", batch=48, lr=0.005),
+]
+"""As many rounds, for peers whose own batches are small."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 CALM = outer(1.0, 0.5)
@@ -372,10 +384,8 @@ def _second() -> list[Trial]:
         TWO[2],
         muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
         *SIXTY,
+        *STEADY,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
-        held(136, lr=0.01),
-        *HELD[1:],
-        held(68),
     ]
 
 

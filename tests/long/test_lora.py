@@ -100,6 +100,7 @@ def test_only_adapters_are_exchanged(outcome: tuple[Path, dict[str, Any]], base:
         assert peer["round_sent_bytes"] < (base / "model.safetensors").stat().st_size / 20
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing.:FutureWarning")  # peft asks transformers by that name
 def test_peft_loads_the_exported_adapter_with_equal_logits(outcome: tuple[Path, dict[str, Any]], base: Path) -> None:
     import torch
     from peft import PeftModel
