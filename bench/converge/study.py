@@ -1,6 +1,6 @@
 """A small study before trials are chosen: many small models side by side in one program, eight peers of each way.
 
-    python -m bench.converge.study --shards FOLDER [--ways PATTERN] [--steps N]
+    python -m bench.converge.study --shards FOLDER [--ways PATTERN] [--steps N] [--epochs N]
 
 It says which ways are worth a trial, not what a trial comes to, and it is no part of the record: models of a million
 parameters, judged on a part of the training text that they did not read. Peers are rows of one tensor, so a device is
@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ from atoll.spec.run import Size
 PEERS, BATCH, CONTEXT = 8, 8, 128
 SIZE = Size(dim=128, layers=4, heads=4, kv_heads=4, ffn=352)
 WARM, FLOOR = 1 / 16, 0.05
-MUON_MOMENTUM, MUON_DECAY, ADAM_LR, BETAS, ADAM_DECAY = 0.9, 0.01, 2e-3, (0.9, 0.95), 0.1
+ADAM_LR, BETAS, ADAM_DECAY = 2e-3, (0.9, 0.95), 0.1
 BLOCK = 512
 JUDGED = 512
 """Samples."""
@@ -104,6 +105,15 @@ class Way:
     hold: bool = True
     slow: float = 1.0
     """How many times as long the last rounds are as the first."""
+    decay: float = 0.01
+    """Of Muon's matrices."""
+    mean: float = 0.9
+    """Muon's momentum."""
+
+
+def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way:
+    """Return a way for peers with small batches: lower rates, longer means, and a decay that forgets as fast at all."""
+    return Way(rounds, lr=lr, mean=mean, decay=6e-4 / lr, **more)
 
 
 WAYS = {
@@ -129,6 +139,20 @@ WAYS = {
     "tenth-three-30": Way(30, tenth, three),
     "tenth-three-30-slow3": Way(30, tenth, three, slow=3.0),
     "eighth-four-30": Way(30, sign, four, thin=8),
+    "small-fp-60": small(60, up=exact, down=exact),
+    "small-up-60": small(60, down=exact),
+    "small-60": small(60),
+    "small-60-mean0.9": small(60, mean=0.9),
+    "small-60-mean0.99": small(60, mean=0.99),
+    "small-60-lr0.005": small(60, lr=0.005),
+    "small-60-outer0": small(60, outer=(1.0, 0.0)),
+    "small-60-outer0.7": small(60, outer=(1.0, 0.7)),
+    "small-60-outer0.7-lr0.005": small(60, lr=0.005, outer=(1.0, 0.7)),
+    "small-60-0.8-0.9-lr0.0025": small(60, lr=0.0025, outer=(0.8, 0.9)),
+    "small-60-parts4": small(60, fragments=4),
+    "small-60-slow3": small(60, slow=3.0),
+    "small-60-slow3-parts4": small(60, slow=3.0, fragments=4),
+    "small-half-three-60": small(60, down=three, thin=2),
 }
 """Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
 0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all."""
@@ -187,12 +211,14 @@ def _ends(way: Way, steps: int) -> list[int]:
 class Study:
     """All ways, step by step together."""
 
-    def __init__(self, ways: dict[str, Way], shards: Path, steps: int, device: torch.device) -> None:
+    def __init__(
+        self, ways: dict[str, Way], shards: Path, steps: int, device: torch.device, *, epochs: int = 1
+    ) -> None:
         data = open_folder(shards, CONTEXT, 0)
-        samples = steps * PEERS * BATCH
+        samples = steps * PEERS * BATCH // epochs
         assert samples + JUDGED <= data.samples, f"{data.samples} samples are too few for {steps} steps"
         self._steps, self._device, self._ways = steps, device, ways
-        self._read = torch.from_numpy(data.batch(range(samples)).astype(np.int32))
+        self._read = torch.from_numpy(data.batch(range(samples)).astype(np.int32)).repeat(epochs, 1)
         self._judged = torch.from_numpy(data.batch(range(samples, samples + JUDGED))).to(device)
         layout = shapes(SIZE, data.vocab_size)
         start, at = torch.from_numpy(initial(layout, 0, SIZE.layers)), 0
@@ -210,9 +236,9 @@ class Study:
         ).to(device)
         self._first = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         self._second = {name: torch.zeros_like(v) for name, v in self.weights.items() if not _is_inside(name, v)}
-        rates = torch.tensor([way.lr for way in ways.values()], device=device)
-        self._rates = rates.repeat_interleave(PEERS)
-        self._swarms = {
+        each = torch.tensor([(way.lr, way.decay, way.mean) for way in ways.values()], device=device)
+        self._rates, self._decays, self._means = each.repeat_interleave(PEERS, dim=0).unbind(1)
+        self.swarms = {
             name: Swarm(way, {key: value[at * PEERS : (at + 1) * PEERS] for key, value in self.weights.items()}, steps)
             for at, (name, way) in enumerate(ways.items())
         }
@@ -232,7 +258,7 @@ class Study:
             tokens = tokens.view(PEERS, BATCH, -1).repeat(len(self._ways), 1, 1)
             gradients, losses = self._gradients(self.weights, tokens[..., :-1], tokens[..., 1:])
             self._move(gradients, step)
-            for swarm in self._swarms.values():
+            for swarm in self.swarms.values():
                 swarm.after(step)
             if time.monotonic() - said_s > 10:
                 said_s = time.monotonic()
@@ -250,10 +276,10 @@ class Study:
             if name in self._second:
                 self._adam(name, value, gradient, factor, step + 1)
                 continue
-            mean = self._first[name].lerp_(gradient, 1 - MUON_MOMENTUM)
+            mean = self._first[name].lerp_(gradient, 1 - self._means.view(each))
             rows, columns = value.shape[1:]
             rates = (self._rates * factor).view(each)
-            value.mul_(1 - rates * MUON_DECAY)
+            value.mul_(1 - rates * self._decays.view(each))
             value.sub_(orthonormal(mean) * (rates * max(1.0, rows / columns) ** 0.5))
 
     def _adam(self, name: str, value: Tensor, gradient: Tensor, factor: float, step: int) -> None:
@@ -268,7 +294,7 @@ class Study:
     def judge(self) -> dict[str, float]:
         """Return the loss of each way's anchor, in nats per token."""
         found = {}
-        for name, swarm in self._swarms.items():
+        for name, swarm in self.swarms.items():
             parts = [self._loss(swarm.anchor, part[:, :-1], part[:, 1:]) for part in torch.split(self._judged, 64)]
             found[name] = float(torch.stack(parts).mean())
         return found
@@ -306,15 +332,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--ways", default="*", help="those with such names: bit-*,fp-*")
     parser.add_argument("--steps", type=int, default=2040)
+    parser.add_argument("--epochs", type=int, default=1, help="how often the text is read; divides the steps")
     options = parser.parse_args(arguments)
     ways = {name: way for name, way in WAYS.items() if any(fnmatch(name, some) for some in options.ways.split(","))}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    study = Study(ways, options.shards, options.steps, device)
+    study = Study(ways, options.shards, options.steps, device, epochs=options.epochs)
     with sdpa_kernel(SDPBackend.MATH):  # the others know nothing of models side by side
         study.run()
         losses = study.judge()
     for name, loss in sorted(losses.items(), key=lambda pair: pair[1]):
-        print(f"{name:<22} {loss:.4f}")
+        print(f"{name:<26} {loss:.4f}")
     return 0
 
 

@@ -76,9 +76,20 @@ def test_a_small_study_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(study, "SIZE", Size(dim=16, layers=1, heads=2, kv_heads=2, ffn=32))
     for name, value in {"PEERS": 2, "BATCH": 2, "CONTEXT": 16, "JUDGED": 8}.items():
         monkeypatch.setattr(study, name, value)
-    ways = {"full": Way(4, exact, exact, (1.0, 0.0)), "bit": Way(4)}
-    small = Study(ways, tmp_path / "shards", 24, torch.device("cpu"))
+    ways = {
+        "full": Way(4, exact, exact, (1.0, 0.0)),
+        "bit": Way(4),
+        "fades": Way(4, decay=20.0),
+        "stays": Way(4, decay=0.0, mean=1.0),
+    }
+    small = Study(ways, tmp_path / "shards", 24, torch.device("cpu"), epochs=2)
     before = small.judge()
+    assert len(set(before.values())) == 1
+    matrix = "model.layers.0.mlp.up_proj.weight"
+    began = small.swarms["stays"].anchor[matrix].clone()
     small.run()
     after = small.judge()
-    assert before["full"] == before["bit"] and all(after[name] < before[name] - 0.3 for name in after)
+    assert all(after[name] < before[name] - 0.3 for name in ("full", "bit"))
+    assert torch.equal(small.swarms["stays"].anchor[matrix], began), "a mean of no gradient moves nothing"
+    norm = {name: float(swarm.anchor[matrix].norm()) for name, swarm in small.swarms.items()}
+    assert norm["fades"] < 0.5 * norm["bit"]
