@@ -27,7 +27,17 @@ if TYPE_CHECKING:
 STORM_S = 60.0
 
 
+HEARD = {
+    "--replay": {"replay", "journal"},
+    "--faults points": {"faults", "processes"},
+    "--seeds without a run file": {"seeds", "faults", "cases", "processes"},
+    "--seeds": {"run_file", "fleet", "peers", "seeds", "faults", "cases", "processes", "overrides"},
+}
+"""What each search listens to, besides --json: whatever else is said would be passed over, so it is refused."""
+
+
 def command(
+    context: typer.Context,
     run_file: Annotated[
         Path | None, typer.Argument(metavar="[RUN.toml]", help="What to train, and how; a search may do without.")
     ] = None,
@@ -52,16 +62,21 @@ def command(
     from atoll.spec.load import load_run
 
     if replay is not None:
+        _heed(context, "--replay")
         search.replay(replay, journal, as_json=as_json)
         return
     if faults == "points":
+        _heed(context, "--faults points")
         search.points(processes, as_json=as_json)
         return
     if run_file is None:
         if not seeds:
             raise SpecError("no run file was given", hint="atoll sim RUN.toml, or atoll sim --seeds 0..200")
+        _heed(context, "--seeds without a run file")
         search.families(search.seed_range(seeds), faults, cases, processes, as_json=as_json)
         return
+    if seeds:
+        _heed(context, "--seeds")
     run = load_run(run_file, overrides=overrides or ())
     if seeds:
         search.own_run(run, fleet, peers, search.seed_range(seeds), faults, cases, processes, as_json=as_json)
@@ -69,6 +84,17 @@ def command(
     scenario = _scenario(run, fleet, peers, seed, faults, device if real_compute else "")
     outcome = _play(scenario, journal, modelled=not real_compute, as_json=as_json)
     print(json.dumps(outcome) if as_json else _text(outcome))
+
+
+def _heed(context: typer.Context, search: str) -> None:
+    """Refuse what was said on the command line and a search does not listen to."""
+    heard = HEARD[search]
+    for each in context.command.params:
+        source = context.get_parameter_source(str(each.name))
+        if each.name not in {*heard, "as_json"} and source is not None and source.name == "COMMANDLINE":
+            named = "a run file" if each.name == "run_file" else each.opts[0]
+            options = ", ".join(p.opts[0] for p in context.command.params if p.name in heard and p.name != "run_file")
+            raise SpecError(f"{named}: not with {search}", hint=f"leave it out: that listens to {options} and --json")
 
 
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
