@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from atoll.sim.scenario import Scenario
     from atoll.spec.run import Run
 
-STORM_S = 60.0
-
 
 HEARD = {
     "--replay": {"replay", "journal"},
@@ -100,6 +98,8 @@ def _heed(context: typer.Context, search: str) -> None:
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
     from atoll.cli.local import check_enough, with_peers
+    from atoll.cli.play import fault_list
+    from atoll.data.samples import vocab_size_of
     from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed, stand_in
     from atoll.spec.fleet import first, load_fleet
 
@@ -113,7 +113,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         machine = Machine(device=device, threads=1)
         run, build, scale = pinned(run, machine), lambda run: build_torch(run, machine), 1.0
     else:
-        build, scale = stand_in(run, vocabulary(run))
+        build, scale = stand_in(run, vocab_size_of(run.data))
     return Scenario(
         run=run,
         machines=machines,
@@ -125,36 +125,6 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         scale=scale,
         enough=somebody_failed,
     )
-
-
-def vocabulary(run: Run) -> int:
-    """Return the size of the run's vocabulary without preparing its data."""
-    from atoll.spec.run import Shards
-
-    if isinstance(run.data.source, Shards):
-        from atoll.data.shards import read_manifest
-
-        return read_manifest(Path(run.data.source.path)).tokenizer.vocab_size
-    kind, _, size = run.data.source.tokenizer.partition("-")
-    return int(size) if kind == "bpe" else 257
-
-
-def fault_list(text: str, seed: int, peers: int) -> tuple[Any, ...]:
-    """Return what `--faults` asks for, for one seed of one run."""
-    from atoll.sim.faults import from_json, storm
-
-    if text in ("", "none"):
-        return ()
-    if text == "storm":
-        return storm(seed, peers, STORM_S)
-    if text.startswith("storm="):
-        raise SpecError(
-            f"--faults {text}: a family brings its own runs", hint=f"atoll sim --seeds 0..200 --faults {text}"
-        )
-    path = Path(text)
-    if not path.is_file():
-        raise SpecError(f"--faults: {text!r} is neither a file nor known", hint='write "storm", or a stored list')
-    return from_json(path.read_bytes())
 
 
 def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: bool) -> dict[str, Any]:
