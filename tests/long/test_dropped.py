@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,7 @@ from atoll import journal
 from atoll.sim.faults import Pause
 from atoll.sim.scenario import Outcome, World
 from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.work import Constant, Cosine
 from atoll.spec.run import Budget, Run
 from tests.identity.small import diloco, engine_of
 from tests.peer.world import events, once, play
@@ -20,6 +22,8 @@ from tests.peer.world import events, once, play
 pytestmark = pytest.mark.long
 
 PEERS, STEPS, ROUNDS, UNTIL_S = 4, 10, 30, 60.0
+COSINE, CONSTANT = Cosine(warmup_steps=20), Constant()
+"""As the recipe has it, and without an end that calms down."""
 
 
 class Draw(NamedTuple):
@@ -28,25 +32,26 @@ class Draw(NamedTuple):
     away_s: float
     there_s: float
     seed: int
+    """Of naps, model and data."""
 
 
-DRAWS = [
-    Draw(0.3, 0.4, 0),
-    pytest.param(Draw(0.3, 0.6, 1), marks=pytest.mark.xfail(strict=True, reason="28 % lost: 3.7 % worse")),
-    pytest.param(Draw(1.5, 1.5, 0), marks=pytest.mark.xfail(strict=True, reason="40 % lost: 9.3 % worse")),
-    pytest.param(Draw(1.35, 1.5, 2), marks=pytest.mark.xfail(strict=True, reason="26 % lost: 8.2 % worse")),
-]
+SHORT, LONG = (0.3, 0.5), (1.35, 1.5)
+"""Away for a round or two at a time, and for ten."""
+DRAWS = [Draw(*SHORT, 2), Draw(*SHORT, 5), Draw(*SHORT, 6), Draw(*LONG, 0), Draw(*LONG, 2)]
+"""Of which a fifth to two fifths are lost."""
 
 
-def run_of(budget: Budget) -> Run:
+def run_of(budget: Budget, seed: int, schedule: Constant | Cosine) -> Run:
     run = diloco(
         inner=AdamW(lr=3e-3),
         outer=Sgd(lr=0.7, momentum=0.9, nesterov=True),
         steps=STEPS,
         rounds=ROUNDS,
         start_with=PEERS,
+        schedule=schedule,
     )
-    return replace(run, budget=budget, upkeep=replace(run.upkeep, patience_s_max=0.2, checkpoint_every=100))
+    upkeep = replace(run.upkeep, patience_s_max=0.2, checkpoint_every=100)
+    return replace(run, budget=budget, upkeep=upkeep, seeds=replace(run.seeds, model=seed, data=seed))
 
 
 def naps(draw: Draw) -> list[Pause]:
@@ -65,6 +70,12 @@ def tokens(outcome: Outcome) -> int:
     return sum(event.tokens for _, event in once(outcome, journal.RoundCommitted))
 
 
+def lost(outcome: Outcome) -> float:
+    """Return which part of contributions missed their rounds."""
+    counts = [len(event.contributors) for _, event in once(outcome, journal.RoundCommitted)]
+    return 1 - mean(counts) / PEERS
+
+
 def loss(outcome: Outcome) -> float:
     last = events(outcome, journal.Evaluated)[-1].loss
     assert last is not None
@@ -77,15 +88,41 @@ def is_over(world: World) -> bool:
 
 
 @cache
-def calm() -> Outcome:
-    return play(run_of(Budget(rounds=ROUNDS)), PEERS, build=engine_of)
+def calm(seed: int, schedule: Constant | Cosine) -> Outcome:
+    return play(run_of(Budget(rounds=ROUNDS), seed, schedule), PEERS, build=engine_of)
+
+
+def with_naps(draw: Draw, budget: Budget, schedule: Constant | Cosine) -> Outcome:
+    run = run_of(budget, draw.seed, schedule)
+    return play(run, PEERS, build=engine_of, faults=naps(draw), enough=is_over)
+
+
+def worse(lossy: Outcome, draw: Draw, schedule: Constant | Cosine) -> float:
+    return loss(lossy) / loss(calm(draw.seed, schedule)) - 1
 
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_third_of_contributions_lost_at_random_costs_less_than_three_percent_of_the_loss(draw: Draw) -> None:
     """On as many tokens: what misses a round goes back, and is worked on again from a newer anchor."""
-    lossy = play(run_of(Budget(tokens=tokens(calm()))), PEERS, build=engine_of, faults=naps(draw), enough=is_over)
-    counts = [len(event.contributors) for _, event in once(lossy, journal.RoundCommitted)]
-    assert 0.2 < 1 - sum(counts) / len(counts) / PEERS <= 0.4
-    assert tokens(lossy) == pytest.approx(tokens(calm()), rel=0.05)
-    assert loss(lossy) < 1.03 * loss(calm())
+    as_many = tokens(calm(draw.seed, COSINE))
+    lossy = with_naps(draw, Budget(tokens=as_many), COSINE)
+    assert 0.2 < lost(lossy) <= 0.4
+    assert tokens(lossy) == pytest.approx(as_many, rel=0.05)
+    assert worse(lossy, draw, COSINE) < 0.03
+
+
+@pytest.mark.parametrize("when", [SHORT, LONG])
+def test_likewise_in_as_many_rounds_with_fewer_tokens_on_average(when: tuple[float, float]) -> None:
+    draws = [Draw(*when, seed) for seed in range(6)]
+    played = [with_naps(draw, Budget(rounds=ROUNDS), COSINE) for draw in draws]
+    assert 0.2 < mean(map(lost, played)) <= 0.4
+    assert mean(worse(*each, COSINE) for each in zip(played, draws, strict=True)) < 0.03
+
+
+@pytest.mark.xfail(strict=True, reason="9 to 15 % worse: the last rounds have few contributors, and nothing calms")
+def test_likewise_where_the_rate_stays_the_same_to_the_end() -> None:
+    found = []
+    for draw in DRAWS[::2]:
+        lossy = with_naps(draw, Budget(tokens=tokens(calm(draw.seed, CONSTANT))), CONSTANT)
+        found.append(worse(lossy, draw, CONSTANT))
+    assert max(found) < 0.03
