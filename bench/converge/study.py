@@ -112,7 +112,7 @@ class Way:
 
 
 def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way:
-    """Return a way for peers with small batches: lower rates, longer means, and a decay that forgets as fast at all."""
+    """Return a way for peers with small batches: lower rates, longer means, and as much decay at every rate."""
     return Way(rounds, lr=lr, mean=mean, decay=6e-4 / lr, **more)
 
 
