@@ -148,10 +148,13 @@ ADAMW = {"recipe.work.inner.kind": "adamw", "recipe.work.clip": 1.0}
 """Recipes whose own inner optimizer is SGD are also played with the one all others have."""
 
 
-def ddp(lr: float, batch: int, seed: int = 0) -> Trial:
-    """Return all peers' batches through one AdamW."""
+def ddp(lr: float, batch: int, seed: int = 0, decay: float | None = None) -> Trial:
+    """Return all peers' batches through one AdamW, perhaps with another decay than everybody's."""
     changes = {f"{CHANNEL}.merge.outer.lr": lr}
-    name = _name("ddp", f"b{batch}", f"lr{lr:g}", seed=seed)
+    if decay is not None:
+        changes[f"{CHANNEL}.merge.outer.weight_decay"] = decay
+    special = [] if decay is None else [f"firm{decay:g}"]
+    name = _name("ddp", *special, f"b{batch}", f"lr{lr:g}", seed=seed)
     return Trial(name=name, recipe="ddp", peers=1, how=How.PLAIN, batch=batch, changes=changes, seed=seed)
 
 
@@ -270,7 +273,8 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     listed = [
         *firm[0],
         *((trial, True) for trial in EDGE),
-        *_seeds_of_best([*NEAR, *EDGE], scores),
+        *((trial, True) for trial in FIRM),
+        *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),
@@ -300,6 +304,8 @@ EDGE = [
     ddp(11.2e-3, 48),
 ]
 """The best of DDP's grid was at its edge: around that it is wider, and closer."""
+FIRM = [ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05)]
+"""DDP at its best, with twice and half the decay: Muon was given another, so DDP is too."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
