@@ -22,10 +22,11 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from bench.converge.listed import Scores, due, trials
 from bench.converge.play import played
 from bench.converge.record import RECORD, Done, done, recorded, scores
 from bench.converge.report import write
-from bench.converge.trial import Scores, Trial, due, trials
+from bench.converge.trial import Trial
 from bench.show import ending
 
 from atoll.data.shards import read_manifest

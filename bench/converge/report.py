@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from textwrap import fill
 
+from bench.converge.listed import trials
 from bench.converge.record import Done, scores
-from bench.converge.trial import Trial, trials
+from bench.converge.trial import Trial
 
 from atoll.observe.trial import gain_kept
 

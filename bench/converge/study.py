@@ -155,7 +155,8 @@ WAYS = {
     "small-half-three-60": small(60, down=three, thin=2),
 }
 """Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
-0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all."""
+0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all. Of
+sixty rounds of twice the steps as many."""
 
 
 class Swarm:
@@ -215,6 +216,7 @@ class Study:
         self, ways: dict[str, Way], shards: Path, steps: int, device: torch.device, *, epochs: int = 1
     ) -> None:
         data = open_folder(shards, CONTEXT, 0)
+        assert steps % epochs == 0, f"{steps} steps are not {epochs} equal readings"
         samples = steps * PEERS * BATCH // epochs
         assert samples + JUDGED <= data.samples, f"{data.samples} samples are too few for {steps} steps"
         self._steps, self._device, self._ways = steps, device, ways

@@ -13,11 +13,13 @@ import torch
 from bench.converge import plain, play, world
 from bench.converge.archive import Package
 from bench.converge.extract import paragraphs_of_markup, paragraphs_of_text, prose
+from bench.converge.listed import due, trials
 from bench.converge.play import played
 from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
-from bench.converge.trial import SAMPLES, How, Trial, delta, due, held, run_of, solo, trials
+from bench.converge.trial import SAMPLES, How, Trial, run_of
+from bench.converge.tries import delta, held, solo
 from msgspec import json
 from msgspec.structs import replace
 

@@ -37,8 +37,8 @@ class Draw(NamedTuple):
 
 SHORT, LONG = (0.3, 0.5), (1.35, 1.5)
 """Away for a round or two at a time, and for ten."""
-DRAWS = [Draw(*SHORT, 2), Draw(*SHORT, 5), Draw(*SHORT, 6), Draw(*LONG, 0), Draw(*LONG, 2)]
-"""Of which a fifth to two fifths are lost."""
+DRAWS = [*(Draw(*SHORT, seed) for seed in (2, 3, 5, 6)), *(Draw(*LONG, seed) for seed in (0, 2, 3))]
+"""Those of seven seeds each by which a fifth to two fifths are lost."""
 
 
 def run_of(budget: Budget, seed: int, schedule: Constant | Cosine) -> Run:
@@ -98,7 +98,11 @@ def with_naps(draw: Draw, budget: Budget, schedule: Constant | Cosine) -> Outcom
 
 
 def worse(lossy: Outcome, draw: Draw, schedule: Constant | Cosine) -> float:
-    return loss(lossy) / loss(calm(draw.seed, schedule)) - 1
+    """Return by which part the loss is higher than without naps; with `-s` that is said."""
+    found = loss(lossy) / loss(calm(draw.seed, schedule)) - 1
+    rounds = len(once(lossy, journal.RoundCommitted))
+    print(f"\n{draw}, {type(schedule).__name__}: {lost(lossy):.0%} lost in {rounds} rounds, loss {found:+.1%}")
+    return found
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -122,7 +126,7 @@ def test_likewise_in_as_many_rounds_with_fewer_tokens_on_average(when: tuple[flo
 @pytest.mark.xfail(strict=True, reason="9 to 15 % worse: the last rounds have few contributors, and nothing calms")
 def test_likewise_where_the_rate_stays_the_same_to_the_end() -> None:
     found = []
-    for draw in DRAWS[::2]:
+    for draw in (Draw(*SHORT, 2), Draw(*SHORT, 6), Draw(*LONG, 2)):
         lossy = with_naps(draw, Budget(tokens=tokens(calm(draw.seed, CONSTANT))), CONSTANT)
         found.append(worse(lossy, draw, CONSTANT))
     assert max(found) < 0.03

@@ -1,0 +1,250 @@
+"""All trials of docs/convergence.md, in the order in which they are played, and which of them can be played now.
+
+What follows at a best rate, and other seeds of what a claim names, depends on what was played before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from bench.converge.trial import Trial
+from bench.converge.tries import (
+    ADAMW,
+    ALONE_STEPS,
+    CALM,
+    CHANNEL,
+    FINE_SIGN,
+    HALVES,
+    HELD_SIGN,
+    LONG_MEAN,
+    SIGN,
+    TEN_THOUSAND,
+    bits,
+    ddp,
+    delta,
+    firm,
+    held,
+    keep,
+    muloco,
+    named,
+    outer,
+    solo,
+    sparseloco,
+)
+from msgspec.structs import replace
+
+Scores = Mapping[str, float | None]
+"""Bits per byte of what was played so far, by name; none: it failed."""
+NOTHING: Scores = {}
+RATES = (2e-3, 4e-3, 1e-3, 8e-3)
+"""Peak rates of DDP, likely ones first."""
+
+
+def trials(scores: Scores = NOTHING) -> list[Trial]:
+    """Return all of them, the most telling first; those at a best rate at the one that is best so far."""
+    return [trial for trial, _ in _listed(scores)]
+
+
+def due(scores: Scores) -> list[Trial]:
+    """Return those that can be played: a best rate is known when all that decide about it were played."""
+    return [trial for trial, settled in _listed(scores) if settled]
+
+
+def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
+    """Return all trials in their order, and whether it is settled that they are those."""
+    diloco = [delta("diloco", 30, lr) for lr in (2e-3, 4e-3, 1e-3)]
+    fewer = _settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, peers=peers) for peers in (4, 2)])
+    firm = [[(trial, True) for trial in some] for some in (_first(diloco), _second(), _third(), _rest())]
+    listed = [
+        *firm[0],
+        *((trial, True) for trial in EDGE),
+        *((trial, True) for trial in FIRM),
+        *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
+        *((trial, True) for tried in FEW.values() for trial in tried),
+        *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
+        *((trial, True) for trial in FOUR),
+        *firm[1],
+        *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
+        *_seeds_of_best([*THOUSAND, *HELD], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY) if "held" in each.name], scores),
+        *fewer,
+        *firm[2],
+        *_at_best(diloco, scores),
+        *firm[3],
+    ]
+    return [(trial, settled) for at, (trial, settled) in enumerate(listed) if _new(trial, listed[:at])]
+
+
+SPARSE = [sparseloco(30, lr) for lr in (2e-3, 1e-3)]
+BETWEEN = 2.8e-3
+"""With a batch of 96 the rates that DiLoCo and DDP are best at are a factor of two apart; this lies between them."""
+NEAR = [ddp(2e-3, 96), ddp(4e-3, 96), ddp(8e-3, 96), ddp(4e-3, 48), ddp(4e-3, 192), ddp(BETWEEN, 96)]
+EDGE = [
+    ddp(8e-3, 48),
+    ddp(16e-3, 48),
+    ddp(8e-3, 24),
+    ddp(4e-3, 24),
+    ddp(5.6e-3, 48),
+    ddp(BETWEEN, 24),
+    ddp(11.2e-3, 48),
+]
+"""The best of DDP's grid was at its edge: around that it is wider, and closer."""
+FIRM = [ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05)]
+"""DDP at its best, with twice and half the decay: Muon was given another, so DDP is too."""
+ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
+SEEDS = (1, 2)
+THOUSAND = [
+    muloco(96, bits(2, 4), also="2-4bits"),
+    muloco(80, bits(2, 3), also="2-3bits"),
+    delta("diloco", 96, 2e-3, bits(2, 4), also="2-4bits", batch=96),
+]
+"""A thousand times fewer bytes than DDP, of few bits and fewer rounds."""
+HELD = [held(34)]
+"""As few, of one bit and more rounds."""
+SIXTY = [
+    held(136, batch=48),
+    held(136, changes=firm(0.03), also="-firm0.03", batch=48),
+    muloco(136, {**HALVES, **CALM, **firm(0.03)}, also="fp16-outer1-0.5-firm0.03", batch=48),
+    held(136, changes=firm(0.1), also="-firm0.1", batch=48),
+    held(136, changes=firm(0.06), also="-firm0.06", batch=48, lr=0.01),
+    muloco(30, {**ALONE_STEPS, **firm(0.03)}, also="alone-firm0.03", batch=48, peers=1),
+]
+"""Four thousand times fewer bytes than DDP has at its best batch: sixty rounds, with a decay that counts."""
+STEADY = [
+    held(136, changes={**firm(0.06), **LONG_MEAN}, also="-firm0.06-m0.97", batch=48, lr=0.01),
+    held(136, changes=firm(0.12), also="-firm0.12", batch=48, lr=0.005),
+    muloco(136, {**HALVES, **CALM, **firm(0.06)}, also="fp16-outer1-0.5-firm0.06", batch=48, lr=0.01),
+    held(136, changes={**firm(0.12), **LONG_MEAN}, also="-firm0.12-m0.97", batch=48, lr=0.005),
+]
+"""As many rounds, for peers whose own batches are small."""
+TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
+"""Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
+
+
+def calm(peers: int, batch: int) -> Trial:
+    """Return DiLoCo with twice its best rate and an outer step that makes less of it."""
+    return delta("diloco", 30, 4e-3, CALM, also="outer1-0.5", batch=batch, peers=peers)
+
+
+FEW = {
+    2: [TWO[0], delta("diloco", 30, 2e-3, batch=48, peers=2), calm(2, 48), calm(2, 96)],
+    4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 48), calm(4, 96)],
+}
+"""Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
+
+FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
+"""Four peers where two turned out to be best."""
+
+
+def _first(diloco: Sequence[Trial]) -> list[Trial]:
+    """Where the scale begins and ends, and the claims on it; then DiLoCo by rates, exchange beside training."""
+    return [
+        diloco[0],
+        SPARSE[0],
+        sparseloco(60, 2e-3, keep(32), also="k32"),
+        delta("sparse-butterfly", 30, 2e-3),
+        *ALONE,
+        *NEAR,
+        *diloco[1:],
+        delta("sparse-butterfly", 60, 2e-3, keep(TEN_THOUSAND), also=f"k{TEN_THOUSAND}"),
+        delta("eager", 30, 2e-3),
+        delta("streaming", 30, 2e-3, fragments=3),
+    ]
+
+
+def _second() -> list[Trial]:
+    """After those: a bit for a value instead of few values, more rounds of fewer samples; then Muon inside."""
+    return [
+        delta("diloco", 34, 2e-3, SIGN, also="sign"),
+        delta("diloco", 30, 2e-3, batch=96),
+        *(delta("diloco", 30, 2e-3, batch=96, peers=peers) for peers in (2, 4)),
+        muloco(30, HALVES, also="fp16"),
+        *(delta("diloco", 30, 2e-3, batch=96, seed=seed) for seed in SEEDS),
+        *(delta("diloco", 30, 2e-3, batch=96, peers=peers, seed=seed) for seed in SEEDS for peers in (2, 4)),
+        THOUSAND[0],
+        muloco(136, FINE_SIGN, also="sign512"),
+        *THOUSAND[1:],
+        muloco(30, ALONE_STEPS, also="alone", peers=1),
+        HELD[0],
+        *(held(34, seed=seed) for seed in SEEDS),
+        held(136),
+        muloco(136, HALVES, also="fp16"),
+        TWO[1],
+        delta("diloco", 34, 2e-3, {**HELD_SIGN, **CALM}, also="sign-held-outer1-0.5", batch=96),
+        TWO[2],
+        muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
+        *SIXTY,
+        *STEADY,
+        *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
+    ]
+
+
+def _third() -> list[Trial]:
+    """Other recipes at eight peers; a calmer outer step."""
+    return [
+        delta("opendiloco", 30, 2e-3),
+        delta("slowmo", 30, 0.1),
+        delta("fedavg", 30, 2e-3, ADAMW, also="adamw"),
+        sparseloco(30, 2e-3, batch=96),
+        *SPARSE[1:],
+        delta("eager", 30, 2e-3, outer(0.4, 0.5), also="outer0.4-0.5"),
+        delta("eager", 30, 2e-3, peers=2),
+    ]
+
+
+def _seeds_of_best(tried: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
+    """Other seeds of the best of some: a claim names it."""
+    best, settled = _best(tried, scores), all(each.name in scores for each in tried)
+    return [(replace(best, name=named(best.name, seed=seed), seed=seed), settled) for seed in SEEDS]
+
+
+def _at_best(diloco: Sequence[Trial], scores: Scores) -> list[tuple[Trial, bool]]:
+    """At the best rate of what has one by now: other seeds of what a claim names."""
+    return [
+        *_settled(ALONE, scores, lambda lr: [solo(lr, seed) for seed in SEEDS]),
+        *_settled(diloco, scores, lambda lr: [delta("diloco", 30, lr, seed=seed) for seed in SEEDS]),
+        *_settled(SPARSE, scores, lambda lr: [sparseloco(30, lr, seed=seed) for seed in SEEDS]),
+        *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr)]),
+        *_settled(SPARSE, scores, lambda lr: [delta("sparse-butterfly", 30, lr, seed=seed) for seed in SEEDS]),
+    ]
+
+
+def _rest() -> list[Trial]:
+    """The rest of DDP's grid; more tries, so that none is judged by its first."""
+    return [
+        *(ddp(lr, batch) for batch in (96, 48, 192) for lr in RATES),
+        sparseloco(60, 2e-3, keep(13), also="k13"),
+        delta("fedavg", 30, 0.1),
+        sparseloco(30, 4e-3),
+        sparseloco(60, 1e-3, keep(32), also="k32"),
+        solo(8e-3),
+        *(sparseloco(60, 2e-3, keep(32), also="k32", seed=seed) for seed in SEEDS),
+    ]
+
+
+def _best(tried: Sequence[Trial], scores: Scores) -> Trial:
+    """Return the best of some trials so far, the first where none was played."""
+    return min(tried, key=lambda trial: _score(trial, scores))
+
+
+def _score(trial: Trial, scores: Scores) -> float:
+    score = scores.get(trial.name)
+    return math.inf if score is None else score
+
+
+def _settled(
+    tried: Sequence[Trial], scores: Scores, later: Callable[[float], Sequence[Trial]]
+) -> list[tuple[Trial, bool]]:
+    """Return trials at the best rate of others, and whether all of those were played."""
+    return [(trial, all(one.name in scores for one in tried)) for trial in later(_rate(_best(tried, scores)))]
+
+
+def _rate(trial: Trial) -> float:
+    """Return a trial's peak rate."""
+    inner = trial.changes.get("recipe.work.inner.lr")
+    return float(trial.changes[f"{CHANNEL}.merge.outer.lr"] if inner is None else inner)
+
+
+def _new(trial: Trial, before: Sequence[tuple[Trial, bool]]) -> bool:
+    return all(trial.name != other.name for other, _ in before)
