@@ -140,19 +140,17 @@ WAYS = {
     "tenth-three-30-slow3": Way(30, tenth, three, slow=3.0),
     "eighth-four-30": Way(30, sign, four, thin=8),
     "small-fp-60": small(60, up=exact, down=exact),
-    "small-up-60": small(60, down=exact),
+    "small-fp-60-slow3-parts4": small(60, up=exact, down=exact, slow=3.0, fragments=4),
     "small-60": small(60),
-    "small-60-mean0.9": small(60, mean=0.9),
     "small-60-mean0.99": small(60, mean=0.99),
     "small-60-lr0.005": small(60, lr=0.005),
-    "small-60-outer0": small(60, outer=(1.0, 0.0)),
-    "small-60-outer0.7": small(60, outer=(1.0, 0.7)),
+    "small-60-outer0-lr0.02": small(60, lr=0.02, outer=(1.0, 0.0)),
     "small-60-outer0.7-lr0.005": small(60, lr=0.005, outer=(1.0, 0.7)),
-    "small-60-0.8-0.9-lr0.0025": small(60, lr=0.0025, outer=(0.8, 0.9)),
     "small-60-parts4": small(60, fragments=4),
+    "small-60-parts16": small(60, fragments=16),
     "small-60-slow3": small(60, slow=3.0),
+    "small-60-slow10": small(60, slow=10.0),
     "small-60-slow3-parts4": small(60, slow=3.0, fragments=4),
-    "small-half-three-60": small(60, down=three, thin=2),
 }
 """Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
 0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all. Of
