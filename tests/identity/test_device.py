@@ -27,6 +27,7 @@ from atoll.spec.axes.codec import (
     Fp32,
     Int8,
     MaxN,
+    Sign,
     Significance,
     Stochastic,
     Threshold,
@@ -73,6 +74,9 @@ RUNS: dict[str, Run] = {
     "int8": local(Delta(codec=Int8())),
     "int8 held": local(Delta(codec=Int8(), residual=Hold())),
     "top-k fed back": local(FED_BACK, route=AllGather()),
+    "fragments held": local(Delta(codec=Int8(), residual=Hold()), rounds=5, fragments=2),
+    "signs of fragments held": local(Delta(codec=Sign(block=64), residual=Hold()), rounds=5, fragments=2),
+    "significance of fragments held": local(HELD, **IN_PARTS),
     "fragments": local(Delta(codec=E3m0()), rounds=4, fragments=2),
     "as they are": local(Delta(codec=Fp32())),
     "gradients as they are": each_step(Grad(codec=Fp32())),
@@ -107,7 +111,7 @@ def ends_on(run: Run, *, device: bool, faults: list[Fault]) -> Anchor:
     return anchors[0]
 
 
-QUICK = ("top-k fed back", "frequencies", "significance held")
+QUICK = ("top-k fed back", "frequencies", "significance held", "signs of fragments held")
 
 
 @pytest.fixture(params=[False, True], ids=["passing through", "kept there"])

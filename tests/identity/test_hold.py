@@ -1,4 +1,7 @@
-"""What is held back (Gaia): with nothing insignificant it is BSP; else what a loop by hand comes to, peer by peer."""
+"""What is held back: of Gaia's updates, with nothing insignificant, it is BSP; else what a loop by hand comes to.
+
+So it is where one part of the model is exchanged at a time: only of that part what is held changes.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,22 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Vector
 from atoll.sim.faults import Crash, SlowLink
-from atoll.spec.axes.codec import Fp32, Significance
-from atoll.spec.axes.optimizer import Sgd
-from atoll.spec.axes.pace import Delay, Shift
-from atoll.spec.axes.what import Delta, Hold
+from atoll.spec.axes.codec import Codec, Fp16, Fp32, Sign, Significance
+from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
+from atoll.spec.axes.pace import Block, Delay, Overlap, Shift
+from atoll.spec.axes.what import Delta, Forget, Hold
+from atoll.spec.axes.when import Fragments, Parts, Tensors
 from atoll.spec.run import Membership, Run
+from atoll.sync.codec import decoded, encode
+from atoll.sync.grid import grid_of
+from atoll.sync.units import units_of
 from tests.identity.small import (
     BATCH,
     SAME,
     apart,
     ddp,
     digest_of,
+    diloco,
     engine_of,
     gaia,
     steps_over,
@@ -104,3 +112,99 @@ def test_who_crashes_finds_what_it_held() -> None:
     at_s = next(line.at_s for line in lines(calm, journal.RoundApplied, peer=1) if line.event.version == 3)  # type: ignore[union-attr]
     crashed = trained(run, PEERS, [Crash(at_s=at_s + 1e-4, peer=1, restart_after_s=0.5)])
     assert digest_of(crashed) == digest_of(calm)
+
+
+# in parts
+
+COUNT, SPACING = 2, 2
+BIT = Delta(codec=Sign(block=64), residual=Hold(), result=Fp16())
+STRIDED = Fragments(steps=COUNT * SPACING, count=COUNT)
+WHENS: dict[str, Parts] = {
+    "strided": STRIDED,
+    "by lot": Fragments(steps=COUNT * SPACING, count=COUNT, pattern="drawn"),
+    "tensors": Tensors(steps=3 * SPACING, count=3, passes=4.0),
+}
+
+
+def in_parts(when: Parts = STRIDED, what: Delta = BIT, *, rounds: int = 7, overlap: Overlap | None = None) -> Run:
+    run = diloco(inner=AdamW(lr=3e-3), outer=Assign(), steps=SPACING, rounds=rounds, start_with=PEERS, what=what)
+    channel = replace(run.recipe.channel["outer"], when=when, overlap=overlap or Block())
+    membership = Membership(start_with=PEERS, contributors_min=PEERS)
+    return replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=membership)
+
+
+@pytest.mark.parametrize(
+    ("name", "late"),
+    [
+        ("strided", 0),
+        ("by lot", 1),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("by lot", 0), ("strided", 1), ("tensors", 0))),
+        pytest.param("tensors", 1, marks=pytest.mark.long),
+    ],
+)
+def test_part_by_part_it_is_what_a_loop_by_hand_comes_to(name: str, late: int) -> None:
+    run = in_parts(WHENS[name], overlap=AHEAD if late else None)
+    anchor, apart_by = parts_by_hand(run, late)
+    assert apart(weights_of(trained(run, PEERS)), anchor) < SAME
+    assert apart_by > 100 * SAME, "peers hold something of their own meanwhile"
+
+
+def parts_by_hand(run: Run, late: int) -> tuple[Vector, float]:
+    """Return the anchor, and how far apart two peers are in what they hold.
+
+    What comes back of a part takes the place of what a peer had of it, but for what it holds, or of what it had when it
+    sent that, which is `late` steps ago; all else stays as its work left it.
+    """
+    engines = [engine_of(run) for _ in range(PEERS)]
+    units = units_of(run.recipe.channel["outer"].when, engines[0].layout, BIT.codec)
+    anchor = engines[0].weights()
+    holds = [np.zeros_like(anchor) for _ in engines]
+    there = [anchor for _ in engines]
+    back: list[int] = []
+    for round_ in range(run.budget.rounds):
+        unit = units[round_ % len(units)].in_pass(round_ // len(units))
+        which = unit.take(np.arange(anchor.size, dtype=np.float32)).astype(int).tolist()
+        total = np.zeros(len(which), np.float32)
+        for place, engine in enumerate(engines):
+            samples = steps_over((round_ * PEERS + place) * SPACING * BATCH, SPACING)
+            engine.train(samples[:late])
+            weights = engine.weights()
+            begins = (anchor - holds[place])[back]
+            weights[back] = weights[back] + (begins - there[place][back]) if late else begins
+            engine.assign(weights)
+            engine.train(samples[late:])
+            there[place] = engine.weights()
+            wanted = (anchor - there[place])[which]
+            arrives = as_it_arrives(BIT.codec, wanted)
+            holds[place][which] = wanted - arrives
+            total += arrives
+        anchor = anchor.copy()
+        anchor[which] -= (total / np.float32(PEERS)).astype(np.float16).astype(np.float32)
+        back = which
+    return anchor, float(np.abs(holds[0] - holds[1]).max())
+
+
+def as_it_arrives(codec: Codec, values: Vector) -> Vector:
+    """Return what comes of values that travel in a codec, chunk by chunk."""
+    grid = grid_of(values.size, codec)
+    chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
+    return np.concatenate([decoded(codec, encode(codec, chunk, 0), chunk.size) for chunk in chunks])
+
+
+@pytest.mark.parametrize("overlap", [None, pytest.param(AHEAD, marks=pytest.mark.long)])
+def test_where_nothing_is_left_out_it_does_not_matter_that_it_would_be_held(overlap: Overlap | None) -> None:
+    held, forgotten = (
+        in_parts(what=Delta(residual=residual), rounds=5, overlap=overlap) for residual in (Hold(), Forget())
+    )
+    assert digest_of(trained(held, PEERS)) == digest_of(trained(forgotten, PEERS))
+
+
+@pytest.mark.parametrize("name", ["strided", pytest.param("by lot", marks=pytest.mark.long)])
+def test_who_crashes_between_two_parts_or_while_one_is_exchanged_finds_what_it_held(name: str) -> None:
+    run = in_parts(WHENS[name], rounds=5)
+    calm = trained(run, PEERS)
+    applied = [line.at_s for line in lines(calm, journal.RoundApplied, peer=1)]
+    for part in (0.1, 0.9):
+        at_s = applied[2] + part * (applied[3] - applied[2])
+        crashed = trained(run, PEERS, [Crash(at_s=at_s, peer=1, restart_after_s=0.5)])
+        assert digest_of(crashed) == digest_of(calm)

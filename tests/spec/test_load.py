@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from atoll.errors import SpecError
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
-from atoll.spec.axes.what import Delta, Grad
+from atoll.spec.axes.what import Delta, Grad, Hold
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
@@ -474,7 +474,7 @@ def test_what_does_not_go_with_factors_that_take_two_rounds_is_refused(tmp_path:
         ("overlap={kind='one-round', eager=false}", "what.residual", "must leave what a peer has not sent where it is"),
         ("late={kind='carry'}", "what.residual", "held back from one common anchor"),
         ("what.transform={kind='dct'}", "what.residual", "only the way from the anchor"),
-        ("when={kind='fragments', steps=2, count=2}", "what.residual", "only the way from the anchor"),
+        ("overlap={kind='delay', steps=1}", "what.residual", "must leave what a peer has not sent where it is"),
         ("merge.combine={kind='sum', weights='samples'}", "merge.combine.weights", "counts every contribution once"),
     ],
 )
@@ -486,6 +486,29 @@ def test_what_does_not_go_with_updates_that_are_held_back_is_refused(
     assert f"recipe.channel.outer.{path}: " in said
     assert why in said
     assert advice
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "{kind='fragments', steps=4, count=2}",
+        "{kind='fragments', steps=4, count=2, pattern='drawn'}",
+        "{kind='tensors', steps=4, count=2, passes=1}",
+    ],
+)
+def test_parts_of_a_model_can_be_held_back_as_all_of_it_can(tmp_path: Path, when: str) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "gaia"\n[budget]\nrounds = 4\n'
+    outer = "recipe.channel.outer"
+    waits, shifts = f"{outer}.when={when}", f"{outer}.overlap={{kind='delay', steps=1, reconcile={{kind='shift'}}}}"
+    assert load(tmp_path, text, waits).recipe.channel["outer"].what.residual == Hold()
+    assert load(tmp_path, text, waits, shifts).recipe.channel["outer"].what.residual == Hold()
+    for keep in (0.0, 0.5):
+        blends = f"{outer}.overlap={{kind='delay', steps=1, reconcile={{kind='blend', keep={keep}}}}}"
+        said, advice = refused(tmp_path, text, waits, blends)
+        assert f"{outer}.what.residual: what is taken in must leave what a peer has not sent where it is" in said
+        assert "shift" in advice
+    said, _ = refused(tmp_path, text, waits, f"{outer}.late={{kind='carry'}}", f"{outer}.barrier={{kind='quorum'}}")
+    assert f"{outer}.what.residual: what is held is held back from one common anchor" in said
 
 
 def test_a_delta_does_not_travel_as_factors(tmp_path: Path) -> None:

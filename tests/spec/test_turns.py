@@ -97,6 +97,7 @@ SPARSE, OUTER = "recipe.channel.sparse", "recipe.channel.outer"
         (f"{OUTER}.merge.combine.weights='tokens^2/steps'", f"{OUTER}.merge.combine.weights"),
         ("recipe.work.quota={kind='by-speed'}", "recipe.work.quota"),
         ("recipe.control={kind='auto', ladder=[]}", "recipe.control"),
+        (f"{OUTER}.what={{kind='delta', codec={{kind='int8'}}, residual={{kind='hold'}}}}", f"{OUTER}.what.residual"),
         (f"{SPARSE}.when.count=100000", f"{SPARSE}.when.count"),
     ],
 )

@@ -542,7 +542,7 @@ def _slots(inner: Inner) -> set[str]:
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:
-    total = blake3()
+    total = blake3(max_threads=blake3.AUTO)
     for name in sorted(tensors):
         total.update(name.encode())
         total.update(np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8).data)

@@ -181,7 +181,7 @@ def opened(saved: bytes) -> tuple[bytes, dict[str, Vector]]:
 
 
 def _digest(inner: NDArray[np.uint8], vectors: dict[str, Vector]) -> NDArray[np.uint8]:
-    hasher = blake3(inner.data)
+    hasher = blake3(inner.data, max_threads=blake3.AUTO)
     for name in sorted(vectors):
         hasher.update(name.encode() + b"\0").update(vectors[name].view(np.uint8).data)
     return np.frombuffer(hasher.digest(), np.uint8)

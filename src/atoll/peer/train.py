@@ -209,7 +209,7 @@ async def reconcile(member: Member, stint: Stint) -> None:
     def taken_in(weights: Vector, run: slice | Places) -> Vector:
         match how:
             case Blend(keep=keep):
-                return blend(weights, anchor[run], keep)
+                return blend(weights, private.beginning(anchor, run), keep)
             case Shift():
                 return shift(weights, private.beginning(anchor, run), local[run])
 
@@ -219,23 +219,27 @@ async def reconcile(member: Member, stint: Stint) -> None:
 async def take_in_missed(member: Member, version: int, *, under_way: bool) -> None:
     """Take in a part that others exchanged without us: it is the anchor's now, wherever we are with our work.
 
-    Our weights as we last contributed them get it too: they may have to be contributed again. Where no step was taken
-    from them, the model gets it from there.
+    What we hold of it stays held. Our weights as we last contributed them get it too: they may have to be contributed
+    again. Where no step was taken from them, the model gets it from there.
     """
     how = _reconciles(member.channel)
     if how is None:
         return
     assert isinstance(how, Blend), "who works on blends: the spec sees to it"
-    anchor, local, unit, keep = member.anchor.weights, member.private.local, member.unit_of(version), how.keep
+    anchor, private, unit, keep = member.anchor.weights, member.private, member.unit_of(version), how.keep
+    local = private.local
+
+    def taken_in(weights: Vector, run: slice | Places) -> Vector:
+        return blend(weights, private.beginning(anchor, run), keep)
 
     def into(weights: Vector) -> None:
         for _, run in unit.runs(0, unit.size):
-            weights[run] = blend(weights[run], anchor[run], keep)
+            weights[run] = taken_in(weights[run], run)
 
     if local is not None:
         await member.job(partial(into, local), vectors=2 * unit.reach / member.engine.size)
     if under_way:
-        await _take_in(member, version, lambda weights, run: blend(weights, anchor[run], keep))
+        await _take_in(member, version, taken_in)
 
 
 async def _take_in(member: Member, version: int, taken_in: Callable[[Vector, slice | Places], Vector]) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from atoll.spec.axes.codec import Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
+from atoll.spec.axes.codec import Bf16, Buckets, Codec, E3m0, Fp16, Fp32, Int8, Stochastic, TopK
 from atoll.spec.axes.control import Auto, Rung
 from atoll.spec.axes.merge import Mean, Merge
 from atoll.spec.axes.optimizer import Assign, DelayedNesterov, Sgd
@@ -34,7 +34,7 @@ from atoll.spec.axes.pace import (
     Slack,
     StandIn,
 )
-from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, LowRank, Params, Residual
+from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, Hold, LowRank, Params, Residual
 from atoll.spec.axes.when import Every, Fragments, Parts, Tensors
 from atoll.spec.axes.whom import (
     All,
@@ -110,6 +110,9 @@ BY_LOT = 0.4
 """Part of those in which the parts are elements by lot, if they can be."""
 BY_TENSORS = 0.4
 """Part of those in which the parts are tensors, some of them several times in a period."""
+HELD = 0.6
+"""Part of those in which what codecs leave out of a part stays in a peer's own weights, if it can, in these forms:"""
+HELD_IN: tuple[Codec, ...] = (Bf16(), Fp16(), Int8(), E3m0())
 IN_TURNS = 0.4
 """Part of the runs in which parts by lot are averaged between the rounds of a channel, if that can be."""
 SPARSE = Channel(when=Fragments(steps=4 * STEPS, count=4, pattern="drawn"), what=Params(), merge=Merge(outer=Assign()))
@@ -146,6 +149,7 @@ def _recipe(
     tensors: bool = False,
     rounds_late: int = 0,
     star: bool = False,
+    held: Codec | None = None,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -171,6 +175,8 @@ def _recipe(
         channel, work = _hasty(channel, quorum, late or Discard()), replace(work, quota=BySpeed())
     if star and isinstance(channel.whom, All) and isinstance(channel.whom.route, Butterfly):
         channel = replace(channel, whom=All(route=Star()))
+    if held is not None and _can_hold(channel):
+        channel = replace(channel, what=Delta(codec=held, residual=Hold()))
     channels = {channel_name: channel}
     if turns and _goes_alone(channel):
         channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}
@@ -215,6 +221,15 @@ def _goes_alone(channel: Channel) -> bool:
     plain = isinstance(channel.overlap, Block) and isinstance(channel.barrier, Full) and isinstance(channel.whom, All)
     whole = isinstance(channel.when, Every) and isinstance(channel.what, Delta)
     return plain and whole and not isinstance(channel.whom.route, Ring)
+
+
+def _can_hold(channel: Channel) -> bool:
+    """Return whether what is left out of parts of the model may stay in a peer's own weights."""
+    late, overlap, whom = channel.late, channel.overlap, channel.whom
+    shifts = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Shift))
+    parts = isinstance(channel.when, Parts) and isinstance(channel.what, Delta) and shifts
+    owned = isinstance(whom, All) and not isinstance(whom.route, Ring)
+    return parts and owned and isinstance(late, Discard) and isinstance(channel.merge.combine, Mean)
 
 
 def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
@@ -272,6 +287,7 @@ def run_of(
         tensors=hasty.random() < BY_TENSORS,
         rounds_late=0 if recipe else hasty.choice(ROUNDS_LATE),
         star=not recipe and hasty.random() < IN_STARS,
+        held=hasty.choice(HELD_IN) if not recipe and hasty.random() < HELD else None,
     )
     return Run(
         name="search",

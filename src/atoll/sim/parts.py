@@ -5,12 +5,17 @@ counted and on which samples; journals tell whether a peer began from its own we
 From both everybody's weights follow round by round, and from these the anchors, to the bit. Who claims to have begun
 from its own must have been in the round before; who did not, though it was, must have something to show for it. Where a
 peer began a round in both ways, in two lives, nobody can tell which one counted: there this ends.
+
+What a peer holds is what the codec left out of each part when that was last its turn in a round that counts it: its
+weights are so far from the anchor's. Who says that it lost this, and has no weights of its own to show that it found
+them again, may have either: there this ends too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 from msgspec import Struct
 
 from atoll import journal
@@ -18,13 +23,13 @@ from atoll.journal import Line
 from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.sim.compute import CountingEngine, first_weights
-from atoll.sim.expected import combined_in, moved_by
+from atoll.sim.expected import combined_in, moved_by, sent
 from atoll.sim.lives import Lives
 from atoll.sim.retell import Committed, commits
 from atoll.spec.axes.codec import Bf16, Fp16, Fp32
 from atoll.spec.axes.merge import Mean, Rda, Trimmed
 from atoll.spec.axes.pace import Block, Discard
-from atoll.spec.axes.what import Forget, Grad, Params
+from atoll.spec.axes.what import Feedback, Grad, Hold, Params
 from atoll.spec.axes.when import Parts
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
@@ -45,7 +50,8 @@ def told(channel: Channel) -> bool:
     """Return whether what a channel's rounds come to follows from log and journals."""
     what, merge = channel.what, channel.merge
     waits = isinstance(channel.overlap, Block) and isinstance(channel.late, Discard) and not isinstance(what, Grad)
-    elementwise = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.residual == Forget() and what.transform is None
+    forms = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None
+    elementwise = forms and not isinstance(what.residual, Feedback)
     mean = isinstance(merge.combine, Mean | Trimmed | Rda) and merge.combine.weights != "tokens^2/steps"
     return waits and elementwise and mean and channel.common
 
@@ -56,19 +62,29 @@ class Start(Struct, frozen=True):
     own: bool
     excused: bool
     """Something happened since the round before by which weights of one's own are lost."""
+    lost: bool
+    """What it held may be lost: it said so, and has not begun from weights of its own since."""
 
 
 def starts(lines: Iterable[Line]) -> dict[tuple[str, int], set[Start]]:
     """Return how everybody began each round, by short name, in all its lives."""
     found: dict[tuple[str, int], set[Start]] = {}
     excused: dict[str, bool] = {}
+    lost: set[str] = set()
     for line in lines:
         match line.event:
             case journal.LeaseTaken(version=version, own=own):
-                found.setdefault((line.peer, version), set()).add(Start(own, excused.get(line.peer, False)))
+                lost -= {line.peer} if own else set()
+                start = Start(own, excused.get(line.peer, False), line.peer in lost)
+                found.setdefault((line.peer, version), set()).add(start)
                 excused[line.peer] = False
-            case journal.PeerStarted() | journal.StateFetched() | journal.PrivateStateReset():
+            case journal.PeerStarted() | journal.StateFetched():
                 excused[line.peer] = True
+            case journal.PrivateStateReset():
+                excused[line.peer] = True
+                lost.add(line.peer)
+            case journal.ResidualLost(chunks=0):
+                lost.add(line.peer)
             case _:
                 pass
     return found
@@ -88,6 +104,8 @@ class PartByPart:
         self._starts = starts(lines)
         self._local: dict[bytes, Vector] = {}
         """The weights of those who were in the last round and go on from there."""
+        self.held: dict[bytes, Vector] = {}
+        """What everybody's codec left out, where that stays in its weights."""
         outer, apart = rarest(run.recipe).merge.outer, starts_apart(run.recipe)
         anchor = first_anchor(outer, first_weights(run.seeds.data, size), apart=apart)
         self.anchors = {0: anchor}
@@ -110,6 +128,7 @@ class PartByPart:
                     self.problems.append(f"version {version}: {short(peer)} began anew without a reason")
             known = known and len({claim.own for claim in claims}) == 1
             known = known and (peer in self._local or not any(claim.own for claim in claims))
+            known = known and not (self._holds_some(peer) and any(claim.lost for claim in claims))
         return known
 
     def _after(self, anchor: Anchor, committed: Committed) -> Anchor:
@@ -119,6 +138,9 @@ class PartByPart:
         given = {peer: unit.take(w) for peer, w in trained.items()}
         if not isinstance(turn.channel.what, Params):
             given = {peer: unit.take(anchor.start) - values for peer, values in given.items()}
+        if isinstance(turn.channel.what.residual, Hold):
+            for peer, values in given.items():
+                self._hold(peer, unit, values - sent(turn.channel.kept_by(peer), values), len(anchor.weights))
         tensors = directed(unit, self._layout) if turn.channel.polar else []
         merged = combined_in(turn.channel, committed, given, tensors)
         stepped = self._stepped(anchor, turn, unit, merged, committed)
@@ -126,7 +148,7 @@ class PartByPart:
         self._local = {}
         for peer, weights in trained.items():
             if goes_on:
-                unit.put(weights, unit.take(stepped.weights))
+                unit.put(weights, unit.take(self._beginning(stepped, peer)))
                 self._local[peer] = weights
         return stepped
 
@@ -138,10 +160,21 @@ class PartByPart:
             return turn, whole(sum(unit.size for unit in units), turn.channel.what.codec)
         return turn, units[(turn.number - 1) % len(units)].in_pass((turn.number - 1) // len(units))
 
+    def _hold(self, peer: bytes, unit: Unit, left_out: Vector, size: int) -> None:
+        """Remember what was left out of a part; of the others somebody holds what it held."""
+        unit.put(self.held.setdefault(peer, np.zeros(size, np.float32)), left_out)
+
+    def _holds_some(self, peer: bytes) -> bool:
+        return peer in self.held and bool(self.held[peer].any())
+
+    def _beginning(self, anchor: Anchor, peer: bytes) -> Vector:
+        """Return where somebody begins from an anchor: there, but for what it holds."""
+        return anchor.weights - self.held[peer] if peer in self.held else anchor.weights
+
     def _trained(self, anchor: Anchor, peer: bytes, committed: Committed) -> Vector:
         """Return what work on its lease made of a peer's weights."""
         (own,) = {claim.own for claim in self._starts[short(peer), committed.version]}
-        start = self._local[peer] if own else anchor.weights
+        start = self._local[peer] if own else self._beginning(anchor, peer)
         life = self._lives.get((short(peer), committed.version), 0)
         return moved_by(self._run, start, committed.announced.leases[peer], life)
 

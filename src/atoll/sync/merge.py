@@ -36,7 +36,7 @@ class Anchor(Struct, frozen=True):
 
     def digest(self) -> str:
         """Return the hash of every bit that peers must agree on."""
-        hasher = blake3(self.version.to_bytes(8, "little"))
+        hasher = blake3(self.version.to_bytes(8, "little"), max_threads=blake3.AUTO)
         for name, vector in self.vectors().items():
             hasher.update(name.encode() + b"\0").update(np.ascontiguousarray(vector).view(np.uint8).data)
         return hasher.hexdigest()

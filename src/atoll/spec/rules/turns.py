@@ -8,7 +8,7 @@ from itertools import pairwise
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.optimizer import Assign, Sgd, SignSgd
 from atoll.spec.axes.pace import Block, Discard, Full
-from atoll.spec.axes.what import Delta, Params
+from atoll.spec.axes.what import Delta, Hold, Params
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, Carried, Regions
 from atoll.spec.axes.work import Same
@@ -69,3 +69,7 @@ def _plain_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     even = channel.merge.combine.weights != "tokens^2/steps"
     said = "counts what was worked since a part was last committed, by whichever channel"
     yield even, (*path, "merge", "combine", "weights"), said, 'choose "uniform" or "samples"'
+    held = isinstance(channel.what.residual, Hold)
+    said = "what a peer holds of one channel's work is in the weights that another channel sends"
+    hint = 'set residual = { kind = "feedback" }, or give one channel'
+    yield not held, (*path, "what", "residual"), said, hint

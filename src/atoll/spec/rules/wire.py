@@ -126,9 +126,9 @@ def _threshold_rules(path: KeyPath, what: What) -> Iterator[Rule]:
 def _hold_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     """What goes with weights that are the anchor's but for what a peer has not sent yet."""
     what, overlap, hint = channel.what, channel.overlap, 'set residual = { kind = "feedback" }, or '
-    ways = isinstance(what, Delta) and what.transform is None and isinstance(channel.when, Every)
+    ways = isinstance(what, Delta) and what.transform is None
     said = "only the way from the anchor to a peer's weights has in it what was not sent of earlier ones"
-    yield ways, path, said, hint + 'exchange { kind = "delta" } without transform, with when { kind = "every" }'
+    yield ways, path, said, hint + 'exchange { kind = "delta" } without transform'
     shifts = isinstance(overlap, Block) or (isinstance(overlap, Delay) and isinstance(overlap.reconcile, Shift))
     said = "what is taken in must leave what a peer has not sent where it is"
     yield shifts, path, said, hint + 'choose overlap { kind = "block" }, or "delay" with reconcile { kind = "shift" }'
