@@ -18,6 +18,7 @@ from bench.converge.tries import (
     HALVES,
     HELD_SIGN,
     LONG_MEAN,
+    PARTS,
     SIGN,
     TEN_THOUSAND,
     bits,
@@ -67,7 +68,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY) if "held" in each.name], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *QUARTERS) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -90,8 +91,8 @@ EDGE = [
     ddp(11.2e-3, 48),
 ]
 """The best of DDP's grid was at its edge: around that it is wider, and closer."""
-FIRM = [ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05)]
-"""DDP at its best, with twice and half the decay: Muon was given another, so DDP is too."""
+FIRM = [*(ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05, 0.4)), ddp(4e-3, 24, decay=0.2)]
+"""DDP at its best with other decays, and with the best of them at a smaller batch: Muon was given another, too."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -118,6 +119,22 @@ STEADY = [
     held(136, changes={**firm(0.12), **LONG_MEAN}, also="-firm0.12-m0.97", batch=48, lr=0.005),
 ]
 """As many rounds, for peers whose own batches are small."""
+QUARTERS = [
+    held(
+        136,
+        changes={**firm(0.06), **LONG_MEAN, **PARTS},
+        also="-firm0.06-m0.97-parts4",
+        batch=48,
+        lr=0.01,
+        fragments=4,
+    )
+]
+"""As many rounds again, a quarter of the model at a time, four times as often."""
+OFTEN = [
+    held(68, changes={**firm(0.06), **LONG_MEAN}, also="-firm0.06-m0.97", batch=48, lr=0.01),
+    held(34, changes=firm(0.06), also="-firm0.06"),
+]
+"""Twice as many rounds: four thousand times fewer bytes than DDP has at a batch of 24, two thousand than at 48."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -176,6 +193,8 @@ def _second() -> list[Trial]:
         muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
         *SIXTY,
         *STEADY,
+        *QUARTERS,
+        *OFTEN,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

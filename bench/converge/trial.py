@@ -31,6 +31,8 @@ WARM = 1 / 16
 """Part of the steps over which the rate rises."""
 FLOOR = 0.05
 """Part of the peak rate that is left at the end."""
+NAME_MAX = 64
+"""Characters of a run's name; a trial's may be longer."""
 
 
 class How(StrEnum):
@@ -74,7 +76,7 @@ def run_of(trial: Trial, shards: Path) -> Run:
     """Return a trial's run."""
     warm = max(1, round(WARM * trial.steps))
     keys: dict[str, Any] = {
-        "name": trial.name,
+        "name": trial.name[:NAME_MAX],
         "model.kind": "fresh",
         **{f"model.size.{key}": value for key, value in SIZE.items()},
         "data.context": CONTEXT,

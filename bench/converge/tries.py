@@ -143,6 +143,10 @@ LONG_MEAN = {"recipe.work.inner.momentum": 0.97}
 """Muon steps as far whatever it is sure of: over more steps the mean of gradients says more."""
 
 
+PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed"}
+"""In parts of nearly equal size, whose tensors lie anywhere in the model."""
+
+
 def keep(values: int) -> Changes:
     """Return so many values of each block of 4096."""
     return {f"{CHANNEL}.what.codec.keep": values}

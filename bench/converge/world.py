@@ -1,7 +1,7 @@
 """A trial in the simulated world: as many peers as it names, all on this machine's device.
 
-Nothing fails here, so what only a failure needs is left out: peers keep no copy of their optimizers' state, nobody
-looks at the model on the way, and links and disks are fast, for their time counts nothing in these trials.
+Nothing fails here, so what only a failure needs is left out: peers keep no copy of what is their own, nobody looks at
+the model on the way, and links and disks are fast, for their time counts nothing in these trials.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
+from unittest.mock import patch
 
 from atoll import journal
 from atoll.errors import LocalError
@@ -19,6 +20,7 @@ from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Transforms
 from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.model.held import Held
 from atoll.observe.trial import fold_trial
+from atoll.peer.private import Private
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.axes.codec import Codec
@@ -29,6 +31,8 @@ SAY_EVERY_S = 30.0
 RATE_BYTES_S = 10e9
 FLOP_S = 1e15
 HERE = "here"
+NOTHING = b"none"
+"""What is kept of a peer's own state."""
 
 
 class Lean:
@@ -67,7 +71,7 @@ class Lean:
         return 0
 
     def private(self) -> bytes:
-        return b"none"
+        return NOTHING
 
     def restore(self, private: bytes) -> None:
         raise LocalError("a trial is played without failures, and one came")
@@ -110,11 +114,11 @@ def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | N
                 where = f"round {line.event.version} of {run.budget.rounds}, loss {line.event.loss:.3f}"
                 print(f"{run.name}: {where}, {said_s - began_s:.0f} s", file=sys.stderr, flush=True)
 
-    outcome = simulate(
-        Scenario(
-            run=run, machines=[machine] * peers, delays_s={(HERE, HERE): 1e-3}, build=build, remembers=False, sees=see
-        )
+    scenario = Scenario(
+        run=run, machines=[machine] * peers, delays_s={(HERE, HERE): 1e-3}, build=build, remembers=False, sees=see
     )
+    with patch.object(Private, "save", lambda *_: NOTHING):
+        outcome = simulate(scenario)
     means = [sum(some) / len(some) for _, some in sorted(losses.items())]
     return Played(_weights(run, outcome), means, fold_trial(run.name, outcome.lines).worst_bytes)
 
