@@ -25,7 +25,7 @@ for bits in {bits}:
     print(fused.same_stochastic(here, bits))
 for lines in {lines}:
     print(fused.same_choices(here, *lines))
-for kind in (Fp32, Fp16, Bf16):
+for kind, sieve.ROWS, sieve.WORDS in ((Fp32, 64, 256), (Fp16, 128, 512), (Bf16, 256, 1024)):
     print(sieve.same_above(here, kind))
 """
 ALIKE = [

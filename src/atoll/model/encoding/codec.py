@@ -124,7 +124,7 @@ def encode_above(
 
     sifted = sieve.sifted(type(codec.values), as_it_is(values), least, left)
     if sifted is not None:
-        return sifted.kept(sifted.keeps.tolist())
+        return sifted.kept(sifted.keeps.cpu().numpy())
     kept = to_above(values, least, to_bytes)
     if left is not None:
         torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)

@@ -137,8 +137,8 @@ class TorchEncoder:
         rows = [
             fused.wanted(ends, bad) if one is None else ends.base for one, (ends, _) in zip(made, sized, strict=True)
         ]
-        told: list[int] = torch.cat([bad, *(one.keeps for one in made if one is not None)]).tolist()
-        _check(told[0])
+        told = torch.cat([bad, *(one.keeps for one in made if one is not None)]).cpu().numpy()
+        _check(int(told[0]))
         at = 1
         each = zip(pieces, sized, asked, made, rows, lefts, strict=True)
         for piece, (_, least), beside, sifted, values, left in each:

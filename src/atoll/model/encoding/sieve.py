@@ -13,7 +13,6 @@ to be sent may be made on the way (`model.encoding.wanted`): then it is never wr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -34,6 +33,8 @@ KINDS: dict[type[Quantiser], int] = {Fp32: 0, Fp16: 1, Bf16: 2}
 """Values that are what they are each by itself, as kernels call them."""
 ROWS, ROW = 64, 32
 """A program sifts so many rows of so many elements: those of one row are the bits of one word."""
+WARPS = 4
+"""Of 32 threads each, that do so."""
 WORDS = 256
 """That one program puts together, one in each thread; of whole tiles."""
 FEW = 8
@@ -53,11 +54,11 @@ class Sifted(NamedTuple):
     """Elements of each."""
     value_bytes: int
 
-    def kept(self, keeps: Sequence[int]) -> Kept:
+    def kept(self, keeps: NDArray[np.int32]) -> Kept:
         """Return the chunks, now that it is known what each keeps."""
-        starts, lengths = laid_out(np.array(keeps, np.int64), self.value_bytes, self.width)
+        starts, lengths = laid_out(keeps.astype(np.int64), self.value_bytes, self.width)
         wire = self.wire[: int(starts[-1] + lengths[-1])]
-        return Kept(wire, starts.tolist(), keeps, lengths.tolist(), None)
+        return Kept(wire, starts.tolist(), keeps.tolist(), lengths.tolist(), None)
 
 
 def sifted(
@@ -145,6 +146,7 @@ def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, ba
         LIMITED=isinstance(least, Limits),
         OF_BASE=limits.data_ptr() == base.data_ptr(),
         ROWS=ROWS,
+        num_warps=WARPS,
     )
 
 
@@ -218,7 +220,7 @@ def _same(ends: Ends, least: Least, codec: Quantiser, *, leaves: bool) -> bool:
     before = None if ends.before is None else ends.before.clone()
     left = torch.empty_like(values) if before is None else before
     made = _sifted(type(codec), ends._replace(before=before), least, left if leaves else None, ours)
-    kept = made.kept(made.keeps.tolist())
+    kept = made.kept(made.keeps.cpu().numpy())
     each = zip(kept.starts, kept.lengths, strict=True)
     same = all(torch.equal(kept.wire[at : at + size], expected.wire[at : at + size]) for at, size in each)
     return (
