@@ -98,8 +98,12 @@ class TorchEncoder:
         pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
-            sized = self._near(pieces, work, bad, large) if isinstance(large, Near) else self._sized(pieces, work)
-            self._send_above(self._codec, pieces, sized, work, asked, bad, sending)
+            if isinstance(large, Near):
+                # A whole unit, of which all is finite by now: together its chunks could take as much memory as it does.
+                for piece, sized, beside in zip(pieces, self._near(pieces, work, bad, large), asked, strict=True):
+                    self._send_above(self._codec, [piece], [sized], [beside], work, bad, sending)
+            else:
+                self._send_above(self._codec, pieces, self._sized(pieces, work), asked, work, bad, sending)
         else:
             wanted = [self._wanted(piece, work, bad) for piece in pieces]
             _check(int(bad))
@@ -123,8 +127,8 @@ class TorchEncoder:
         codec: Above,
         pieces: Sequence[Piece],
         sized: Sequence[tuple[Ends, Least]],
-        work: Work,
         asked: Sequence[Asked],
+        work: Work,
         bad: Tensor,
         sending: Sending,
     ) -> None:
@@ -134,19 +138,16 @@ class TorchEncoder:
         """
         lefts, kind = [self._left(piece, work) for piece in pieces], type(codec.values)
         made = [sieve.sifted(kind, *each, left, bad) for each, left in zip(sized, lefts, strict=True)]
-        rows = [
-            fused.wanted(ends, bad) if one is None else ends.base for one, (ends, _) in zip(made, sized, strict=True)
-        ]
+        each = zip(made, sized, strict=True)
+        rows = [fused.wanted(ends, bad) if one is None else ends.base for one, (ends, _) in each]
         told = torch.cat([bad, *(one.keeps for one in made if one is not None)]).cpu().numpy()
         _check(int(told[0]))
-        at = 1
-        each = zip(pieces, sized, asked, made, rows, lefts, strict=True)
-        for piece, (_, least), beside, sifted, values, left in each:
+        at, every = 1, zip(pieces, sized, asked, made, rows, lefts, strict=True)
+        for piece, (_, least), beside, sifted, values, left in every:
             if sifted is not None:
                 kept = sifted.kept(told[at : at + len(piece.portions)])
                 at += len(piece.portions)
             else:
-                assert values is not None, "what no kernel makes"
                 kept = encode_above(codec, values, least, beside, left)
             self._leave(piece, work, left)
             sending.cut(kept.wire, kept.starts, kept.lengths)

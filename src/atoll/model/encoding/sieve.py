@@ -142,7 +142,7 @@ def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, ba
         WAY=weights is not None,
         MEAN=weights is None and ends.steps != 1,
         FED=before is not None,
-        MAKES=made is not base,
+        MAKES=made is not base or not ends.is_made,
         LIMITED=isinstance(least, Limits),
         OF_BASE=limits.data_ptr() == base.data_ptr(),
         ROWS=ROWS,
