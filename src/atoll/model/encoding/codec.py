@@ -19,11 +19,12 @@ from typing import NamedTuple, assert_never
 import torch
 from torch import Tensor
 
-from atoll.model.encoding import fused, lines
-from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
+from atoll.model.encoding import fused, lines, sieve
+from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, places_bytes, to_above
 from atoll.model.encoding.bins import from_buckets, table_bytes
 from atoll.model.encoding.bits import cut, pack, packed_bytes, unpack, viewed
 from atoll.model.encoding.scales import from_scales, to_scales
+from atoll.model.encoding.wanted import as_it_is
 from atoll.spec.axes.codec import (
     Above,
     Bf16,
@@ -113,24 +114,19 @@ def _leave(codec: Even, values: Tensor, wire: Tensor, left: Tensor) -> None:
 
 
 def encode_above(
-    codec: Above,
-    values: Tensor,
-    least: Least,
-    asked: Asked = NOTHING,
-    left: Tensor | None = None,
-    tally: Tally | None = None,
+    codec: Above, values: Tensor, least: Least, asked: Asked = NOTHING, left: Tensor | None = None
 ) -> Kept:
-    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`.
-
-    If it is known already how many are large enough (`fused.tally`), nobody has to wait for that here.
-    """
+    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`."""
 
     def to_bytes(some: Tensor, nth: int) -> Tensor:
         keys = None if asked.keys is None else asked.keys[nth : nth + 1]
         return encode(codec.values, some[None], Asked(keys))[0]
 
-    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left, tally)
-    if left is not None and not is_left:
+    sifted = sieve.sifted(type(codec.values), as_it_is(values), least, left)
+    if sifted is not None:
+        return sifted.kept(sifted.keeps.cpu().numpy())
+    kept = to_above(values, least, to_bytes)
+    if left is not None:
         torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)
     return kept
 

@@ -12,24 +12,22 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from atoll.model.encoding import lines
-from atoll.model.encoding.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
-from atoll.model.encoding.above import to_above as plain_above
 from atoll.model.encoding.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.encoding.bits import packed_bytes
 from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
 from atoll.model.encoding.largest import largest_of as plain_largest
 from atoll.model.encoding.ratios import ratio_counts as plain_ratios
 from atoll.model.encoding.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
+from atoll.model.encoding.trials import equal_bits as _equal_bits
+from atoll.model.encoding.trials import trial as _trial
 from atoll.model.encoding.trust import launch, trusted
 from atoll.model.encoding.wanted import Ends
 from atoll.model.encoding.wanted import wanted as plain_wanted
-from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Fp32, Int8, Quantiser, Stochastic
+from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Int8, Stochastic
 
 WIDTHS = (32, 8192)
 """Rows that fit into one program's registers."""
@@ -46,8 +44,6 @@ _LONG_TILE = 4096
 """Of sums that one program passes over again and again, or of ratios that it counts at once."""
 _TILES = 8
 """Of ratios that one program counts before it tells anybody."""
-_ABOVE_KINDS: dict[type[Quantiser], int] = {Fp32: 0, Fp16: 1, Bf16: 2}
-"""Values that are what they are each by itself, as kernels call them."""
 _FEW_BITS = (1, 2, 4)
 """Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
@@ -93,32 +89,6 @@ def _leaving(codec: Int8 | Stochastic, values: Tensor, left: Tensor | None, keys
     if left is not None:
         torch.sub(values, from_scales(codec, wire, values.shape[1]), out=left)
     return wire
-
-
-def tally(kind: type[Quantiser], values: Tensor, least: Least) -> Tensor | None:
-    """Return how many of each tile of each chunk are large enough; None: it is not counted beforehand."""
-    chunks, count = values.shape
-    whole_places = bits_of(count) in (8, 16)
-    if kind in _ABOVE_KINDS and whole_places and chunks and trusted(same_above, values.device):
-        return _tally(values, least)
-    return None
-
-
-def above(
-    values: Tensor,
-    least: Least,
-    kind: type[Quantiser],
-    to_bytes: ToBytes,
-    left: Tensor | None = None,
-    tallied: Tally | None = None,
-) -> tuple[Kept, bool]:
-    """Return chunks of what is large enough, and whether what is left out of them is written already."""
-    tiles = tally(kind, values, least) if tallied is None else None
-    if tiles is not None:
-        tallied = Tally(tiles, tiles.sum(1).tolist())
-    if tallied is not None:
-        return _above(values, least, kind, tallied, left), True
-    return plain_above(values, least, to_bytes), False
 
 
 def ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
@@ -206,47 +176,6 @@ def same_stochastic(device: torch.device, bits: int = 4) -> bool:
     )
 
 
-def same_above(device: torch.device) -> bool:
-    """Return whether the same are large enough: none, a few, so many that places are a bit each, and all."""
-    kinds: list[tuple[Quantiser, type[Quantiser]]] = [(Fp32(), Fp32), (Fp16(), Fp16), (Bf16(), Bf16)]
-    for count in (200, 33_001):
-        values = _trial((3, count), device)
-        leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7)]
-        for nth, (codec, kind) in enumerate(kinds):
-            if not all(_same_above(values, least, codec, kind) for least in leasts[nth:]):
-                return False
-    return True
-
-
-def _same_above(values: Tensor, least: Least, codec: Quantiser, kind: type[Quantiser]) -> bool:
-    def to_bytes(some: Tensor, nth: int) -> Tensor:
-        return (some[None].view(torch.uint8) if isinstance(codec, Fp32) else to_short(_short_of(codec), some[None]))[0]
-
-    left = torch.empty_like(values)
-    tiles = _tally(values, least)
-    ours = _above(values, least, kind, Tally(tiles, tiles.sum(1).tolist()), left)
-    theirs = plain_above(values, least, to_bytes)
-    arrives = values if isinstance(codec, Fp32) else _arrived(_short_of(codec), values)
-    kept = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
-    assert theirs.at is not None, "the plain form says which"
-    kept[theirs.at] = True
-    expected = torch.where(kept.view(values.shape), values - arrives, values)
-    each = zip(ours.starts, ours.lengths, strict=True)
-    same = all(torch.equal(ours.wire[at : at + size], theirs.wire[at : at + size]) for at, size in each)
-    return same and ours[1:4] == theirs[1:4] and _equal_bits(left, expected)
-
-
-def _short_of(codec: Quantiser) -> Short:
-    assert isinstance(codec, Short), "others are longer"
-    return codec
-
-
-def _arrived(codec: Short, values: Tensor) -> Tensor:
-    left = torch.empty_like(values)
-    kind = torch.float16 if isinstance(codec, Fp16) else torch.bfloat16
-    return to_short(codec, values, left).view(kind).float()
-
-
 def same_ratios(device: torch.device) -> bool:
     """Return whether as many ratios have each byte, to the largest of a row and to what nothing reaches."""
     for count in (5003, 8192):
@@ -306,10 +235,6 @@ def _same(values: Tensor, ours: Callable[[Tensor], Tensor], theirs: Callable[[Te
     return torch.equal(ours(left), theirs(other)) and _equal_bits(left, other)
 
 
-def _equal_bits(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.view(torch.int32), other.view(torch.int32))
-
-
 def same_e3m0(device: torch.device) -> bool:
     """Return whether powers of two are the same bytes."""
     values = _trial((6, 4008), device)
@@ -321,16 +246,6 @@ def same_buckets(device: torch.device) -> bool:
     codecs = [Buckets(bits=bits, width=width) for bits in _FEW_BITS for width in (2.0, 6.0)]
     some = [_trial((12, count), device) for count in (1, 3, 4100)]
     return all(torch.equal(to_buckets(c, values, FUSED), to_buckets(c, values)) for c in codecs for values in some)
-
-
-def _trial(shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Return numbers of all sizes, many of them equal, some nothing."""
-    made = torch.Generator().manual_seed(0)
-    values = torch.randn(shape, generator=made)
-    sizes = torch.randint(-148, 100, (shape[0], 1), generator=made).float().exp2()
-    values[1::2] = (values[1::2] * 4).round()
-    values[2::4, : shape[1] // 2] = 0.0
-    return (values * torch.where(torch.arange(shape[0])[:, None] % 3 == 0, sizes, torch.ones_like(sizes))).to(device)
 
 
 def _largest(rows: Tensor, keep: int) -> Tensor:
@@ -428,59 +343,6 @@ def _stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Te
         LEAVES=left is not None,
     )
     return wire
-
-
-def _tally(values: Tensor, least: Least) -> Tensor:
-    chunks, count = values.shape
-    limits, *numbers = _limits(values, least)
-    tiles = torch.empty((chunks, -(-count // _TILE)), dtype=torch.int32, device=values.device)
-    given = (values, values if limits is None else limits, tiles, count, *numbers)
-    launch(_kernels().above_counts, tiles.shape, *given, LIMITED=limits is not None, TILE=_TILE)
-    return tiles
-
-
-def _above(values: Tensor, least: Least, kind: type[Quantiser], tallied: Tally, left: Tensor | None = None) -> Kept:
-    """Return chunks: how many each keeps is counted, so there is a place for each."""
-    count, tiles = values.shape[1], tallied.tiles
-    limits, *numbers = _limits(values, least)
-    about, lengths = _laid_out(np.array(tallied.chunks, np.int64), 4 if kind is Fp32 else 2, count)
-    starts, keeps, maps = torch.from_numpy(about).to(values.device)
-    wire = torch.empty(int(about[0, -1]) + ALIGN_BYTES + int(lengths[-1]), dtype=torch.uint8, device=values.device)
-    launch(
-        _kernels().above_write,
-        tiles.shape,
-        values,
-        values if limits is None else limits,
-        wire,
-        starts,
-        keeps,
-        (tiles.cumsum(1) - tiles).int(),
-        maps,
-        values if left is None else left,
-        count,
-        *numbers,
-        LIMITED=limits is not None,
-        KIND=_ABOVE_KINDS[kind],
-        HALF_MAX=BF16_MAX if kind is Bf16 else HALF_MAX,
-        PLACE_BYTES=bits_of(count) // 8,
-        LEAVES=left is not None,
-        TILE=_TILE,
-    )
-    return Kept(wire, about[0].tolist(), tallied.chunks, lengths.tolist(), None)
-
-
-def _limits(values: Tensor, least: Least) -> tuple[Tensor | None, float, float]:
-    """Return what else values are held against, how large they must be, and as large as which part of the others."""
-    assert values.is_contiguous(), "whoever encodes has rows one after the other"
-    return (least.rows.contiguous(), 0.0, least.part) if isinstance(least, Limits) else (None, least, 1.0)
-
-
-def _laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where chunks begin, what they keep and whether places are a bit for every element; and their lengths."""
-    listed, mapped = keeps * (bits_of(count) // 8), packed_bytes(count, 1)
-    lengths = COUNT_BYTES + value_bytes * keeps + np.minimum(listed, mapped)
-    ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
-    return np.stack([np.concatenate([[0], ends[:-1]]), keeps, mapped < listed]).astype(np.int64), lengths
 
 
 def _ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:

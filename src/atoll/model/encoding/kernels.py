@@ -163,6 +163,24 @@ def bin_codes(
 
 
 @triton.jit
+def wanted_of(held, weights, before, at, there, steps, decay, WAY: tl.constexpr, MEAN: tl.constexpr, FED: tl.constexpr):
+    """What is to be sent of some of a base: the way to the weights, a mean, or itself; and what was left out before."""
+    if WAY:
+        held = held - tl.load(weights + at, mask=there, other=0.0)
+    if MEAN:
+        held = tl.div_rn(held, steps)
+    if FED:
+        held = tl.load(before + at, mask=there, other=0.0) * decay + held
+    return held
+
+
+@triton.jit
+def is_odd(value):
+    """Which values are not finite."""
+    return (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+
+
+@triton.jit
 def wanted(
     base,
     weights,
@@ -183,15 +201,9 @@ def wanted(
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there = at < size
     value = tl.load(base + at, mask=there, other=0.0)
-    if WAY:
-        value = value - tl.load(weights + at, mask=there, other=0.0)
-    else:
-        value = tl.div_rn(value, steps)
-    if FED:
-        value = tl.load(before + at, mask=there, other=0.0) * decay + value
+    value = wanted_of(value, weights, before, at, there, steps, decay, WAY, not WAY, FED)
     tl.store(made + at, value, mask=there)
-    odd = (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
-    some = tl.max((odd & there).to(tl.int32))
+    some = tl.max((is_odd(value) & there).to(tl.int32))
     tl.store(bad, some, mask=some > 0)
 
 
@@ -308,81 +320,6 @@ def stochastic(
         tl.store(left + chunk * count + at, held - arrives, mask=at < count)
     code = tl.where(at < count, code + LEVELS, 0)
     _pack(codes + chunk * row_bytes + 4 * blocks, code, group, place, at, count, BITS)
-
-
-@triton.jit
-def is_large(held, limits, at, count, least, part, LIMITED: tl.constexpr):
-    """Which of a chunk's elements are at least as large as they must be."""
-    if LIMITED:
-        return (at < count) & ~(tl.abs(held) < tl.abs(tl.load(limits + at, mask=at < count, other=0.0)) * part)
-    else:
-        return (at < count) & ~(tl.abs(held) < least)
-
-
-@triton.jit
-def above_counts(values, limits, counts, count, least, part, LIMITED: tl.constexpr, TILE: tl.constexpr):
-    """Some of a chunk: how many of its elements are large enough."""
-    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tile * TILE + tl.arange(0, TILE)
-    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
-    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
-    tl.store(counts + chunk * tl.num_programs(1) + tile, tl.sum(there.to(tl.int32)))
-
-
-@triton.jit
-def above_write(
-    values,
-    limits,
-    wire,
-    starts,
-    keeps,
-    befores,
-    maps,
-    left,
-    count,
-    least,
-    part,
-    LIMITED: tl.constexpr,
-    KIND: tl.constexpr,
-    HALF_MAX: tl.constexpr,
-    PLACE_BYTES: tl.constexpr,
-    LEAVES: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Some of a chunk: those of its elements that are large enough, and where they are."""
-    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    eighth = tl.arange(0, TILE // 8)
-    at = tile * TILE + tl.arange(0, TILE)
-    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
-    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
-    one = there.to(tl.int32)
-    nth = tl.load(befores + chunk * tl.num_programs(1) + tile) + tl.cumsum(one) - 1
-    keep = tl.load(keeps + chunk)
-    begins = wire + tl.load(starts + chunk)
-    if tile == 0:
-        tl.store(begins.to(tl.pointer_type(tl.int32), bitcast=True), keep)
-    if KIND == 0:
-        chosen = (begins + 4).to(tl.pointer_type(tl.float32), bitcast=True)
-        tl.store(chosen + nth, held, mask=there)
-        arrives = held
-        places = begins + 4 + 4 * keep
-    else:
-        if KIND == 1:
-            bits, arrives = half_of(held, HALF_MAX)
-        else:
-            bits, arrives = upper_half_of(held, HALF_MAX)
-        tl.store((begins + 4).to(tl.pointer_type(tl.int16), bitcast=True) + nth, bits, mask=there)
-        places = begins + 4 + 2 * keep
-    if LEAVES:
-        tl.store(left + chunk * count + at, tl.where(there, held - arrives, held), mask=at < count)
-    if tl.load(maps + chunk) > 0:
-        byte = tl.sum(tl.reshape(one, (TILE // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
-        first = tile * (TILE // 8) + eighth
-        tl.store(places + first, byte.to(tl.uint8), mask=first * 8 < count)
-    else:
-        tl.store(places + nth, (at & 0xFF).to(tl.uint8), mask=there)
-        if PLACE_BYTES == 2:
-            tl.store(places + keep + nth, (at >> 8).to(tl.uint8), mask=there)
 
 
 @triton.jit(do_not_specialize=["bits"])
