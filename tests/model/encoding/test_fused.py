@@ -16,36 +16,51 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.encoding import fused
+from atoll.model.encoding import fused, lines, sparse
+from atoll.model.encoding.trust import trial
 here = torch.device("cpu")
 for name in {names}:
     print(getattr(fused, name)(here))
 for bits in {bits}:
     print(fused.same_stochastic(here, bits))
-for lines in {lines}:
-    print(fused.same_choices(here, *lines))
+for bits in {place_bits}:
+    print(sparse.same_packed(here, bits))
+for rows in {rows}:
+    print(sparse.same_largest(here, *rows))
+for some in {lines}:
+    print(sparse.same_lines(here, *some))
+many = trial((3, 70_001), here).abs()  # in more than one tile of those that one program counts
+many[1] = 7.0
+many[2, 9:] = torch.inf  # which is what the largest values add up to
+known = torch.tensor([[0.0, 0.0], [7.0, 5.0], [0.0, 0.0]])
+moved = known.clone()
+print(torch.equal(sparse._line_places(many, 700, known).long(), lines.chosen(many, 700, moved)))
+print(torch.equal(known, moved))
 """
 ALIKE = [
-    "same_largest",
     "same_int8",
     "same_e3m0",
     "same_buckets",
     "same_short",
     "same_above",
-    "same_lines",
     "same_ratios",
     "same_wanted",
 ]
 BITS = [2, 3, 4, 7, 8, 10, 12]
-LINES = [(5003, 1), (5003, 77), (5003, 5003), (8192, 82)]
+PLACE_BITS = [1, 3, 4, 7, 8, 12, 16, 17, 21]
+ROWS = [(32, 3), (512, 1), (1024, 64), (1024, 1000)]
+LINES = [(16 * 503, 16, 0.1), (16 * 503 - 5, 16, 0.01), (5_000, 16, 1.0), (9_000, 2, 0.25), (900, 16, 1e-9)]
+"""Elements of a chunk, of a line, and the part that is kept: of whole lines and others, of all and of one."""
 ENCODED = """
 import numpy as np
 import torch
-from atoll.model.encoding import fused
+from atoll.model.encoding import fused, sparse
 from atoll.model.compute import Made, Mean, PartOf, Portion, Start
 from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
-from atoll.spec.axes.codec import Bf16, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold
+from atoll.spec.axes.codec import (
+    Bf16, Buckets, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold, TopK
+)
 from atoll.spec.axes.what import Feedback, Hold
 
 start, moved = np.random.default_rng(0).standard_normal((2, 90_000), np.float32)
@@ -54,7 +69,7 @@ sums = Held(start.size)
 sums.write()[:] = moved
 
 def made(codec, rule, trusted, there):
-    fused.trusted = lambda *asked: trusted
+    fused.trusted = sparse.trusted = lambda *asked: trusted
     left, firsts = Held(start.size), (0, 40_000, 80_000)
     known = [np.zeros(2, np.float32) if isinstance(codec, CacheLines) else None for _ in range(3)]
     runs = [(slice(0, 40_000),), (slice(40_000, 80_000),), (slice(80_000, 84_000), slice(86_000, 90_000))]
@@ -65,7 +80,9 @@ def made(codec, rule, trusted, there):
     return chunks, left.read().tobytes(), [each if each is None else each.tobytes() for each in known]
 
 for codec in (
-    Fp16(), Bf16(), Int8(), Stochastic(bits=4), CacheLines(), Threshold(least=2.0), Significance(values=Fp16())
+    Fp16(), Bf16(), Int8(), Stochastic(bits=4), Threshold(least=2.0), Significance(values=Fp16()),
+    CacheLines(), CacheLines(keep=0.1, line=64, values=Int8()), TopK(keep=3, block=1000),
+    TopK(keep=8, block=512), TopK(keep=32, block=4096, values=Buckets(bits=2)),
 ):
     for rule in (Feedback(decay=0.9), Hold()):
         print(made(codec, rule, True, Start(start)) == made(codec, rule, False, Start(start)))
@@ -76,10 +93,14 @@ COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from atoll.model.encoding import kernels
+from atoll.model.encoding import kernels, picks
 from atoll.model.encoding.fused import CONSTANTS, TO_WHOLE
 some = {
-    kernels.largest: ({"rows": "*fp32", "places": "*i64", "keep": "i32"}, {"WIDTH": 4096}),
+    picks.largest: (
+        {"rows": "*fp32", "places": "*i32", "chosen": "*fp32", "left": "*fp32"}
+        | {"keep": "i32", "blocks": "i32", "step": "i32"},
+        {"WIDTH": 4096, "TEAMS": 32, "TAKES": True, "LEAVES": True, "EMPTIES": True},
+    ),
     kernels.int8: (
         {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "left": "*fp32", "count": "i32", "blocks": "i32"},
         {"BLOCK": 256, "MANY": 8, "LEAVES": True, **CONSTANTS},
@@ -128,14 +149,37 @@ some = {
         {"values": "*fp32", "limits": "*fp32", "counts": "*i64", "size": "i32", "bits": "i32"},
         {"SHIFT": 8, "TILE": 4096, "TILES": 8},
     ),
-    kernels.line_scores: (
-        {"values": "*fp32", "scores": "*fp32", "lines": "i32"},
+    picks.line_scores: (
+        {"values": "*fp32", "scores": "*fp32", "count": "i32", "lines": "i32"},
         {"LINE": 16, "HALVINGS": 4, "MANY": 256},
     ),
-    kernels.line_choice: (
-        {"scores": "*fp32", "limits": "*fp32", "places": "*i64", "many": "*i32", "lowest": "*fp32"}
-        | {"lines": "i32", "keep": "i32"},
-        {"TILE": 4096, "TILES": 2},
+    picks.line_counts: (
+        {"scores": "*fp32", "known": "*fp32", "counts": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "SECOND": True, "TILE": 2048, "TILES": 4},
+    ),
+    picks.line_rivals: (
+        {"scores": "*fp32", "known": "*fp32", "counts": "*i32", "rivals": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "TILE": 2048},
+    ),
+    picks.line_least: (
+        {"known": "*fp32", "counts": "*i32", "rivals": "*i32", "found": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "FALL": 0.99, "RISE": 0.01, "TILE": 2048},
+    ),
+    picks.line_tiles: (
+        {"scores": "*fp32", "found": "*i32", "tiles": "*i32", "lines": "i32"},
+        {"TILE": 2048},
+    ),
+    picks.line_places: (
+        {"scores": "*fp32", "found": "*i32", "tiles": "*i32", "places": "*i32", "lines": "i32", "keep": "i32"},
+        {"TILE": 2048, "TILES": 64},
+    ),
+    picks.line_values: (
+        {"values": "*fp32", "places": "*i32", "chosen": "*fp32", "count": "i32", "keep": "i32", "step": "i32"},
+        {"LINE": 16, "EMPTIES": True, "MANY": 64},
+    ),
+    picks.packed: (
+        {"numbers": "*i32", "wire": "*u8", "count": "i32", "step": "i32"},
+        {"BITS": 17, "EIGHTS": 128},
     ),
 }
 for kernel, (given, constants) in some.items():
@@ -146,12 +190,13 @@ for kernel, (given, constants) in some.items():
 
 
 def test_kernels_make_the_same_bits() -> None:
-    program = INTERPRETED.format(names=ALIKE, bits=BITS, lines=LINES)
-    assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS) + len(LINES))
+    tried = {"names": ALIKE, "bits": BITS, "place_bits": PLACE_BITS, "rows": ROWS, "lines": LINES}
+    said = said_by(INTERPRETED.format(**tried), TRITON_INTERPRET="1").split()
+    assert said == ["True"] * (sum(map(len, tried.values())) + 2)
 
 
 def test_contributions_made_by_kernels_are_those_made_without() -> None:
-    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 16
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 24
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

@@ -27,7 +27,7 @@ from atoll.model.encoding.sending import Sending
 from atoll.model.encoding.wanted import Ends
 from atoll.model.held import Held
 from atoll.model.locked import lock
-from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
+from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
@@ -166,8 +166,8 @@ class TorchEncoder:
         expected = 1 / FEW_PART if isinstance(self._codec, Threshold | Significance | MaxN) else 1.0
         return max(1, int(PIECE_BYTES / (expected * wire_bytes(self._codec, count))))
 
-    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
-        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+    def _wanted(self, piece: Piece, work: Work, bad: Tensor, made: Tensor | None = None) -> Tensor:
+        """Return what is to be sent, in memory of its own or given, a chunk a row; say if any of it is not finite."""
         if work.base is None:
             base = torch.stack([_tensor(portion.values).to(self._device) for portion in piece.portions])
         else:
@@ -176,11 +176,21 @@ class TorchEncoder:
         before, decay = None, 1.0
         if isinstance(work.rule, Feedback) and work.left_out is not None:
             before, decay = piece.seen(work.left_out, self._device), work.rule.decay
-        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad)
+        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad, made)
 
     def _rows(self, pieces: Sequence[Piece], work: Work, bad: Tensor) -> tuple[list[Tensor], list[Least]]:
         """Return what is to be sent of each piece, and how large it must be."""
-        return [self._wanted(piece, work, bad) for piece in pieces], [self._least(piece, work) for piece in pieces]
+        wanted = [self._wanted(piece, work, bad, self._stays(piece, work)) for piece in pieces]
+        return wanted, [self._least(piece, work) for piece in pieces]
+
+    def _stays(self, piece: Piece, work: Work) -> Tensor | None:
+        """Return where most of what is to be sent stays, since only some of it is: it is made there, one pass less.
+
+        Who does not come to the end of a contribution has what was left out before back from disk.
+        """
+        if work.left_out is None or isinstance(work.rule, Forget) or not isinstance(self._codec, TopK | CacheLines):
+            return None
+        return piece.view(work.left_out, self._device)
 
     def _near(self, pieces: Sequence[Piece], work: Work, bad: Tensor, near: Near) -> tuple[list[Tensor], list[Least]]:
         """Return likewise where that depends on all values of the unit."""

@@ -13,7 +13,10 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import Tensor
 
+WIDTHS = (32, 8192)
+"""Rows that fit into one program's registers."""
 Same = Callable[..., bool]
 """Compares a kernel with its plain form on a device, of what else it is given; raises `ImportError` without Triton."""
 
@@ -38,3 +41,28 @@ def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **also: Any) -> None
     """Start one kernel where its values are; nothing in it is rounded later than it is written."""
     with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
         kernel[grid](*given, **also, enable_fp_fusion=False)
+
+
+def fits(width: int) -> bool:
+    """Return whether one program can have a row of such a width."""
+    return WIDTHS[0] <= width <= WIDTHS[1] and is_power(width)
+
+
+def is_power(width: int) -> bool:
+    """Return whether a width is a power of two, as all that programs have must be."""
+    return width & (width - 1) == 0
+
+
+def trial(shape: tuple[int, int], device: torch.device) -> Tensor:
+    """Return numbers of all sizes, many of them equal, some nothing."""
+    made = torch.Generator().manual_seed(0)
+    values = torch.randn(shape, generator=made)
+    sizes = torch.randint(-148, 100, (shape[0], 1), generator=made).float().exp2()
+    values[1::2] = (values[1::2] * 4).round()
+    values[2::4, : shape[1] // 2] = 0.0
+    return (values * torch.where(torch.arange(shape[0])[:, None] % 3 == 0, sizes, torch.ones_like(sizes))).to(device)
+
+
+def equal_bits(one: Tensor, other: Tensor) -> bool:
+    """Return whether two tensors of fp32 are the same bits."""
+    return torch.equal(one.view(torch.int32), other.view(torch.int32))
