@@ -7,6 +7,7 @@ on Linux; where it is missing (`pip install triton`) these tests have nothing to
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -27,6 +28,8 @@ for bits in {place_bits}:
     print(sparse.same_packed(here, bits))
 for rows in {rows}:
     print(sparse.same_largest(here, *rows))
+for line in {line}:
+    print(sparse.same_wanted_lines(here, line))
 for some in {lines}:
     print(sparse.same_lines(here, *some))
 many = trial((3, 70_001), here).abs()  # in more than one tile of those that one program counts
@@ -153,6 +156,11 @@ some = {
         {"values": "*fp32", "scores": "*fp32", "count": "i32", "lines": "i32"},
         {"LINE": 16, "HALVINGS": 4, "MANY": 256},
     ),
+    picks.line_wanted: (
+        {name: "*fp32" for name in ("base", "weights", "before", "made", "scores")}
+        | {"bad": "*i32", "count": "i32", "lines": "i32", "steps": "fp32", "decay": "fp32"},
+        {"WAY": False, "FED": True, "LINE": 16, "HALVINGS": 4, "MANY": 256},
+    ),
     picks.line_counts: (
         {"scores": "*fp32", "known": "*fp32", "counts": "*i32", "lines": "i32", "keep": "i32"},
         {"KNOWN": True, "SECOND": True, "TILE": 2048, "TILES": 4},
@@ -190,7 +198,14 @@ for kernel, (given, constants) in some.items():
 
 
 def test_kernels_make_the_same_bits() -> None:
-    tried = {"names": ALIKE, "bits": BITS, "place_bits": PLACE_BITS, "rows": ROWS, "lines": LINES}
+    tried: dict[str, Sequence[object]] = {
+        "names": ALIKE,
+        "bits": BITS,
+        "place_bits": PLACE_BITS,
+        "rows": ROWS,
+        "line": [2, 16],
+        "lines": LINES,
+    }
     said = said_by(INTERPRETED.format(**tried), TRITON_INTERPRET="1").split()
     assert said == ["True"] * (sum(map(len, tried.values())) + 2)
 

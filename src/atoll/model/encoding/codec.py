@@ -55,6 +55,8 @@ class Asked(NamedTuple):
     """Of their seeds (`model.encoding.chance`); none: of no seed."""
     known: Tensor | None = None
     """Remembered thresholds and what they were at first, which move; none: choices are exact."""
+    scores: Tensor | None = None
+    """Of lines, if whoever made the values has added them up; none: nobody has."""
 
 
 NOTHING = Asked()
@@ -105,7 +107,8 @@ def _encode_some(codec: TopK | CacheLines, values: Tensor, asked: Asked, left: T
     if isinstance(codec, TopK):
         places, bits = sparse.take_largest(codec, values, chosen, left), codec.place_bits
     else:
-        places, bits = sparse.take_lines(codec, values, asked.known, chosen, left), lines.bits_of(codec, count)
+        places = sparse.take_lines(codec, values, asked.known, chosen, left, asked.scores)
+        bits = lines.bits_of(codec, count)
     sparse.put_packed(places, bits, tail)
     if not is_exact:
         rest = None if left is None else torch.empty_like(chosen)

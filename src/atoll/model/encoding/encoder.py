@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from atoll.model.compute import Large, Made, Mean, Near, PartOf, Portion, Source, Start, Vector
-from atoll.model.encoding import fused, peaks
+from atoll.model.encoding import fused, peaks, sparse
 from atoll.model.encoding.above import Least, Limits, Tally
 from atoll.model.encoding.chance import draws, keys_of
 from atoll.model.encoding.codec import Asked, OnDevice, encode, encode_above, wire_bytes
@@ -100,17 +100,18 @@ class TorchEncoder:
     ) -> list[memoryview]:
         work, sending = self._work(source, rule, residual, large), Sending(self._device)
         pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
-        wanted, leasts = (
-            self._near(pieces, work, bad, large) if isinstance(large, Near) else self._rows(pieces, work, bad)
-        )
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
+            wanted, leasts = (
+                self._near(pieces, work, bad, large) if isinstance(large, Near) else self._rows(pieces, work, bad)
+            )
             self._send_above(self._codec, pieces, wanted, leasts, work, asked, bad, sending)
         else:
+            some = self._some(pieces, work, bad)
             _check(int(bad))
-            for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
+            for piece, (rows, scores), beside in zip(pieces, some, asked, strict=True):
                 with self._leaving(piece, work) as left:
-                    sending.rows(encode(self._codec, rows, beside, left))
+                    sending.rows(encode(self._codec, rows, beside._replace(scores=scores), left))
         _remember(pieces, asked)
         return sending.chunks()
 
@@ -166,8 +167,12 @@ class TorchEncoder:
         expected = 1 / FEW_PART if isinstance(self._codec, Threshold | Significance | MaxN) else 1.0
         return max(1, int(PIECE_BYTES / (expected * wire_bytes(self._codec, count))))
 
-    def _wanted(self, piece: Piece, work: Work, bad: Tensor, made: Tensor | None = None) -> Tensor:
-        """Return what is to be sent, in memory of its own or given, a chunk a row; say if any of it is not finite."""
+    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        return fused.wanted(self._ends(piece, work), bad)
+
+    def _ends(self, piece: Piece, work: Work) -> Ends:
+        """Return what it is made of."""
         if work.base is None:
             base = torch.stack([_tensor(portion.values).to(self._device) for portion in piece.portions])
         else:
@@ -176,15 +181,21 @@ class TorchEncoder:
         before, decay = None, 1.0
         if isinstance(work.rule, Feedback) and work.left_out is not None:
             before, decay = piece.seen(work.left_out, self._device), work.rule.decay
-        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad, made)
+        return Ends(base, weights, work.steps, before, decay)
 
     def _rows(self, pieces: Sequence[Piece], work: Work, bad: Tensor) -> tuple[list[Tensor], list[Least]]:
         """Return what is to be sent of each piece, and how large it must be."""
-        wanted = [self._wanted(piece, work, bad, self._stays(piece, work)) for piece in pieces]
-        return wanted, [self._least(piece, work) for piece in pieces]
+        return [self._wanted(piece, work, bad) for piece in pieces], [self._least(piece, work) for piece in pieces]
+
+    def _some(self, pieces: Sequence[Piece], work: Work, bad: Tensor) -> list[tuple[Tensor, Tensor | None]]:
+        """Return what is to be sent of each piece, made where most of it may stay; of lines also their scores."""
+        each = [(self._ends(piece, work), bad, self._stays(piece, work)) for piece in pieces]
+        if isinstance(self._codec, CacheLines):
+            return [sparse.wanted_lines(self._codec, *given) for given in each]
+        return [(fused.wanted(*given), None) for given in each]
 
     def _stays(self, piece: Piece, work: Work) -> Tensor | None:
-        """Return where most of what is to be sent stays, since only some of it is: it is made there, one pass less.
+        """Return where most of what is to be sent stays if only some of it is: made there, it needs one pass less.
 
         Who does not come to the end of a contribution has what was left out before back from disk.
         """

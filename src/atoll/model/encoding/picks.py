@@ -16,18 +16,58 @@ import triton.language as tl
 
 
 @triton.jit
-def line_scores(values, scores, count, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
-    """Some lines of a chunk: the sum of each one's magnitudes, its second half added to the first, and so on.
+def _added(sums, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
+    """The sum of each line, its second half added to the first, and so on."""
+    for nth in tl.static_range(HALVINGS):
+        sums = tl.sum(tl.reshape(sums, (MANY, 2, LINE >> (nth + 1))), axis=1)
+    return tl.reshape(sums, (MANY,))
 
-    The last one may be short: what it lacks is nothing.
-    """
+
+@triton.jit
+def line_scores(values, scores, count, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
+    """Some lines of a chunk: the sum of each one's magnitudes. The last one may be short: what it lacks is nothing."""
     chunk = tl.program_id(0).to(tl.int64)
     line = tl.program_id(1) * MANY + tl.arange(0, MANY)
     at = line[:, None] * LINE + tl.arange(0, LINE)[None, :]
-    sums = tl.abs(tl.load(values + chunk * count + at, mask=at < count, other=0.0))
-    for nth in tl.static_range(HALVINGS):
-        sums = tl.sum(tl.reshape(sums, (MANY, 2, LINE >> (nth + 1))), axis=1)
-    tl.store(scores + chunk * lines + line, tl.reshape(sums, (MANY,)), mask=line < lines)
+    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
+    tl.store(scores + chunk * lines + line, _added(tl.abs(held), LINE, HALVINGS, MANY), mask=line < lines)
+
+
+@triton.jit
+def line_wanted(
+    base,
+    weights,
+    before,
+    made,
+    scores,
+    bad,
+    count,
+    lines,
+    steps,
+    decay,
+    WAY: tl.constexpr,
+    FED: tl.constexpr,
+    LINE: tl.constexpr,
+    HALVINGS: tl.constexpr,
+    MANY: tl.constexpr,
+):
+    """Likewise of what is to be sent, which is made here as in `kernels.wanted`."""
+    chunk = tl.program_id(0).to(tl.int64)
+    line = tl.program_id(1) * MANY + tl.arange(0, MANY)
+    within = line[:, None] * LINE + tl.arange(0, LINE)[None, :]
+    at, there = chunk * count + within, within < count
+    value = tl.load(base + at, mask=there, other=0.0)
+    if WAY:
+        value = value - tl.load(weights + at, mask=there, other=0.0)
+    else:
+        value = tl.div_rn(value, steps)
+    if FED:
+        value = tl.load(before + at, mask=there, other=0.0) * decay + value
+    tl.store(made + at, value, mask=there)
+    odd = (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+    some = tl.max(tl.max((odd & there).to(tl.int32), axis=1))
+    tl.store(bad, some, mask=some > 0)
+    tl.store(scores + chunk * lines + line, _added(tl.abs(value), LINE, HALVINGS, MANY), mask=line < lines)
 
 
 @triton.jit

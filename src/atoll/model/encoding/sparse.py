@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atoll.model.encoding import lines
+from atoll.model.encoding import fused, lines
 from atoll.model.encoding.bits import pack, packed_bytes
 from atoll.model.encoding.largest import largest_of as plain_largest
 from atoll.model.encoding.scales import added
 from atoll.model.encoding.trust import WIDTHS, equal_bits, fits, is_power, launch, trial, trusted
+from atoll.model.encoding.wanted import Ends
+from atoll.model.encoding.wanted import wanted as plain_wanted
 from atoll.spec.axes.codec import CacheLines, TopK
 
 _ALIGN_BYTES = 64
@@ -41,16 +43,26 @@ def room(values: Tensor, size_bytes: int) -> Tensor:
     return torch.empty((len(values), step), dtype=torch.uint8, device=values.device)[:, :size_bytes]
 
 
-def take_lines(codec: CacheLines, values: Tensor, known: Tensor | None, chosen: Tensor, left: Tensor | None) -> Tensor:
+def wanted_lines(
+    codec: CacheLines, ends: Ends, bad: Tensor, made: Tensor | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return what is to be sent (`fused.wanted`), and the scores of its lines if they came by on the way."""
+    if _has_lines(codec, ends.base) and trusted(same_wanted_lines, ends.base.device, codec.line):
+        return _wanted_lines(codec.line, ends, bad, made)
+    return fused.wanted(ends, bad, made), None
+
+
+def take_lines(
+    codec: CacheLines, values: Tensor, known: Tensor | None, chosen: Tensor, left: Tensor | None, scores: Tensor | None
+) -> Tensor:
     """Return which lines of chunks are kept, rising; write their values, and what is left without them.
 
-    What is known of the thresholds moves. A kernel is trusted for the number of elements and of lines that it was tried
-    with: compilers make other code of round numbers.
+    What is known of the thresholds moves. A kernel is trusted for the number of elements and the part of lines that it
+    was tried with: compilers make other code of round numbers.
     """
-    count, is_whole = values.shape[1], values.is_contiguous()
-    fast = is_power(codec.line) and 1 < codec.line <= WIDTHS[1] and len(values) and is_whole
-    if fast and trusted(same_lines, values.device, count, codec.line, codec.keep):
-        return _take_lines(codec, values, known, chosen, left)
+    fast = _has_lines(codec, values) and values.is_contiguous()
+    if fast and trusted(same_lines, values.device, values.shape[1], codec.line, codec.keep):
+        return _take_lines(codec, values, known, chosen, left, scores)
     return _plain_lines(codec, values, known, chosen, left)
 
 
@@ -131,9 +143,22 @@ def _kernels() -> Any:
     return picks
 
 
-def _take_lines(codec: CacheLines, values: Tensor, known: Tensor | None, chosen: Tensor, left: Tensor | None) -> Tensor:
+def _has_lines(codec: CacheLines, values: Tensor) -> bool:
+    """Return whether there are lines that a program can have."""
+    return is_power(codec.line) and 1 < codec.line <= WIDTHS[1] and values.numel() > 0
+
+
+def _take_lines(
+    codec: CacheLines,
+    values: Tensor,
+    known: Tensor | None,
+    chosen: Tensor,
+    left: Tensor | None,
+    scores: Tensor | None = None,
+) -> Tensor:
     (chunks, count), line = values.shape, codec.line
-    places = _line_places(_line_scores(values, line), lines.kept(codec, count), known)
+    scores = _line_scores(values, line) if scores is None else scores
+    places = _line_places(scores, lines.kept(codec, count), known)
     if left is not None:
         _copy(values, left)
     keep, many = places.shape[1], max(1, _TAKEN * 16 // line)
@@ -145,12 +170,42 @@ def _take_lines(codec: CacheLines, values: Tensor, known: Tensor | None, chosen:
 
 def _line_scores(values: Tensor, line: int) -> Tensor:
     """Return the sum of the magnitudes of each line."""
+    scores, grid, shape = _in_lines(values, line)
+    launch(_kernels().line_scores, grid, values, scores, values.shape[1], scores.shape[1], **shape)
+    return scores
+
+
+def _wanted_lines(line: int, ends: Ends, bad: Tensor, made: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    made = torch.empty_like(base) if made is None else made
+    scores, grid, shape = _in_lines(base, line)
+    launch(
+        _kernels().line_wanted,
+        grid,
+        base,
+        base if weights is None else weights.contiguous(),
+        base if before is None else before.contiguous(),
+        made,
+        scores,
+        bad,
+        base.shape[1],
+        scores.shape[1],
+        float(ends.steps),
+        float(ends.decay),
+        WAY=weights is not None,
+        FED=before is not None,
+        **shape,
+    )
+    return made, scores
+
+
+def _in_lines(values: Tensor, line: int) -> tuple[Tensor, tuple[int, int], dict[str, int]]:
+    """Return room for the scores of chunks' lines, and how programs share them out."""
     chunks, count = values.shape
     scores = torch.empty((chunks, -(-count // line)), device=values.device)
-    shape = {"LINE": line, "HALVINGS": line.bit_length() - 1, "MANY": max(1, _LINES * 16 // line)}
-    grid = (chunks, -(-scores.shape[1] // shape["MANY"]))
-    launch(_kernels().line_scores, grid, values, scores, count, scores.shape[1], **shape)
-    return scores
+    many = max(1, _LINES * 16 // line)
+    shape = {"LINE": line, "HALVINGS": line.bit_length() - 1, "MANY": many}
+    return scores, (chunks, -(-scores.shape[1] // many)), shape
 
 
 def _line_places(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
@@ -245,6 +300,25 @@ def _same_lines(codec: CacheLines, values: Tensor, ours: Tensor | None, theirs: 
         return False
     lefts = equal_bits(there, elsewhere) and equal_bits(beside, elsewhere)
     return lefts and equal_bits(some, others) and all(torch.equal(each.long(), expected) for each in places)
+
+
+def same_wanted_lines(device: torch.device, line: int) -> bool:
+    """Return whether what is to be sent is the same with scores as without, and scores those of it."""
+    base, weights, before = (trial((3, 301 * line - line // 2), device).roll(shift, 0) for shift in range(3))
+    for ends in (
+        Ends(base, weights, 1, before, 0.95),
+        Ends(base, None, 3, None, 1.0),
+        Ends(base / 0.0, None, 1, base, 1.0),
+    ):
+        ours, theirs = torch.zeros(2, dtype=torch.int32, device=device)
+        made, scores = _wanted_lines(line, ends, ours, None if ends.before is None else ends.before.clone())
+        expected = plain_wanted(ends, theirs)
+        if not (equal_bits(made, expected) and torch.equal(ours > 0, theirs > 0)):
+            return False
+        rows = lines.in_lines(CacheLines(line=line), expected)
+        if not theirs and not equal_bits(scores, added(rows.abs())):
+            return False
+    return True
 
 
 def same_largest(device: torch.device, width: int = 1024, keep: int = 64) -> bool:
