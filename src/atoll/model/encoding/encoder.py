@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 from atoll.model.compute import Large, Made, Mean, Near, PartOf, Portion, Source, Start, Vector
-from atoll.model.encoding import fused, peaks, sieve
+from atoll.model.encoding import fused, peaks, sieve, sparse
 from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.chance import draws, keys_of
-from atoll.model.encoding.codec import Asked, OnDevice, encode, encode_above, wire_bytes
+from atoll.model.encoding.codec import Asked, Even, OnDevice, encode, encode_above, wire_bytes
 from atoll.model.encoding.pieces import Piece, cut, pieces_of, together
 from atoll.model.encoding.sending import Sending
 from atoll.model.encoding.wanted import Ends, as_it_is
 from atoll.model.held import Held
 from atoll.model.locked import lock
-from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
+from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
@@ -95,22 +95,12 @@ class TorchEncoder:
         large: Large | None = None,
     ) -> list[memoryview]:
         work, sending = self._work(source, rule, residual, large), Sending(self._device)
-        pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
+        pieces = pieces_of(portions, self._many)
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
-            if isinstance(large, Near):
-                # A whole unit, of which all is finite by now: together its chunks could take as much memory as it does.
-                for piece, sized, beside in zip(pieces, self._near(pieces, work, bad, large), asked, strict=True):
-                    self._send_above(self._codec, [piece], [sized], [beside], work, bad, sending)
-            else:
-                self._send_above(self._codec, pieces, self._sized(pieces, work), asked, work, bad, sending)
+            self._send_above(self._codec, pieces, asked, work, large, sending)
         else:
-            wanted = [self._wanted(piece, work, bad) for piece in pieces]
-            _check(int(bad))
-            for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
-                left = self._left(piece, work)
-                sending.rows(encode(self._codec, rows, beside, left))
-                self._leave(piece, work, left)
+            self._send_even(self._codec, pieces, asked, work, sending)
         _remember(pieces, asked)
         return sending.chunks()
 
@@ -122,7 +112,37 @@ class TorchEncoder:
         _check(int(bad))
         return values.view(-1)
 
+    def _send_even(
+        self, codec: Even, pieces: Sequence[Piece], asked: Sequence[Asked], work: Work, sending: Sending
+    ) -> None:
+        """Let chunks be on their way of which all are as long, after it has been seen that all values are finite."""
+        bad = self._nothing_bad()
+        made = [self._made(codec, piece, work, bad) for piece in pieces]
+        _check(int(bad))
+        for piece, (rows, scores), beside in zip(pieces, made, asked, strict=True):
+            left = self._left(piece, work)
+            sending.rows(encode(codec, rows, beside._replace(scores=scores), left))
+            self._leave(piece, work, left)
+
     def _send_above(
+        self,
+        codec: Above,
+        pieces: Sequence[Piece],
+        asked: Sequence[Asked],
+        work: Work,
+        large: Large | None,
+        sending: Sending,
+    ) -> None:
+        """Let chunks be on their way that are as long as values make them."""
+        bad = self._nothing_bad()
+        if not isinstance(large, Near):
+            self._send_sized(codec, pieces, self._sized(pieces, work), asked, work, bad, sending)
+            return
+        # A whole unit, of which all is finite by now: together its chunks could take as much memory as it does.
+        for piece, sized, beside in zip(pieces, self._near(pieces, work, bad, large), asked, strict=True):
+            self._send_sized(codec, [piece], [sized], [beside], work, bad, sending)
+
+    def _send_sized(
         self,
         codec: Above,
         pieces: Sequence[Piece],
@@ -132,25 +152,26 @@ class TorchEncoder:
         bad: Tensor,
         sending: Sending,
     ) -> None:
-        """Let chunks be on their way that are as long as values make them: of all at once it is asked how long.
+        """Let them be on their way: of all at once it is asked how long they are, and whether all values are finite.
 
-        Where kernels make them, what is left out is on its way before anybody has seen whether all values are finite.
+        Where kernels make them, what is left out has been written by then.
         """
-        lefts, kind = [self._left(piece, work) for piece in pieces], type(codec.values)
-        made = [sieve.sifted(kind, *each, left, bad) for each, left in zip(sized, lefts, strict=True)]
-        each = zip(made, sized, strict=True)
-        rows = [fused.wanted(ends, bad) if one is None else ends.base for one, (ends, _) in each]
-        told = torch.cat([bad, *(one.keeps for one in made if one is not None)]).cpu().numpy()
+        lefts = [self._left(piece, work) for piece in pieces]
+        each = zip(sized, lefts, strict=True)
+        made = [sieve.sifted(type(codec.values), *some, left, bad) for some, left in each]
+        ends = zip(made, sized, strict=True)
+        rows = [fused.wanted(some, bad) if sifted is None else some.base for sifted, (some, _) in ends]
+        told = torch.cat([bad, *(sifted.keeps for sifted in made if sifted is not None)]).cpu().numpy()
         _check(int(told[0]))
         at, every = 1, zip(pieces, sized, asked, made, rows, lefts, strict=True)
         for piece, (_, least), beside, sifted, values, left in every:
-            if sifted is not None:
+            if sifted is None:
+                kept = encode_above(codec, values, least, beside, left)
+            else:
                 kept = sifted.kept(told[at : at + len(piece.portions)])
                 at += len(piece.portions)
-            else:
-                kept = encode_above(codec, values, least, beside, left)
-            self._leave(piece, work, left)
             sending.cut(kept.wire, kept.starts, kept.lengths)
+            self._leave(piece, work, left)
 
     def _work(self, source: Source | None, rule: Residual, residual: Held | None, large: Large | None) -> Work:
         left_out = None if residual is None else at_hand(residual, self._device)
@@ -194,6 +215,18 @@ class TorchEncoder:
         """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
         return fused.wanted(self._ends(piece, work), bad)
 
+    def _made(self, codec: Even, piece: Piece, work: Work, bad: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return likewise, and of lines their scores, if they came by on the way.
+
+        Of what sends some values only, kernels make it where what is left out is kept: there most of it stays, and a
+        pass less is needed.
+        """
+        ends = self._ends(piece, work)
+        stays = self._there(piece, work) if isinstance(codec, TopK | CacheLines) else None
+        if isinstance(codec, CacheLines):
+            return sparse.wanted_lines(codec, ends, bad, stays)
+        return fused.wanted(ends, bad, stays), None
+
     def _sized(self, pieces: Sequence[Piece], work: Work) -> list[tuple[Ends, Least]]:
         """Return what there is to be sent of each piece, and how large it must be."""
         ends = [self._ends(piece, work) for piece in pieces]
@@ -215,16 +248,22 @@ class TorchEncoder:
         """Return a number on the device that becomes more than zero if values are not finite."""
         return torch.zeros(1, dtype=torch.int32, device=self._device)
 
+    def _there(self, piece: Piece, work: Work) -> Tensor | None:
+        """Return where what is left out is kept, a chunk a row; None: it is forgotten, or cannot be written there."""
+        if isinstance(work.rule, Forget) or work.left_out is None:
+            return None
+        return piece.view(work.left_out, self._device)
+
     def _left(self, piece: Piece, work: Work) -> Tensor | None:
         """Return rows to write to what is left out: where it is kept, or on its way there; None: it is forgotten."""
         if isinstance(work.rule, Forget) or work.left_out is None:
             return None
-        there = piece.view(work.left_out, self._device)
+        there = self._there(piece, work)
         return torch.empty((len(piece.portions), piece.width), device=self._device) if there is None else there
 
     def _leave(self, piece: Piece, work: Work, left: Tensor | None) -> None:
         """Write what is left out where it is kept, unless it is there."""
-        if left is not None and work.left_out is not None and piece.view(work.left_out, self._device) is None:
+        if left is not None and work.left_out is not None and self._there(piece, work) is None:
             piece.write(work.left_out, left)
 
     def _asked(self, pieces: Sequence[Piece]) -> list[Asked]:

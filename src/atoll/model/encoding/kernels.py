@@ -12,27 +12,6 @@ import triton.language as tl
 
 
 @triton.jit
-def largest(rows, places, keep, WIDTH: tl.constexpr):
-    """The keep-th largest magnitude, bit by bit from the highest, until just so many are as large; then all above it,
-    and the first of its equals."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, WIDTH)
-    size = tl.load(rows + row * WIDTH + at).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least, bit, many = keep * 0, keep * 0 + (1 << 30), keep * 0 + WIDTH
-    while (bit > 0) & (many != keep):
-        tried = least | bit
-        there = tl.sum((size >= tried).to(tl.int32))
-        least = tl.where(there >= keep, tried, least)
-        many = tl.where(there >= keep, there, many)
-        bit = bit >> 1
-    larger = (size > least).to(tl.int32)
-    equal = (size == least).to(tl.int32)
-    first = equal * (tl.cumsum(equal) <= keep - tl.sum(larger)).to(tl.int32)
-    chosen = larger + first
-    tl.store(places + row * keep + tl.cumsum(chosen) - 1, at.to(tl.int64), mask=chosen > 0)
-
-
-@triton.jit
 def int8(
     values,
     scales,
@@ -196,15 +175,17 @@ def wanted(
 ):
     """Some of what is to be sent: the way from a base to the weights, or a base's mean, and what was left out before.
 
-    Where any of it is not finite, that is said.
+    Where any of it is not finite, that is said, and none of it is written: that might be where it would stay.
     """
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there = at < size
     value = tl.load(base + at, mask=there, other=0.0)
     value = wanted_of(value, weights, before, at, there, steps, decay, WAY, not WAY, FED)
-    tl.store(made + at, value, mask=there)
     some = tl.max((is_odd(value) & there).to(tl.int32))
-    tl.store(bad, some, mask=some > 0)
+    if some > 0:
+        tl.store(bad, some)
+    else:
+        tl.store(made + at, value, mask=there)
 
 
 @triton.jit
@@ -340,70 +321,3 @@ def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: 
         others = tl.sum((~there).to(tl.int32))
         total += tl.histogram(code, 256) - tl.where(byte == 0, others, 0)
     tl.atomic_add(counts + byte, total.to(tl.int64), mask=total > 0)
-
-
-@triton.jit
-def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
-    """Some lines: the sum of each one's magnitudes, its second half added to the first, and so on."""
-    line = tl.program_id(0).to(tl.int64) * MANY + tl.arange(0, MANY)
-    at = line[:, None] * LINE + tl.arange(0, LINE)[None, :]
-    sums = tl.abs(tl.load(values + at, mask=line[:, None] < lines, other=0.0))
-    for nth in tl.static_range(HALVINGS):
-        sums = tl.sum(tl.reshape(sums, (MANY, 2, LINE >> (nth + 1))), axis=1)
-    tl.store(scores + line, tl.reshape(sums, (MANY,)), mask=line < lines)
-
-
-@triton.jit
-def _bits_of(row, line, lines):
-    """The scores of some lines, in the order of their bits; what is no line is below all."""
-    return tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
-
-
-@triton.jit
-def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr, TILES: tl.constexpr):
-    """The lines of a chunk that are kept: whichever reach its limit, until there are enough, and the largest of others.
-
-    How large the last of these must be is found bit by bit, as in `largest`; magnitudes are in the order of their bits.
-    """
-    chunk = tl.program_id(0).to(tl.int64)
-    limit = tl.load(limits + chunk).to(tl.int32, bitcast=True)
-    row = scores + chunk * lines
-    at = tl.arange(0, TILE)
-    reached = keep * 0
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        reached += tl.sum((size >= limit).to(tl.int32))
-    lack = tl.maximum(keep - reached, 0)
-    least, bit, there = keep * 0, keep * 0 + (1 << 30), lines - reached
-    while (bit > 0) & (there != lack):
-        tried = least | bit
-        larger = keep * 0
-        for nth in range(TILES):
-            line = nth * TILE + at
-            size = _bits_of(row, line, lines)
-            larger += tl.sum(((size >= tried) & (size < limit)).to(tl.int32))
-        least = tl.where(larger >= lack, tried, least)
-        there = tl.where(larger >= lack, larger, there)
-        bit = bit >> 1
-    least = tl.where(lack > 0, least, 0x7FFFFFFF)
-    larger = keep * 0
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        larger += tl.sum(((size > least) & (size < limit)).to(tl.int32))
-    chosen, equals, smallest = keep * 0, keep * 0, keep * 0 + 0x7FFFFFFF
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        equal = ((size == least) & (size < limit)).to(tl.int32)
-        comes = equal * (equals + tl.cumsum(equal) <= lack - larger).to(tl.int32)
-        comes += ((size >= limit) | ((size > least) & (size < limit))).to(tl.int32)
-        place = chosen + tl.cumsum(comes) - 1
-        kept = (comes > 0) & (place < keep)
-        tl.store(places + chunk * keep + place, line.to(tl.int64), mask=kept)
-        smallest = tl.minimum(smallest, tl.min(tl.where(kept, size, 0x7FFFFFFF)))
-        chosen += tl.sum(comes)
-        equals += tl.sum(equal)
-    tl.store(many + chunk, reached)
-    tl.store(lowest + chunk, smallest.to(tl.float32, bitcast=True))

@@ -13,6 +13,7 @@ to be sent may be made on the way (`model.encoding.wanted`): then it is never wr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -178,13 +179,17 @@ def _kernels() -> Any:
 # whether they are trusted
 
 
-def same_above(device: torch.device, kind: type[Quantiser] = Fp32) -> bool:
+TRIED = ((3, 200), (2, 33_001), (1, 65_536))
+"""Chunks, and elements of each."""
+
+
+def same_above(device: torch.device, kind: type[Quantiser] = Fp32, shapes: Sequence[tuple[int, int]] = TRIED) -> bool:
     """Return whether the same is kept and left: of none, of few, of so many that places are a bit each, and of all.
 
     Of chunks of round lengths too, since compilers make other code of these.
     """
     codec = kind()
-    for shape in ((3, 200), (2, 33_001), (1, 65_536)):
+    for shape in shapes:
         values = trial(shape, device)
         values[:, : shape[1] // 3] *= 0.01  # of which few are kept where of the others many are
         leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7)]
