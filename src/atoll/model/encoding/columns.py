@@ -83,7 +83,7 @@ def _read_rows(text: _Text, begin: str, step: str, side: int, group: int) -> lis
     names: list[str] = []
     for first in range(0, side, group):
         together = text.put(f"tl.load({begin} + lane[:, None] * {step} + ({first} + tl.arange(0, {group}))[None, :])")
-        bits = [side, *[2] * (group.bit_length() - 1)]
+        bits = (side, *[2] * (group.bit_length() - 1))
         names += _parted(text, text.put(f"tl.reshape({together}, {bits})"), group)
     return [text.put(f"{name}.to(tl.float64)") for name in names]
 
@@ -103,7 +103,7 @@ def _write_rows(text: _Text, x: list[str], begin: str, step: str, kind: str, gro
     for first in range(0, side, group):
         some = _joined([f"{name}.to({kind})" for name in x[first : first + group]])
         at = f"{begin} + lane[:, None] * {step} + ({first} + tl.arange(0, {group}))[None, :]"
-        text.say(f"tl.store({at}, tl.reshape({some}, [{side}, {group}]))")
+        text.say(f"tl.store({at}, tl.reshape({some}, ({side}, {group})))")
 
 
 def _joined(names: list[str]) -> str:

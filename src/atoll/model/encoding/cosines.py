@@ -9,7 +9,7 @@ bits there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from atoll.model.encoding import columns, tiles
 from atoll.model.encoding.tiles import Tiled
+from atoll.model.encoding.trials import equal_bits
 from atoll.model.encoding.trust import launch, trusted
 
 BATCH_ELEMENTS = 2**22
@@ -173,10 +174,10 @@ def _fused(alike: Tiling, given: Tensor, made: Tensor, forward: bool) -> None:
     launch(_kernels().cosine, grid, *vectors, *down, *across, FORWARD=forward, **shape, num_warps=warps)
 
 
-def _by_columns(alike: Tiling, given: Tensor, made: Tensor, forward: bool) -> None:
+def _by_columns(alike: Tiling, given: Tensor, made: Tensor, forward: bool, most: int = _PROGRAMS) -> None:
     """Transform all that has square tiles of one shape, many tiles a program."""
     side, where = alike[0].high, _where(alike, given.device)
-    programs = min(_PROGRAMS, len(where.firsts))
+    programs = min(most, len(where.firsts))
     own = torch.empty(programs * side * (side + columns.BESIDE), dtype=torch.float64, device=given.device)
     kernel, warps = columns.kernel_of(side, forward=forward), max(1, side // _LANES)
     launch(kernel, (programs,), given.contiguous(), made, own, *where, len(where.firsts), num_warps=warps)
@@ -253,8 +254,8 @@ TRIED = ((64, 64), (1, 64), (32, 2), (2, 16), (16, 64), (1, 32))
 
 
 def same_columns(device: torch.device, side: int = 64) -> bool:
-    """Return likewise of square tiles whose columns are in one lane each."""
-    return same_cosines(device, ((side, side),), _by_columns)
+    """Return likewise of square tiles whose columns are in one lane each, by programs that have several tiles."""
+    return same_cosines(device, ((side, side),), partial(_by_columns, most=3))
 
 
 def same_cosines(
@@ -270,7 +271,7 @@ def same_cosines(
             one, other = torch.empty_like(given), torch.empty_like(given)
             _plain(tiling, given, one, forward)
             way(tiling, given, other, forward)
-            if not torch.equal(one.view(torch.int32), other.view(torch.int32)):
+            if not equal_bits(one, other):
                 return False
     return True
 
