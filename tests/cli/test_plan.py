@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from atoll.cli.plan import command
-from atoll.cli.sim import vocabulary
 from atoll.data.prepare import prepare
+from atoll.data.samples import vocab_size_of
 from atoll.errors import SpecError
 from atoll.spec.fleet import expand, load_fleet
 from atoll.spec.load import load_run, recipe_text
@@ -120,7 +120,7 @@ def test_the_run_of_a_plan_has_the_model_that_was_planned_for(
 ) -> None:
     command(model="15m", tokens="1M", fleet="lan", recipes="ddp", out=tmp_path, as_json=True)
     goal = told(capsys)["goal"]
-    assert vocabulary(load_run(tmp_path / "run.toml")) == goal["vocab"]
+    assert vocab_size_of(load_run(tmp_path / "run.toml").data) == goal["vocab"]
 
 
 SHARDS = """

@@ -46,6 +46,22 @@ def test_a_search_prints_how_each_family_fared() -> None:
     assert [(row["family"], row["seeds"]) for row in found["families"]] == [("pair", 3)]
 
 
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--seeds", "0..3", "--journal", "lines.jsonl"), "--journal: not with --seeds without a run file"),
+        (("--seeds", "0..3", "--set", "budget.rounds=3"), "--set: not with --seeds without a run file"),
+        (("run.toml", "--seeds", "0..3", "--real-compute"), "--real-compute: not with --seeds"),
+        (("--faults", "points", "--fleet", "homes"), "--fleet: not with --faults points"),
+        (("run.toml", "--replay", "case.json"), "a run file: not with --replay"),
+    ],
+)
+def test_what_a_search_does_not_listen_to_is_refused(words: tuple[str, ...], named: str) -> None:
+    done = sim(*words)
+    assert done.returncode == 2 and named in done.stderr, done.stderr
+    assert "leave it out: that listens to " in done.stderr
+
+
 def test_a_stored_case_is_replayed_to_the_byte(tmp_path: Path) -> None:
     path = stored(case_of("pair", 2), tmp_path / "case.json")
     done = sim("--replay", str(path), "--journal", str(tmp_path / "lines.jsonl"))

@@ -77,6 +77,19 @@ def test_a_base_recipe_may_be_a_file_beside_the_run(tmp_path: Path) -> None:
     assert outer(run).what == Grad()
 
 
+def test_paths_in_overrides_are_those_of_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "mine.toml").write_text(recipe_text("ddp"), "utf-8")
+    monkeypatch.chdir(tmp_path / "here")
+    sets = ["recipe.base=mine.toml", 'data.source={kind="shards", path="text"}', "model.kind=folder", "model.path=../m"]
+    plain = 'name = "x"\n[budget]\nrounds = 1\n[recipe]\nbase = "diloco"\n'
+    run = load(tmp_path, plain, *sets)
+    assert run.recipe == load_recipe("ddp")
+    assert isinstance(run.data.source, Shards) and Path(run.data.source.path) == tmp_path / "here" / "text"
+    assert isinstance(run.model, Folder) and Path(run.model.path).resolve() == tmp_path / "m"
+    assert load(tmp_path, plain, "recipe.base=ddp").recipe == run.recipe, "a name stays a name"
+
+
 def test_overrides_go_on_top_and_take_toml_values_or_bare_words(tmp_path: Path) -> None:
     run = load(
         tmp_path,

@@ -136,7 +136,7 @@ class _Play:
     """What is asked for, made ready: trials that need only be played."""
 
     def __init__(self, asked: Asked) -> None:
-        from atoll.cli.sim import fault_list
+        from atoll.cli.play import fault_list
         from atoll.spec.fleet import first, load_fleet
         from atoll.spec.variant import alone, variants
 
@@ -244,11 +244,11 @@ def _here(device: str) -> Here:
 
 def _parameters(run: Run) -> int:
     """Return how many parameters a run exchanges."""
-    from atoll.cli.sim import vocabulary
+    from atoll.data.samples import vocab_size_of
     from atoll.model.folder import layout_of
     from atoll.model.shape import elements
 
-    return elements(layout_of(run, vocabulary(run))[1])
+    return elements(layout_of(run, vocab_size_of(run.data))[1])
 
 
 class _Larger(NamedTuple):
@@ -274,11 +274,11 @@ class _Larger(NamedTuple):
 
 def _step_flop(run: Run, samples: float) -> float:
     """Return the work of one step of so many samples."""
-    from atoll.cli.sim import vocabulary
+    from atoll.data.samples import vocab_size_of
     from atoll.model.folder import layout_of
     from atoll.model.shape import step_cost, train_cost
 
-    shape, layout = layout_of(run, vocabulary(run))
+    shape, layout = layout_of(run, vocab_size_of(run.data))
     return samples * train_cost(shape, 1).flop + step_cost(layout, run.recipe.work.inner).flop
 
 

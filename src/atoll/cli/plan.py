@@ -190,7 +190,7 @@ def _count(text: str, flag: str) -> int:
 def _goal(
     run: Run | None, model: str, tokens: str, batch: str, limits: dict[str, float | None], *, data_stays: bool
 ) -> Goal:
-    from atoll.cli.sim import vocabulary
+    from atoll.data.samples import vocab_size_of
     from atoll.model.shape import size_of
     from atoll.plan.goal import Goal, size_named
     from atoll.spec.axes.work import BATCH_MAX
@@ -202,7 +202,7 @@ def _goal(
         if isinstance(run.model, Folder) and run.model.adapter is not None:
             raise SpecError("no formula here tells what adapters take", hint="plan for the whole model: leave them out")
         size = size_named(model) if model or isinstance(run.model, Folder) else size_of(run.model)
-        vocab, context, told = vocabulary(run), run.data.context, run.budget.tokens
+        vocab, context, told = vocab_size_of(run.data), run.data.context, run.budget.tokens
     elif model:
         size, vocab, context, told = size_named(model), VOCABULARY, CONTEXT, 0
     else:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from atoll.errors import AtollError
+from atoll.errors import AtollError, SpecError
 
 if TYPE_CHECKING:
     from atoll.journal import Line
@@ -31,6 +31,8 @@ SAY_AFTER_S = 2.0
 """Before this nothing is said of how far a play is; on a terminal its line changes as often."""
 SAY_EVERY_S = 10.0
 """Where lines stay, as in a file, there are fewer of them."""
+STORM_S = 60.0
+"""How long a storm blows, of the world's time."""
 
 
 class Teller:
@@ -176,3 +178,21 @@ def left_cleanly(how: Callable[[], str]) -> Iterator[None]:
         warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that were about to start never will
         print(f"\nstopped{how()}", file=sys.stderr)
         raise
+
+
+def fault_list(text: str, seed: int, peers: int) -> tuple[Any, ...]:
+    """Return what `--faults` asks for, for one seed of one run."""
+    from atoll.sim.faults import from_json, storm
+
+    if text in ("", "none"):
+        return ()
+    if text == "storm":
+        return storm(seed, peers, STORM_S)
+    if text.startswith("storm="):
+        raise SpecError(
+            f"--faults {text}: a family brings its own runs", hint=f"atoll sim --seeds 0..200 --faults {text}"
+        )
+    path = Path(text)
+    if not path.is_file():
+        raise SpecError(f"--faults: {text!r} is neither a file nor known", hint='write "storm", or a stored list')
+    return from_json(path.read_bytes())

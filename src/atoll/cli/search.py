@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from atoll.cli.play import journalled, left_cleanly
+from atoll.cli.play import STORM_S, fault_list, journalled, left_cleanly
 from atoll.errors import AtollError, LocalError, SpecError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SAY_EVERY_S = 2.0
-STORM_S = 60.0
 SHRUNK_MAX = 3
 """Broken cases of one search that are shrunk and stored: one defect breaks many."""
 SHOWN_MAX = 5
@@ -72,7 +71,6 @@ def own_run(
 ) -> None:
     """Search storms on a run and fleet of one's own; exit 1 when one broke a promise."""
     from atoll.cli.local import check_enough
-    from atoll.cli.sim import fault_list
     from atoll.sim.scenario import losses_of, on_fleet
     from atoll.sim.search import judge
     from atoll.sim.storm import case_of

@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     from atoll.sim.scenario import Scenario
     from atoll.spec.run import Run
 
-STORM_S = 60.0
+
+HEARD = {
+    "--replay": {"replay", "journal"},
+    "--faults points": {"faults", "processes"},
+    "--seeds without a run file": {"seeds", "faults", "cases", "processes"},
+    "--seeds": {"run_file", "fleet", "peers", "seeds", "faults", "cases", "processes", "overrides"},
+}
+"""What each search listens to, besides --json: whatever else is said would be passed over, so it is refused."""
 
 
 def command(
+    context: typer.Context,
     run_file: Annotated[
         Path | None, typer.Argument(metavar="[RUN.toml]", help="What to train, and how; a search may do without.")
     ] = None,
@@ -52,16 +60,21 @@ def command(
     from atoll.spec.load import load_run
 
     if replay is not None:
+        _heed(context, "--replay")
         search.replay(replay, journal, as_json=as_json)
         return
     if faults == "points":
+        _heed(context, "--faults points")
         search.points(processes, as_json=as_json)
         return
     if run_file is None:
         if not seeds:
             raise SpecError("no run file was given", hint="atoll sim RUN.toml, or atoll sim --seeds 0..200")
+        _heed(context, "--seeds without a run file")
         search.families(search.seed_range(seeds), faults, cases, processes, as_json=as_json)
         return
+    if seeds:
+        _heed(context, "--seeds")
     run = load_run(run_file, overrides=overrides or ())
     if seeds:
         search.own_run(run, fleet, peers, search.seed_range(seeds), faults, cases, processes, as_json=as_json)
@@ -71,9 +84,22 @@ def command(
     print(json.dumps(outcome) if as_json else _text(outcome))
 
 
+def _heed(context: typer.Context, search: str) -> None:
+    """Refuse what was said on the command line and a search does not listen to."""
+    heard = HEARD[search]
+    for each in context.command.params:
+        source = context.get_parameter_source(str(each.name))
+        if each.name not in {*heard, "as_json"} and source is not None and source.name == "COMMANDLINE":
+            named = "a run file" if each.name == "run_file" else each.opts[0]
+            options = ", ".join(p.opts[0] for p in context.command.params if p.name in heard and p.name != "run_file")
+            raise SpecError(f"{named}: not with {search}", hint=f"leave it out: that listens to {options} and --json")
+
+
 def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: str) -> Scenario:
     """Return what is to be played; with a device, compute is real."""
     from atoll.cli.local import check_enough, with_peers
+    from atoll.cli.play import fault_list
+    from atoll.data.samples import vocab_size_of
     from atoll.sim.scenario import Scenario, losses_of, on_fleet, somebody_failed, stand_in
     from atoll.spec.fleet import first, load_fleet
 
@@ -87,7 +113,7 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         machine = Machine(device=device, threads=1)
         run, build, scale = pinned(run, machine), lambda run: build_torch(run, machine), 1.0
     else:
-        build, scale = stand_in(run, vocabulary(run))
+        build, scale = stand_in(run, vocab_size_of(run.data))
     return Scenario(
         run=run,
         machines=machines,
@@ -99,36 +125,6 @@ def _scenario(run: Run, fleet: str, peers: int, seed: int, faults: str, device: 
         scale=scale,
         enough=somebody_failed,
     )
-
-
-def vocabulary(run: Run) -> int:
-    """Return the size of the run's vocabulary without preparing its data."""
-    from atoll.spec.run import Shards
-
-    if isinstance(run.data.source, Shards):
-        from atoll.data.shards import read_manifest
-
-        return read_manifest(Path(run.data.source.path)).tokenizer.vocab_size
-    kind, _, size = run.data.source.tokenizer.partition("-")
-    return int(size) if kind == "bpe" else 257
-
-
-def fault_list(text: str, seed: int, peers: int) -> tuple[Any, ...]:
-    """Return what `--faults` asks for, for one seed of one run."""
-    from atoll.sim.faults import from_json, storm
-
-    if text in ("", "none"):
-        return ()
-    if text == "storm":
-        return storm(seed, peers, STORM_S)
-    if text.startswith("storm="):
-        raise SpecError(
-            f"--faults {text}: a family brings its own runs", hint=f"atoll sim --seeds 0..200 --faults {text}"
-        )
-    path = Path(text)
-    if not path.is_file():
-        raise SpecError(f"--faults: {text!r} is neither a file nor known", hint='write "storm", or a stored list')
-    return from_json(path.read_bytes())
 
 
 def _play(scenario: Scenario, journal: Path | None, *, modelled: bool, as_json: bool) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from atoll.data import corpus
 from atoll.data.order import indices_of
 from atoll.data.shards import SPLITS, Manifest, SplitName, read_manifest
-from atoll.data.tokenizer import Tokenizer
+from atoll.data.tokenizer import END_ID, Tokenizer
 from atoll.errors import LocalError, SpecError
 from atoll.spec.run import Corpus, Data
 
@@ -112,6 +112,14 @@ def open_data(data: Data, seed: int, home: Path) -> TokenData:
     """Open what a run reads; a corpus that ships with Atoll is prepared under `home` the first time."""
     folder = corpus.ensure(data.source, home) if isinstance(data.source, Corpus) else Path(data.source.path)
     return open_folder(folder, data.context, seed, digest=data.digest)
+
+
+def vocab_size_of(data: Data) -> int:
+    """Return how many tokens a run's vocabulary has, without preparing its data."""
+    if not isinstance(data.source, Corpus):
+        return read_manifest(Path(data.source.path)).tokenizer.vocab_size
+    kind, _, size = data.source.tokenizer.partition("-")
+    return int(size) if kind == "bpe" else END_ID + 1
 
 
 def open_folder(folder: Path, context: int, seed: int, digest: str = "") -> TokenData:

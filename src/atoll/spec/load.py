@@ -27,13 +27,16 @@ from atoll.spec.strict import Layers, Tree, merge, near, parse_toml, read_toml, 
 RUN_BYTES_MAX = 2**20
 """No run is larger: a peer that sends more is sending something else."""
 
+PATHS = (("model", "path"), ("data", "source", "path"), ("recipe", "base"))
+"""Keys of a run that may name a file or folder."""
+
 _EXAMPLES = files("atoll") / "spec" / "examples"
 
 
 def load_run(path: Path, *, overrides: Sequence[str] = ()) -> Run:
     """Return the run that the file at `path` describes, with `overrides` ("recipe.work.batch=4") on top.
 
-    Relative paths in it are taken from the file's folder.
+    Relative paths in it are taken from the file's folder, those in `overrides` from the working folder.
     """
     return build_run(read_toml(path), path, overrides=overrides)
 
@@ -152,7 +155,19 @@ def set_tree(overrides: Sequence[str]) -> Tree:
             if not isinstance(node, dict):
                 raise SpecError(f"--set {text}: '{part}' was set to a plain value before", hint="set one or the other")
         node[parts[-1]] = _value(value.strip())
+    _see_from_here(tree)
     return tree
+
+
+def _see_from_here(tree: Tree) -> None:
+    """Let paths that were typed be those of the folder they were typed in, not of the run file's."""
+    for *tables, key in PATHS:
+        node: Any = tree
+        for table in tables:
+            node = node.get(table) if isinstance(node, dict) else None
+        value = node.get(key) if isinstance(node, dict) else None
+        if isinstance(value, str) and value and (key != "base" or value.endswith(".toml")):
+            node[key] = str(Path(value).absolute())
 
 
 def _value(text: str) -> Any:
