@@ -251,12 +251,12 @@ def made(codec, keep, trusted):
     chunks = [bytes(each) for _ in range(2) for each in encoder.encode(*given)]
     return chunks, left.read().tobytes()
 
-for codec in (MaxN(), MaxN(values=Fp16()), MaxN(most=50.0, values=Bf16())):
-    for keep in (None, 21, 1600):
-        print(made(codec, keep, True) == made(codec, keep, False))
+some = [(MaxN(), None), (MaxN(), 21), (MaxN(), 1600), (MaxN(values=Fp16()), 21), (MaxN(most=50.0, values=Bf16()), 1600)]
+for codec, keep in some:
+    print(made(codec, keep, True) == made(codec, keep, False))
 """
 
 
 def test_what_kernels_make_of_a_link_is_what_is_made_without() -> None:
     pytest.importorskip("triton")
-    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 9
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 5
