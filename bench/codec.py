@@ -40,11 +40,14 @@ from torch import Tensor
 
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
 from atoll.model.encoding import codec as there
+from atoll.model.encoding import fused, sieve, sparse
 from atoll.model.encoding.above import Kept, Least, Limits
 from atoll.model.encoding.codec import OnDevice
 from atoll.model.encoding.encoder import Began, TorchEncoder
+from atoll.model.encoding.wanted import Ends, as_it_is
 from atoll.model.held import Held
 from atoll.spec.axes.codec import (
+    Above,
     Bf16,
     Buckets,
     CacheLines,
@@ -177,6 +180,7 @@ class Chunks:
         self.weights = torch.from_numpy(self.start).to(device) - self.rows.view(-1)
         """Where work has come to, from a start that is as far from it as values are large."""
         self.make = torch.compile(there.encode) if compiled else there.encode
+        self._bad = torch.zeros(1, dtype=torch.int32, device=device)
         self._others = torch.from_numpy(self.start).to(device).view(self.rows.shape)
 
     def split(self, vector: Tensor, few: int) -> Sequence[Tensor]:
@@ -184,10 +188,24 @@ class Chunks:
 
     def encoded(self, some: Tensor, left: Tensor | None, *, fed_back: bool) -> Tensor | Kept:
         """Return chunks of some rows, or of those and what was left out before; what they leave out is written down."""
-        wanted = (left * DECAY).add_(some) if fed_back and left is not None else some
+        ends = Ends(some, None, 1, left, DECAY) if fed_back and left is not None else as_it_is(some)
         if isinstance(self.codec, Threshold | Significance | MaxN):
-            return there.encode_above(self.codec, wanted, self.least_of(some), left=left)
-        return self.make(self.codec, wanted, left=left)
+            return self._sized(self.codec, ends, self.least_of(some), left)
+        wanted, scores = (some, None) if ends.is_made else self._wanted(ends, left)
+        return self.make(self.codec, wanted, there.Asked(scores=scores), left=left)
+
+    def _wanted(self, ends: Ends, left: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what is to be sent, as a peer makes it: of what sends some values only, where the rest of it stays."""
+        if isinstance(self.codec, CacheLines):
+            return sparse.wanted_lines(self.codec, ends, self._bad, left)
+        return fused.wanted(ends, self._bad, left if isinstance(self.codec, TopK) else None), None
+
+    def _sized(self, codec: Above, ends: Ends, least: Least, left: Tensor | None) -> Kept:
+        """Return chunks of what is large enough, as a peer makes them: what is to be sent is made on the way."""
+        sifted = sieve.sifted(type(codec.values), ends, least, left, self._bad)
+        if sifted is not None:
+            return sifted.kept(sifted.keeps.cpu().numpy())
+        return there.encode_above(codec, ends.base if ends.is_made else self._wanted(ends, left)[0], least, left=left)
 
     def least_of(self, some: Tensor) -> Least:
         """Return how large is large: where that hangs on weights, such a part of some."""

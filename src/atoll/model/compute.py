@@ -147,7 +147,8 @@ class Encoder(Protocol):
 
         Where portions have no values, these are the way from a start to the weights as they are now, a mean, or what
         was made of these. What is `Near` is given with all portions of a unit. Raises `FloatingPointError` where values
-        are not finite: then nothing of the contribution counts.
+        are not finite: then nothing of the contribution counts, and the residual, finite though it is, may be that of
+        neither before nor after.
         """
 
 

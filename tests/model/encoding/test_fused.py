@@ -7,6 +7,7 @@ on Linux; where it is missing (`pip install triton`) these tests have nothing to
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
@@ -16,70 +17,141 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.encoding import fused
+from atoll.model.encoding import fused, lines, sieve, sparse
+from atoll.model.encoding.trials import trial
+from atoll.spec.axes import codec
 here = torch.device("cpu")
 for name in {names}:
     print(getattr(fused, name)(here))
 for bits in {bits}:
     print(fused.same_stochastic(here, bits))
-for lines in {lines}:
-    print(fused.same_choices(here, *lines))
+for bits in {place_bits}:
+    print(sparse.same_packed(here, bits))
+for rows in {rows}:
+    print(sparse.same_largest(here, *rows))
+for line in {line}:
+    print(sparse.same_wanted_lines(here, line))
+for some in {lines}:
+    print(sparse.same_lines(here, *some))
+for kind, shapes in {above}:
+    print(sieve.same_above(here, getattr(codec, kind), shapes))
+many = trial((3, 9_001), here).abs()  # in more than one tile of those that one program counts
+many[1] = 7.0
+many[2, 9:] = torch.inf  # which is what the largest values add up to
+known = torch.tensor([[0.0, 0.0], [7.0, 5.0], [0.0, 0.0]])
+moved = known.clone()
+print(torch.equal(sparse._line_places(many, 90, known).long(), lines.chosen(many, 90, moved)))
+print(torch.equal(known, moved))
 """
 ALIKE = [
-    "same_largest",
     "same_int8",
     "same_e3m0",
     "same_buckets",
     "same_short",
-    "same_above",
-    "same_lines",
     "same_ratios",
     "same_wanted",
 ]
-BITS = [2, 3, 4, 7, 8, 10, 12]
-LINES = [(5003, 1), (5003, 77), (5003, 5003), (8192, 82)]
+BITS = [2, 3, 4, 8, 12]
+PLACE_BITS = [1, 3, 8, 12, 16, 17]
+ROWS = [(32, 3), (512, 1), (1024, 1000)]
+LINES = [(4_101, 2, 0.25), (320, 16, 0.1, [1.0, 0.5]), (900, 16, 1.0, [1.0]), (900, 16, 1e-9, [1.0, 0.5])]
+"""Elements of a chunk, of a line, and the part that is kept: of whole lines and others, of all and of one."""
+ABOVE = [("Fp32", [(3, 200), (1, 33_001)]), ("Fp16", [(3, 200)]), ("Bf16", [(3, 200)])]
+"""Values, and chunks of so many elements: of places in one byte, and in two."""
+TRIED = """
+import torch
+from atoll.model.encoding import cosines, fused, sieve, sparse
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32
+here = torch.device("cpu")
+print(cosines.same_columns(here), sparse.same_largest(here, 4096, 64))
+print(*(sieve.same_above(here, kind) for kind in (Fp32, Fp16, Bf16)))
+print(*(sparse.same_lines(here, 2**18, 16, keep) for keep in (0.01, 0.25)))
+print(*(fused.same_stochastic(here, bits) for bits in (7, 10)))
+"""
 ENCODED = """
 import numpy as np
 import torch
-from atoll.model.encoding import fused
+from atoll.model.encoding import fused, sieve, sparse
 from atoll.model.compute import Made, Mean, PartOf, Portion, Start
 from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
-from atoll.spec.axes.codec import Bf16, CacheLines, Fp16, Int8, Significance, Stochastic, Threshold
-from atoll.spec.axes.what import Feedback, Hold
+from atoll.spec.axes.codec import (
+    Bf16, Buckets, CacheLines, Fp16, Fp32, Int8, Significance, Stochastic, Threshold, TopK
+)
+from atoll.spec.axes.what import Feedback, Forget, Hold
 
-start, moved = np.random.default_rng(0).standard_normal((2, 90_000), np.float32)
+start, moved = np.random.default_rng(0).standard_normal((2, 70_000), np.float32)
 weights = torch.from_numpy(start - moved)
 sums = Held(start.size)
 sums.write()[:] = moved
 
-def made(codec, rule, trusted, there):
-    fused.trusted = lambda *asked: trusted
-    left, firsts = Held(start.size), (0, 40_000, 80_000)
+def made(codec, rule, trusted, width, there, large=None):
+    fused.trusted = sieve.trusted = sparse.trusted = lambda *asked: trusted
+    left, firsts = Held(start.size), (0, width, 2 * width)
     known = [np.zeros(2, np.float32) if isinstance(codec, CacheLines) else None for _ in range(3)]
-    runs = [(slice(0, 40_000),), (slice(40_000, 80_000),), (slice(80_000, 84_000), slice(86_000, 90_000))]
+    # Two chunks are a piece; one that lies in two places passes through memory of its own.
+    apart = (slice(2 * width, 2 * width + 100), slice(2 * width + 150, 2 * width + 200))
+    runs = [(slice(0, width),), (slice(width, 2 * width),), apart]
     portions = [Portion(*each) for each in zip(runs, [None] * 3, firsts, range(3), known)]
-    large = PartOf(Start(start), 3.0) if isinstance(codec, Significance) else None
     encoder = TorchEncoder(codec, weights)
     chunks = [bytes(each) for _ in range(2) for each in encoder.encode(portions, there, rule, left, large)]
     return chunks, left.read().tobytes(), [each if each is None else each.tobytes() for each in known]
 
+def same(*given):
+    print(made(*given[:2], True, *given[2:]) == made(*given[:2], False, *given[2:]))
+
 for codec in (
-    Fp16(), Bf16(), Int8(), Stochastic(bits=4), CacheLines(), Threshold(least=2.0), Significance(values=Fp16())
+    Fp32(), Fp16(), Bf16(), Int8(), Stochastic(bits=4), CacheLines(), CacheLines(keep=0.1, line=64, values=Int8()),
+    TopK(keep=3, block=1000), TopK(keep=8, block=512), TopK(keep=32, block=1024, values=Buckets(bits=2)),
 ):
     for rule in (Feedback(decay=0.9), Hold()):
-        print(made(codec, rule, True, Start(start)) == made(codec, rule, False, Start(start)))
+        same(codec, rule, 4096, Start(start))
+same(TopK(keep=8, block=512), Feedback(), 1300, Start(start))  # of blocks one is short
 for there in (Mean(sums, 3), Made(sums)):
-    print(made(Int8(), Feedback(), True, there) == made(Int8(), Feedback(), False, there))
+    same(Int8(), Feedback(), 4096, there)
+# Places in one byte, in two, and in bits that no kernel has.
+for width in (200, 33_000, 600):
+    same(Threshold(least=2.0), Feedback(decay=0.9), width, Start(start))
+for rule in (Feedback(decay=0.9), Hold(), Forget()):
+    same(Significance(values=Fp16()), rule, 200, Start(start), PartOf(Start(start), 3.0))
+    same(Significance(), rule, 200, Start(start), PartOf(Start(start.copy()), 3.0))
+same(Threshold(least=0.5), Feedback(), 200, Mean(sums, 3), 0.5)
+"""
+REFUSED = """
+import numpy as np
+import torch
+from atoll.model.encoding import fused, sieve, sparse
+from atoll.model.compute import Portion, Start
+from atoll.model.encoding.encoder import TorchEncoder
+from atoll.model.held import Held
+from atoll.spec.axes.codec import CacheLines, Int8, Threshold, TopK
+from atoll.spec.axes.what import Feedback, Hold
+
+fused.trusted = sieve.trusted = sparse.trusted = lambda *asked: True
+start, weights = np.random.default_rng(0).standard_normal((2, 8192), np.float32)
+weights[300] = np.nan
+for codec in (Threshold(least=2.0), CacheLines(), TopK(keep=8, block=512), Int8()):
+    width = 256 if isinstance(codec, Threshold) else 4096
+    for rule in (Feedback(), Hold()):
+        left = Held.of(start)
+        portions = [Portion((slice(at, at + width),)) for at in (0, width)]
+        try:
+            TorchEncoder(codec, torch.from_numpy(weights)).encode(portions, Start(start), rule, left)
+        except FloatingPointError as error:
+            print(error, np.isfinite(left.read()).all())
 """
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from atoll.model.encoding import kernels
+from atoll.model.encoding import kernels, picks, sieves
 from atoll.model.encoding.fused import CONSTANTS, TO_WHOLE
 some = {
-    kernels.largest: ({"rows": "*fp32", "places": "*i64", "keep": "i32"}, {"WIDTH": 4096}),
+    picks.largest: (
+        {"rows": "*fp32", "places": "*i32", "chosen": "*fp32", "left": "*fp32"}
+        | {"keep": "i32", "blocks": "i32", "step": "i32"},
+        {"WIDTH": 4096, "TEAMS": 32, "TAKES": True, "LEAVES": True, "EMPTIES": True},
+    ),
     kernels.int8: (
         {"values": "*fp32", "scales": "*fp32", "codes": "*i8", "left": "*fp32", "count": "i32", "blocks": "i32"},
         {"BLOCK": 256, "MANY": 8, "LEAVES": True, **CONSTANTS},
@@ -115,27 +187,62 @@ some = {
         | {"count": "i32", "blocks": "i32", "row_bytes": "i32"},
         {"EIGHTHS": 64, "MANY": 4, "BITS": 12, "LEVELS": 2047, "NORM_BITS": 15, "SCALE_MIN": 2.0**-120, "LEAVES": True},
     ),
-    kernels.above_counts: (
-        {"values": "*fp32", "limits": "*fp32", "counts": "*i32", "count": "i32", "least": "fp32", "part": "fp32"},
-        {"LIMITED": True, "TILE": 2048},
+    sieves.sift: (
+        {name: "*fp32" for name in ("base", "weights", "before", "limits", "made")}
+        | {"maps": "*i32", "many": "*i32", "bad": "*i32", "count": "i32", "tiles": "i32"}
+        | {"steps": "fp32", "decay": "fp32", "least": "fp32", "part": "fp32"},
+        {"WAY": False, "MEAN": True, "FED": True, "MAKES": True, "LIMITED": True, "OF_BASE": False, "ROWS": 64},
     ),
-    kernels.above_write: (
-        {"values": "*fp32", "limits": "*fp32", "wire": "*u8", "starts": "*i64", "keeps": "*i64", "befores": "*i32"}
-        | {"maps": "*i64", "left": "*fp32", "count": "i32", "least": "fp32", "part": "fp32"},
-        {"LIMITED": True, "KIND": 2, "HALF_MAX": 3e38, "PLACE_BYTES": 2, "LEAVES": True, "TILE": 2048},
+    sieves.lay_out: (
+        {"keeps": "*i32", "starts": "*i64", "chunks": "i32", "map_bytes": "i32"},
+        {"VALUE_BYTES": 4, "PLACE_BYTES": 2, "ALIGN_BYTES": 4, "CHUNKS": 1024},
+    ),
+    sieves.put_together: (
+        {"made": "*fp32", "maps": "*i32", "many": "*i32", "starts": "*i64", "wire": "*u8"}
+        | {"count": "i32", "tiles": "i32", "blocks": "i32", "map_bytes": "i32"},
+        {"KIND": 2, "HALF_MAX": 3e38, "PLACE_BYTES": 2, "LEAVES": True, "ROWS": 64}
+        | {"TILES": 32, "WORDS": 256, "FEW": 8},
     ),
     kernels.ratio_counts: (
         {"values": "*fp32", "limits": "*fp32", "counts": "*i64", "size": "i32", "bits": "i32"},
         {"SHIFT": 8, "TILE": 4096, "TILES": 8},
     ),
-    kernels.line_scores: (
-        {"values": "*fp32", "scores": "*fp32", "lines": "i32"},
+    picks.line_scores: (
+        {"values": "*fp32", "scores": "*fp32", "count": "i32", "lines": "i32"},
         {"LINE": 16, "HALVINGS": 4, "MANY": 256},
     ),
-    kernels.line_choice: (
-        {"scores": "*fp32", "limits": "*fp32", "places": "*i64", "many": "*i32", "lowest": "*fp32"}
-        | {"lines": "i32", "keep": "i32"},
-        {"TILE": 4096, "TILES": 2},
+    picks.line_wanted: (
+        {name: "*fp32" for name in ("base", "weights", "before", "made", "scores")}
+        | {"bad": "*i32", "count": "i32", "lines": "i32", "steps": "fp32", "decay": "fp32"},
+        {"WAY": False, "FED": True, "LINE": 16, "HALVINGS": 4, "MANY": 256},
+    ),
+    picks.line_counts: (
+        {"scores": "*fp32", "known": "*fp32", "counts": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "SECOND": True, "TILE": 2048, "TILES": 4},
+    ),
+    picks.line_rivals: (
+        {"scores": "*fp32", "known": "*fp32", "counts": "*i32", "rivals": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "TILE": 2048},
+    ),
+    picks.line_least: (
+        {"known": "*fp32", "counts": "*i32", "rivals": "*i32", "found": "*i32", "lines": "i32", "keep": "i32"},
+        {"KNOWN": True, "FALL": 0.99, "RISE": 0.01, "TILE": 2048},
+    ),
+    picks.line_tiles: (
+        {"scores": "*fp32", "found": "*i32", "tiles": "*i32", "lines": "i32"},
+        {"TILE": 2048},
+    ),
+    picks.line_places: (
+        {"scores": "*fp32", "found": "*i32", "tiles": "*i32", "places": "*i32", "lines": "i32", "keep": "i32"},
+        {"TILE": 2048, "TILES": 64},
+    ),
+    picks.line_values: (
+        {"values": "*fp32", "places": "*i32", "chosen": "*fp32", "count": "i32", "keep": "i32", "step": "i32"},
+        {"LINE": 16, "EMPTIES": True, "MANY": 64},
+    ),
+    picks.packed: (
+        {"numbers": "*i32", "wire": "*u8", "count": "i32", "step": "i32"},
+        {"BITS": 17, "EIGHTS": 128},
     ),
 }
 for kernel, (given, constants) in some.items():
@@ -146,12 +253,30 @@ for kernel, (given, constants) in some.items():
 
 
 def test_kernels_make_the_same_bits() -> None:
-    program = INTERPRETED.format(names=ALIKE, bits=BITS, lines=LINES)
-    assert said_by(program, TRITON_INTERPRET="1").split() == ["True"] * (len(ALIKE) + len(BITS) + len(LINES))
+    tried: dict[str, Sequence[object]] = {
+        "names": ALIKE,
+        "bits": BITS,
+        "place_bits": PLACE_BITS,
+        "rows": ROWS,
+        "line": [2, 16],
+        "lines": LINES,
+        "above": ABOVE,
+    }
+    said = said_by(INTERPRETED.format(**tried), TRITON_INTERPRET="1").split()
+    assert said == ["True"] * (sum(map(len, tried.values())) + 2)
+
+
+@pytest.mark.long
+def test_all_that_a_device_is_tried_with_is_the_same() -> None:
+    assert said_by(TRIED, TRITON_INTERPRET="1").split() == ["True"] * 9
 
 
 def test_contributions_made_by_kernels_are_those_made_without() -> None:
-    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 16
+    assert said_by(ENCODED, TRITON_INTERPRET="1").split() == ["True"] * 33
+
+
+def test_values_that_are_not_finite_are_refused_and_never_left() -> None:
+    assert said_by(REFUSED, TRITON_INTERPRET="1").splitlines() == ["some values are not finite True"] * 8
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

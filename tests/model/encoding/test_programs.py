@@ -15,16 +15,16 @@ triton = pytest.importorskip("triton")
 
 INTERPRETED = """
 import torch
-from atoll.model.encoding.cosines import same_cosines
+from atoll.model.encoding.cosines import same_columns, same_cosines
 from atoll.model.encoding.products import same_products
 here = torch.device("cpu")
-print(same_cosines(here), same_products(here))
+print(same_cosines(here), same_products(here), same_columns(here, 16))
 """
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from atoll.model.encoding import programs
+from atoll.model.encoding import columns, programs
 tables = {"places_high": "*i32", "factors_high": "*fp64", "places_wide": "*i32", "factors_wide": "*fp64"}
 vectors = {"given": "*fp32", "made": "*fp32", "firsts": "*i64", "steps": "*i64", "ats": "*i64"}
 line = {"places": "*i32", "factors": "*fp64"}
@@ -35,6 +35,8 @@ some = [
     (programs.cosine, vectors | tables, tile | {"FORWARD": True}, 8),
     (programs.cosine, vectors | tables, tile | {"FORWARD": False}, 8),
     (programs.cosine_line, vectors | line, {"WIDE": 64, "LEVELS": 6, "FORWARD": True}, 1),
+    (columns.kernel_of(16, forward=True), vectors | {"own": "*fp64", "count": "i32"}, {}, 1),
+    (columns.kernel_of(16, forward=False), vectors | {"own": "*fp64", "count": "i32"}, {}, 1),
     (programs.outer, factors | sizes, {"RANK": 4, "MINUS": True, "HIGH": 16, "WIDE": 128}, 4),
 ]
 for kernel, given, constants, warps in some:
@@ -45,7 +47,7 @@ for kernel, given, constants, warps in some:
 
 
 def test_kernels_make_the_same_bits() -> None:
-    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 2
+    assert said_by(INTERPRETED, TRITON_INTERPRET="1").split() == ["True"] * 3
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

@@ -33,15 +33,6 @@ Least = float | Limits
 """How large is large: everywhere, or for every value."""
 
 
-class Tally(NamedTuple):
-    """How many values are large enough."""
-
-    tiles: Tensor
-    """In each tile of each chunk, on the device."""
-    chunks: Sequence[int]
-    """In each chunk."""
-
-
 class Kept(NamedTuple):
     """Chunks of values that were large enough."""
 

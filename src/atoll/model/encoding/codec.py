@@ -18,12 +18,14 @@ from typing import NamedTuple, assert_never
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from atoll.model.encoding import fused, lines
-from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, Tally, places_bytes
+from atoll.model.encoding import fused, lines, sieve, sparse
+from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, places_bytes, to_above
 from atoll.model.encoding.bins import from_buckets, table_bytes
-from atoll.model.encoding.bits import cut, pack, packed_bytes, unpack, viewed
+from atoll.model.encoding.bits import cut, packed_bytes, unpack, viewed
 from atoll.model.encoding.scales import from_scales, to_scales
+from atoll.model.encoding.wanted import as_it_is
 from atoll.spec.axes.codec import (
     Above,
     Bf16,
@@ -54,6 +56,8 @@ class Asked(NamedTuple):
     """Of their seeds (`model.encoding.chance`); none: of no seed."""
     known: Tensor | None = None
     """Remembered thresholds and what they were at first, which move; none: choices are exact."""
+    scores: Tensor | None = None
+    """Of lines, if whoever made the values has added them up; none: nobody has."""
 
 
 NOTHING = Asked()
@@ -62,7 +66,8 @@ NOTHING = Asked()
 def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | None = None) -> Tensor:
     """Return the wire bytes of chunks, a row each, of at least one element; all must be finite.
 
-    What is left out of them is written where somebody asks for it, in rows that lie one after the other.
+    What is left out of them is written where somebody asks for it, in rows that lie one after the other: of what sends
+    some values only, it may be where the values are, and then all others stay there as they are.
     """
     match codec:
         case Fp16() | Bf16():
@@ -71,14 +76,16 @@ def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | N
             return fused.int8(codec, values, left)
         case Stochastic():
             return fused.stochastic(codec, values, asked.keys, left)
+        case TopK() | CacheLines():
+            return _encode_some(codec, values, asked, left)
         case _:
-            wire = _encode(codec, values, asked)
+            wire = _encode(codec, values)
             if left is not None:
-                _leave(codec, values, wire, left)
+                torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
             return wire
 
 
-def _encode(codec: Fp32 | E3m0 | Sign | Buckets | TopK | CacheLines, values: Tensor, asked: Asked) -> Tensor:
+def _encode(codec: Fp32 | E3m0 | Sign | Buckets, values: Tensor) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
@@ -88,49 +95,53 @@ def _encode(codec: Fp32 | E3m0 | Sign | Buckets | TopK | CacheLines, values: Ten
             return to_scales(codec, values)
         case Buckets():
             return fused.buckets(codec, values)
-        case TopK():
-            places = _places_of(codec, values)
-            chosen = values.gather(1, _in_chunk(codec, places, values.shape[1]))
-            return torch.cat([encode(codec.values, chosen, asked), pack(places, codec.place_bits)], dim=1)
-        case CacheLines():
-            rows, bits = lines.in_lines(codec, values), lines.bits_of(codec, values.shape[1])
-            scores = fused.line_scores(rows.flatten(1), codec.line)
-            places = fused.line_choice(scores, lines.kept(codec, values.shape[1]), asked.known)
-            some = rows.gather(1, places[..., None].expand(-1, -1, codec.line)).flatten(1)
-            return torch.cat([encode(codec.values, some, asked), pack(places, bits)], dim=1)
         case _:
             assert_never(codec)
 
 
-def _leave(codec: Even, values: Tensor, wire: Tensor, left: Tensor) -> None:
-    """Write what is left out of chunks: of what sends some values only, all others as they are."""
-    if not isinstance(codec, TopK | CacheLines) or _lacking(codec, values.shape[1]):
-        torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
-        return
-    places, arrived = _arrived(codec, wire, values.shape[1])
-    left.copy_(values)
-    left.scatter_(1, places, values.gather(1, places).sub_(arrived))
+def _encode_some(codec: TopK | CacheLines, values: Tensor, asked: Asked, left: Tensor | None) -> Tensor:
+    """Return likewise of what sends some values only: these, and after them where they are."""
+    count, is_exact = values.shape[1], isinstance(codec.values, Fp32)
+    wire, keep = sparse.room(values, wire_bytes(codec, count)), _kept(codec, count)
+    head, tail = cut(wire, wire_bytes(codec.values, keep))
+    chosen = head.view(torch.float32) if is_exact else torch.empty((len(values), keep), device=values.device)
+    if isinstance(codec, TopK):
+        places, bits = sparse.take_largest(codec, values, chosen, left), codec.place_bits
+    else:
+        places = sparse.take_lines(codec, values, asked.known, chosen, left, asked.scores)
+        bits = lines.bits_of(codec, count)
+    sparse.put_packed(places, bits, tail)
+    if not is_exact:
+        rest = None if left is None else torch.empty_like(chosen)
+        head.copy_(encode(codec.values, chosen, asked, rest))
+        if left is not None and rest is not None:
+            _put(codec, left, places, rest)
+    return wire
+
+
+def _put(codec: TopK | CacheLines, left: Tensor, places: Tensor, rest: Tensor) -> None:
+    """Write what is left out of values where these were taken from."""
+    at, lacking = _elements(codec, places, left.shape[1]), _lacking(codec, left.shape[1])
+    if lacking:
+        left.copy_(pad(left, (0, lacking)).scatter_(1, at, rest)[:, : left.shape[1]])
+    else:
+        left.scatter_(1, at, rest)
 
 
 def encode_above(
-    codec: Above,
-    values: Tensor,
-    least: Least,
-    asked: Asked = NOTHING,
-    left: Tensor | None = None,
-    tally: Tally | None = None,
+    codec: Above, values: Tensor, least: Least, asked: Asked = NOTHING, left: Tensor | None = None
 ) -> Kept:
-    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`.
-
-    If it is known already how many are large enough (`fused.tally`), nobody has to wait for that here.
-    """
+    """Return chunks of what is at least so large, a row of values each; what is left out of them as in `encode`."""
 
     def to_bytes(some: Tensor, nth: int) -> Tensor:
         keys = None if asked.keys is None else asked.keys[nth : nth + 1]
         return encode(codec.values, some[None], Asked(keys))[0]
 
-    kept, is_left = fused.above(values, least, type(codec.values), to_bytes, left, tally)
-    if left is not None and not is_left:
+    sifted = sieve.sifted(type(codec.values), as_it_is(values), least, left)
+    if sifted is not None:
+        return sifted.kept(sifted.keeps.cpu().numpy())
+    kept = to_above(values, least, to_bytes)
+    if left is not None:
         torch.sub(values, decoded_above(codec, kept, values.shape[1]), out=left)
     return kept
 
@@ -162,13 +173,25 @@ def _lacking(codec: TopK | CacheLines, count: int) -> int:
 
 def _arrived(codec: TopK | CacheLines, wire: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return which elements of chunks of so many were sent, and what arrives of them; of whole lines to their ends."""
-    keep = codec.kept(count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+    keep = _kept(codec, count)
     values, packed = cut(wire, wire_bytes(codec.values, keep))
-    arrived = decoded(codec.values, values, keep)
+    many, bits = (
+        (keep, codec.place_bits) if isinstance(codec, TopK) else (keep // codec.line, lines.bits_of(codec, count))
+    )
+    return _elements(codec, unpack(packed, many, bits), count), decoded(codec.values, values, keep)
+
+
+def _kept(codec: TopK | CacheLines, count: int) -> int:
+    """Return how many of so many elements are sent; of a line that is short, as many as of others."""
+    return codec.kept(count) if isinstance(codec, TopK) else lines.kept(codec, count) * codec.line
+
+
+def _elements(codec: TopK | CacheLines, places: Tensor, count: int) -> Tensor:
+    """Return where elements are in chunks of so many, for places in blocks or of lines."""
     if isinstance(codec, TopK):
-        return _in_chunk(codec, unpack(packed, keep, codec.place_bits).long(), count), arrived
-    first = unpack(packed, keep // codec.line, lines.bits_of(codec, count)).long() * codec.line
-    return (first[..., None] + torch.arange(codec.line, device=wire.device)).flatten(1), arrived
+        return sparse.in_chunk(codec, places, count)
+    first = places.long() * codec.line
+    return (first[..., None] + torch.arange(codec.line, device=places.device)).flatten(1)
 
 
 def decoded_above(codec: Above, kept: Kept, count: int) -> Tensor:
@@ -206,23 +229,3 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
             return COUNT_BYTES + wire_bytes(codec.values, count) + places_bytes(count, count)
         case _:
             assert_never(codec)
-
-
-# the largest
-
-
-def _places_of(codec: TopK, values: Tensor) -> Tensor:
-    """Return what is kept of each chunk, as places in their blocks."""
-    chunks, count = values.shape
-    whole = count - count % codec.block
-    places = [fused.largest_of(values[:, :whole].reshape(-1, codec.block), codec.keep).view(chunks, -1)]
-    if count > whole:
-        places.append(fused.largest_of(values[:, whole:], codec.kept(count - whole)))
-    return torch.cat(places, dim=1)
-
-
-def _in_chunk(codec: TopK, places: Tensor, count: int) -> Tensor:
-    """Return places in the chunk for places in blocks."""
-    full = count // codec.block
-    nth = torch.arange(places.shape[1], device=places.device)
-    return places + (nth // codec.keep).clamp(max=full) * codec.block

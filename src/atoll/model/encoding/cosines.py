@@ -2,26 +2,35 @@
 
 All tiles of one shape are transformed together, elementwise in fp64 and in the same order of operations: how many there
 are at once changes no bit. Tiles whose sides are powers of two, which are nearly all, are one pass of a kernel on a
-CUDA device (`model.encoding.programs`), if that makes the same bits there.
+CUDA device (`model.encoding.programs`, and `model.encoding.columns` of those that recipes have), if that makes the same
+bits there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from atoll.model.encoding import tiles
+from atoll.model.encoding import columns, tiles
 from atoll.model.encoding.tiles import Tiled
+from atoll.model.encoding.trials import equal_bits
 from atoll.model.encoding.trust import launch, trusted
 
 BATCH_ELEMENTS = 2**22
 """So many are transformed at once without a kernel: each takes some 40 bytes meanwhile."""
 FITTING = (32, 4096)
 """Elements of a tile that one program has in its registers."""
+
+BY_COLUMNS = ((64, 64),)
+"""Tiles whose columns and rows a lane has in its registers, which is faster still: the only ones that recipes have."""
+_LANES = 32
+"""Of a warp."""
+_PROGRAMS = 528
+"""That have many tiles each: four for each part of a large device, of which more were no faster."""
 
 Tiling = tuple[Tiled, ...]
 
@@ -39,10 +48,17 @@ def values(tiling: Tiling, frequencies: Tensor) -> Tensor:
 def _transformed(tiling: Tiling, given: Tensor, *, forward: bool) -> Tensor:
     made = torch.empty_like(given)
     for shape, alike in _by_shape(tiling).items():
-        # Of this shape alone: to compile others' kernels would take a while for nothing.
-        fast = _fits(shape) and trusted(same_cosines, given.device, (shape,))
-        (_fused if fast else _plain)(alike, given, made, forward)
+        way = _way(shape, given.device)
+        way(alike, given, made, forward)
     return made
+
+
+def _way(shape: tuple[int, int], device: torch.device) -> Callable[[Tiling, Tensor, Tensor, bool], None]:
+    """Return how tiles of a shape are transformed on a device."""
+    if shape in BY_COLUMNS and trusted(same_columns, device, shape[0]):
+        return _by_columns
+    # Of this shape alone: to compile others' kernels would take a while for nothing.
+    return _fused if _fits(shape) and trusted(same_cosines, device, (shape,)) else _plain
 
 
 @lru_cache(maxsize=8)
@@ -158,6 +174,15 @@ def _fused(alike: Tiling, given: Tensor, made: Tensor, forward: bool) -> None:
     launch(_kernels().cosine, grid, *vectors, *down, *across, FORWARD=forward, **shape, num_warps=warps)
 
 
+def _by_columns(alike: Tiling, given: Tensor, made: Tensor, forward: bool, most: int = _PROGRAMS) -> None:
+    """Transform all that has square tiles of one shape, many tiles a program."""
+    side, where = alike[0].high, _where(alike, given.device)
+    programs = min(most, len(where.firsts))
+    own = torch.empty(programs * side * (side + columns.BESIDE), dtype=torch.float64, device=given.device)
+    kernel, warps = columns.kernel_of(side, forward=forward), max(1, side // _LANES)
+    launch(kernel, (programs,), given.contiguous(), made, own, *where, len(where.firsts), num_warps=warps)
+
+
 class Where(NamedTuple):
     """Of each tile: its first value, how far its rows are apart, and its first frequency."""
 
@@ -228,7 +253,16 @@ def _kernels() -> Any:
 TRIED = ((64, 64), (1, 64), (32, 2), (2, 16), (16, 64), (1, 32))
 
 
-def same_cosines(device: torch.device, shapes: Sequence[tuple[int, int]] = TRIED) -> bool:
+def same_columns(device: torch.device, side: int = 64) -> bool:
+    """Return likewise of square tiles whose columns are in one lane each, by programs that have several tiles."""
+    return same_cosines(device, ((side, side),), partial(_by_columns, most=3))
+
+
+def same_cosines(
+    device: torch.device,
+    shapes: Sequence[tuple[int, int]] = TRIED,
+    way: Callable[[Tiling, Tensor, Tensor, bool], None] = _fused,
+) -> bool:
     """Return whether kernels make the same bits, of tiles of such shapes, there and back."""
     for high, wide in shapes:
         tiling = _trial_tiling(high, wide)
@@ -236,8 +270,8 @@ def same_cosines(device: torch.device, shapes: Sequence[tuple[int, int]] = TRIED
         for forward in (True, False):
             one, other = torch.empty_like(given), torch.empty_like(given)
             _plain(tiling, given, one, forward)
-            _fused(tiling, given, other, forward)
-            if not torch.equal(one.view(torch.int32), other.view(torch.int32)):
+            way(tiling, given, other, forward)
+            if not equal_bits(one, other):
                 return False
     return True
 

@@ -8,9 +8,7 @@ takes longer than all the rest. The processor has no pass over the model to make
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,16 +16,16 @@ import torch
 from torch import Tensor
 
 from atoll.model.compute import Large, Made, Mean, Near, PartOf, Portion, Source, Start, Vector
-from atoll.model.encoding import fused, peaks
-from atoll.model.encoding.above import Least, Limits, Tally
+from atoll.model.encoding import fused, peaks, sieve, sparse
+from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.chance import draws, keys_of
-from atoll.model.encoding.codec import Asked, OnDevice, encode, encode_above, wire_bytes
+from atoll.model.encoding.codec import Asked, Even, OnDevice, encode, encode_above, wire_bytes
 from atoll.model.encoding.pieces import Piece, cut, pieces_of, together
 from atoll.model.encoding.sending import Sending
-from atoll.model.encoding.wanted import Ends
+from atoll.model.encoding.wanted import Ends, as_it_is
 from atoll.model.held import Held
 from atoll.model.locked import lock
-from atoll.spec.axes.codec import Above, MaxN, Significance, Threshold
+from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
@@ -36,8 +34,6 @@ WORKING_BYTES = 40
 """Of an element, while it is encoded."""
 PIECE_BYTES = 2**24
 """Of chunks that leave the device together, while the next are encoded."""
-FEW_PART = 8
-"""One of so many values is taken to be large enough, until it is counted."""
 
 
 class Began:
@@ -99,18 +95,12 @@ class TorchEncoder:
         large: Large | None = None,
     ) -> list[memoryview]:
         work, sending = self._work(source, rule, residual, large), Sending(self._device)
-        pieces, bad = pieces_of(portions, self._many), self._nothing_bad()
-        wanted, leasts = (
-            self._near(pieces, work, bad, large) if isinstance(large, Near) else self._rows(pieces, work, bad)
-        )
+        pieces = pieces_of(portions, self._many)
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
-            self._send_above(self._codec, pieces, wanted, leasts, work, asked, bad, sending)
+            self._send_above(self._codec, pieces, asked, work, large, sending)
         else:
-            _check(int(bad))
-            for piece, rows, beside in zip(pieces, wanted, asked, strict=True):
-                with self._leaving(piece, work) as left:
-                    sending.rows(encode(self._codec, rows, beside, left))
+            self._send_even(self._codec, pieces, asked, work, sending)
         _remember(pieces, asked)
         return sending.chunks()
 
@@ -122,27 +112,66 @@ class TorchEncoder:
         _check(int(bad))
         return values.view(-1)
 
+    def _send_even(
+        self, codec: Even, pieces: Sequence[Piece], asked: Sequence[Asked], work: Work, sending: Sending
+    ) -> None:
+        """Let chunks be on their way of which all are as long, after it has been seen that all values are finite."""
+        bad = self._nothing_bad()
+        made = [self._made(codec, piece, work, bad) for piece in pieces]
+        _check(int(bad))
+        for piece, (rows, scores), beside in zip(pieces, made, asked, strict=True):
+            left = self._left(piece, work)
+            sending.rows(encode(codec, rows, beside._replace(scores=scores), left))
+            self._leave(piece, work, left)
+
     def _send_above(
         self,
         codec: Above,
         pieces: Sequence[Piece],
-        wanted: Sequence[Tensor],
-        leasts: Sequence[Least],
-        work: Work,
         asked: Sequence[Asked],
+        work: Work,
+        large: Large | None,
+        sending: Sending,
+    ) -> None:
+        """Let chunks be on their way that are as long as values make them."""
+        bad = self._nothing_bad()
+        if not isinstance(large, Near):
+            self._send_sized(codec, pieces, self._sized(pieces, work), asked, work, bad, sending)
+            return
+        # A whole unit, of which all is finite by now: together its chunks could take as much memory as it does.
+        for piece, sized, beside in zip(pieces, self._near(pieces, work, bad, large), asked, strict=True):
+            self._send_sized(codec, [piece], [sized], [beside], work, bad, sending)
+
+    def _send_sized(
+        self,
+        codec: Above,
+        pieces: Sequence[Piece],
+        sized: Sequence[tuple[Ends, Least]],
+        asked: Sequence[Asked],
+        work: Work,
         bad: Tensor,
         sending: Sending,
     ) -> None:
-        """Let chunks be on their way that are as long as values make them: first it is asked of all how long."""
-        tallies = [fused.tally(type(codec.values), *each) for each in zip(wanted, leasts, strict=True)]
-        some_bad, *counts = torch.cat([bad, *(tally.sum(1) for tally in tallies if tally is not None)]).tolist()
-        _check(some_bad)
-        each = iter(counts)
-        for piece, rows, least, beside, tally in zip(pieces, wanted, leasts, asked, tallies, strict=True):
-            tallied = None if tally is None else Tally(tally, list(islice(each, len(piece.portions))))
-            with self._leaving(piece, work) as left:
-                kept = encode_above(codec, rows, least, beside, left, tallied)
-                sending.cut(kept.wire, kept.starts, kept.lengths)
+        """Let them be on their way: of all at once it is asked how long they are, and whether all values are finite.
+
+        Where kernels make them, what is left out has been written by then.
+        """
+        lefts = [self._left(piece, work) for piece in pieces]
+        each = zip(sized, lefts, strict=True)
+        made = [sieve.sifted(type(codec.values), *some, left, bad) for some, left in each]
+        ends = zip(made, sized, strict=True)
+        rows = [fused.wanted(some, bad) if sifted is None else some.base for sifted, (some, _) in ends]
+        told = torch.cat([bad, *(sifted.keeps for sifted in made if sifted is not None)]).cpu().numpy()
+        _check(int(told[0]))
+        at, every = 1, zip(pieces, sized, asked, made, rows, lefts, strict=True)
+        for piece, (_, least), beside, sifted, values, left in every:
+            if sifted is None:
+                kept = encode_above(codec, values, least, beside, left)
+            else:
+                kept = sifted.kept(told[at : at + len(piece.portions)])
+                at += len(piece.portions)
+            sending.cut(kept.wire, kept.starts, kept.lengths)
+            self._leave(piece, work, left)
 
     def _work(self, source: Source | None, rule: Residual, residual: Held | None, large: Large | None) -> Work:
         left_out = None if residual is None else at_hand(residual, self._device)
@@ -162,12 +191,16 @@ class TorchEncoder:
                 return work._replace(base=self._at_start(source), weights=self._weights)
 
     def _many(self, count: int) -> int:
-        """Return how many chunks of so many elements are encoded at once, so that the bus has its first bytes soon."""
-        expected = 1 / FEW_PART if isinstance(self._codec, Threshold | Significance | MaxN) else 1.0
-        return max(1, int(PIECE_BYTES / (expected * wire_bytes(self._codec, count))))
+        """Return how many chunks of so many elements are encoded at once, so that the bus has its first bytes soon.
 
-    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
-        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        Of what goes by size none leaves before all is counted: a piece is as long as it may be.
+        """
+        if isinstance(self._codec, Threshold | Significance | MaxN):
+            return max(1, MANY_ELEMENTS // count)
+        return max(1, PIECE_BYTES // wire_bytes(self._codec, count))
+
+    def _ends(self, piece: Piece, work: Work) -> Ends:
+        """Return what there is to be sent of, a chunk a row."""
         if work.base is None:
             base = torch.stack([_tensor(portion.values).to(self._device) for portion in piece.portions])
         else:
@@ -176,37 +209,62 @@ class TorchEncoder:
         before, decay = None, 1.0
         if isinstance(work.rule, Feedback) and work.left_out is not None:
             before, decay = piece.seen(work.left_out, self._device), work.rule.decay
-        return fused.wanted(Ends(base, weights, work.steps, before, decay), bad)
+        return Ends(base, weights, work.steps, before, decay)
 
-    def _rows(self, pieces: Sequence[Piece], work: Work, bad: Tensor) -> tuple[list[Tensor], list[Least]]:
-        """Return what is to be sent of each piece, and how large it must be."""
-        return [self._wanted(piece, work, bad) for piece in pieces], [self._least(piece, work) for piece in pieces]
+    def _wanted(self, piece: Piece, work: Work, bad: Tensor) -> Tensor:
+        """Return what is to be sent, in memory of its own, a chunk a row; say if any of it is not finite."""
+        return fused.wanted(self._ends(piece, work), bad)
 
-    def _near(self, pieces: Sequence[Piece], work: Work, bad: Tensor, near: Near) -> tuple[list[Tensor], list[Least]]:
+    def _made(self, codec: Even, piece: Piece, work: Work, bad: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return likewise, and of lines their scores, if they came by on the way.
+
+        Of what sends some values only, kernels make it where what is left out is kept: there most of it stays, and a
+        pass less is needed.
+        """
+        ends = self._ends(piece, work)
+        stays = self._there(piece, work) if isinstance(codec, TopK | CacheLines) else None
+        if isinstance(codec, CacheLines):
+            return sparse.wanted_lines(codec, ends, bad, stays)
+        return fused.wanted(ends, bad, stays), None
+
+    def _sized(self, pieces: Sequence[Piece], work: Work) -> list[tuple[Ends, Least]]:
+        """Return what there is to be sent of each piece, and how large it must be."""
+        ends = [self._ends(piece, work) for piece in pieces]
+        return [(each, self._least(piece, work, each)) for piece, each in zip(pieces, ends, strict=True)]
+
+    def _near(self, pieces: Sequence[Piece], work: Work, bad: Tensor, near: Near) -> list[tuple[Ends, Least]]:
         """Return likewise where that depends on all values of the unit."""
         assert isinstance(self._codec, MaxN), "no other codec goes by that"
         whole = self._wanted(together(pieces), work, bad)
         _check(int(bad))
         least = peaks.least_of(self._codec, near, whole.view(-1))
+        rows = [as_it_is(each) for each in cut(pieces, whole)]
         if not isinstance(least, Limits):
-            return cut(pieces, whole), [least] * len(pieces)
-        return cut(pieces, whole), [Limits(rows, least.part) for rows in cut(pieces, least.rows)]
+            return [(each, least) for each in rows]
+        limits = [Limits(each, least.part) for each in cut(pieces, least.rows)]
+        return list(zip(rows, limits, strict=True))
 
     def _nothing_bad(self) -> Tensor:
         """Return a number on the device that becomes more than zero if values are not finite."""
         return torch.zeros(1, dtype=torch.int32, device=self._device)
 
-    @contextmanager
-    def _leaving(self, piece: Piece, work: Work) -> Iterator[Tensor | None]:
-        """Give rows to write to what is left out: where it is kept, or on its way there; None: it is forgotten."""
+    def _there(self, piece: Piece, work: Work) -> Tensor | None:
+        """Return where what is left out is kept, a chunk a row; None: it is forgotten, or cannot be written there."""
         if isinstance(work.rule, Forget) or work.left_out is None:
-            yield None
-            return
-        there = piece.view(work.left_out, self._device)
-        rows = torch.empty((len(piece.portions), piece.width), device=self._device) if there is None else there
-        yield rows
-        if there is None:
-            piece.write(work.left_out, rows)
+            return None
+        return piece.view(work.left_out, self._device)
+
+    def _left(self, piece: Piece, work: Work) -> Tensor | None:
+        """Return rows to write to what is left out: where it is kept, or on its way there; None: it is forgotten."""
+        if isinstance(work.rule, Forget) or work.left_out is None:
+            return None
+        there = self._there(piece, work)
+        return torch.empty((len(piece.portions), piece.width), device=self._device) if there is None else there
+
+    def _leave(self, piece: Piece, work: Work, left: Tensor | None) -> None:
+        """Write what is left out where it is kept, unless it is there."""
+        if left is not None and work.left_out is not None and self._there(piece, work) is None:
+            piece.write(work.left_out, left)
 
     def _asked(self, pieces: Sequence[Piece]) -> list[Asked]:
         """Return what the codec goes by beside values, for each piece."""
@@ -218,9 +276,12 @@ class TorchEncoder:
         thresholds = torch.split(torch.from_numpy(np.stack(known)).to(self._device), sizes) if known else nothing
         return [Asked(*each) for each in zip(keys, thresholds, strict=True)]
 
-    def _least(self, piece: Piece, work: Work) -> Least:
-        """Return how large elements must be."""
-        return work.least if work.part_of is None else Limits(piece.seen(work.part_of, self._device), work.part)
+    def _least(self, piece: Piece, work: Work, ends: Ends) -> Least:
+        """Return how large elements must be: often a part of what work began from, which is there already."""
+        if work.part_of is None:
+            return work.least
+        is_base = work.base is not None and work.base.data_ptr() == work.part_of.data_ptr()
+        return Limits(ends.base if is_base else piece.seen(work.part_of, self._device), work.part)
 
     def _at_start(self, start: Start) -> Tensor:
         """Return where work began: on the device, if it has been kept there."""

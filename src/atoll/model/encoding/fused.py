@@ -12,27 +12,20 @@ from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from atoll.model.encoding import lines
-from atoll.model.encoding.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, Tally, ToBytes, bits_of
-from atoll.model.encoding.above import to_above as plain_above
 from atoll.model.encoding.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.encoding.bits import packed_bytes
 from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
-from atoll.model.encoding.largest import largest_of as plain_largest
 from atoll.model.encoding.ratios import ratio_counts as plain_ratios
-from atoll.model.encoding.scales import NORM_BITS, added, from_scales, levels_of, no_seed, to_scales
-from atoll.model.encoding.trust import launch, trusted
+from atoll.model.encoding.scales import NORM_BITS, from_scales, levels_of, no_seed, to_scales
+from atoll.model.encoding.trials import equal_bits, trial
+from atoll.model.encoding.trust import fits, launch, trusted
 from atoll.model.encoding.wanted import Ends
 from atoll.model.encoding.wanted import wanted as plain_wanted
-from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Fp32, Int8, Quantiser, Stochastic
+from atoll.spec.axes.codec import Bf16, Buckets, E3m0, Fp16, Int8, Stochastic
 
-WIDTHS = (32, 8192)
-"""Rows that fit into one program's registers."""
 TO_WHOLE = 1.5 * 2.0**23
 """Added to a small number and taken off again, it leaves the nearest whole one, of two the even one."""
 SCALE_MIN = 2.0**-120
@@ -40,30 +33,23 @@ CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": SCALE_MIN, "TO_WHOLE": TO_WHOLE}
 """Of int8."""
 _TILE = 2048
 """Elements that one program makes int8 or powers of two of, or puts into bins."""
-_LINES = 256
-"""That one program adds up."""
 _LONG_TILE = 4096
-"""Of sums that one program passes over again and again, or of ratios that it counts at once."""
+"""Of ratios that one program counts at once."""
 _TILES = 8
 """Of ratios that one program counts before it tells anybody."""
-_ABOVE_KINDS: dict[type[Quantiser], int] = {Fp32: 0, Fp16: 1, Bf16: 2}
-"""Values that are what they are each by itself, as kernels call them."""
 _FEW_BITS = (1, 2, 4)
 """Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
 
-def largest_of(rows: Tensor, keep: int) -> Tensor:
-    """Return the places of so many of each row, rising; of equals the first."""
-    if _fits(rows.shape[1]) and keep < rows.shape[1] and len(rows) and trusted(same_largest, rows.device):
-        return _largest(rows, keep)
-    return plain_largest(rows, keep)
+def wanted(ends: Ends, bad: Tensor, made: Tensor | None = None) -> Tensor:
+    """Return what is to be sent; a number becomes more than zero if any of it is not finite.
 
-
-def wanted(ends: Ends, bad: Tensor) -> Tensor:
-    """Return what is to be sent, in memory of its own; a number becomes more than zero if any of it is not finite."""
-    return (
-        _wanted(ends, bad) if ends.base.numel() and trusted(same_wanted, ends.base.device) else plain_wanted(ends, bad)
-    )
+    It is in memory of its own, or, where a kernel makes it, in what is given for that: this may be where what was left
+    out before is. Nothing is written there that is not finite.
+    """
+    if ends.base.numel() and trusted(same_wanted, ends.base.device):
+        return _wanted(ends, bad, made)
+    return plain_wanted(ends, bad)
 
 
 def short(codec: Short, values: Tensor, left: Tensor | None = None) -> Tensor:
@@ -74,7 +60,7 @@ def short(codec: Short, values: Tensor, left: Tensor | None = None) -> Tensor:
 def int8(codec: Int8, values: Tensor, left: Tensor | None = None) -> Tensor:
     """Return the wire bytes of chunks, a row each, and write what is left out of them."""
     whole_words = values.shape[1] % 4 == 0
-    if _fits(codec.block) and whole_words and len(values) and trusted(same_int8, values.device):
+    if fits(codec.block) and whole_words and len(values) and trusted(same_int8, values.device):
         return _int8(codec.block, values, left)
     return _leaving(codec, values, left)
 
@@ -83,7 +69,7 @@ def stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Ten
     """Return the wire bytes of chunks, a row each, by the keys of each, and write what is left out of them."""
     count = values.shape[1]
     whole_words = count % 8 == 0 and packed_bytes(count, codec.bits) % 4 == 0
-    if _fits(codec.block) and whole_words and len(values) and trusted(same_stochastic, values.device, codec.bits):
+    if fits(codec.block) and whole_words and len(values) and trusted(same_stochastic, values.device, codec.bits):
         return _stochastic(codec, values, keys, left)
     return _leaving(codec, values, left, keys)
 
@@ -95,60 +81,16 @@ def _leaving(codec: Int8 | Stochastic, values: Tensor, left: Tensor | None, keys
     return wire
 
 
-def tally(kind: type[Quantiser], values: Tensor, least: Least) -> Tensor | None:
-    """Return how many of each tile of each chunk are large enough; None: it is not counted beforehand."""
-    chunks, count = values.shape
-    whole_places = bits_of(count) in (8, 16)
-    if kind in _ABOVE_KINDS and whole_places and chunks and trusted(same_above, values.device):
-        return _tally(values, least)
-    return None
-
-
-def above(
-    values: Tensor,
-    least: Least,
-    kind: type[Quantiser],
-    to_bytes: ToBytes,
-    left: Tensor | None = None,
-    tallied: Tally | None = None,
-) -> tuple[Kept, bool]:
-    """Return chunks of what is large enough, and whether what is left out of them is written already."""
-    tiles = tally(kind, values, least) if tallied is None else None
-    if tiles is not None:
-        tallied = Tally(tiles, tiles.sum(1).tolist())
-    if tallied is not None:
-        return _above(values, least, kind, tallied, left), True
-    return plain_above(values, least, to_bytes), False
-
-
 def ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
     """Return how many magnitudes have each byte at a place of their ratio to a limit, after such bits before it."""
     fast = values.numel() and trusted(same_ratios, values.device)
     return (_ratio_counts if fast else plain_ratios)(values, limits, bits, shift)
 
 
-def line_scores(values: Tensor, line: int) -> Tensor:
-    """Return the sum of the magnitudes of each line, for chunks of whole lines a row each."""
-    if _is_power(line) and 1 < line <= WIDTHS[1] and len(values) and trusted(same_lines, values.device):
-        return _line_scores(values, line)
-    return added(values.view(len(values), -1, line).abs())
-
-
-def line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
-    """Return the places of so many lines of each chunk, rising, and move what is known of the thresholds.
-
-    A kernel is trusted for the number of lines and the part of them that it was tried with: compilers make other code
-    of round numbers.
-    """
-    if len(scores) and trusted(same_choices, scores.device, scores.shape[1], keep):
-        return _line_choice(scores, keep, known)
-    return lines.chosen(scores, keep, known)
-
-
 def e3m0(codec: E3m0, values: Tensor) -> Tensor:
     """Return the wire bytes of chunks, a row each."""
     whole_words = values.shape[1] % 8 == 0
-    if _fits(codec.block) and whole_words and len(values) and trusted(same_e3m0, values.device):
+    if fits(codec.block) and whole_words and len(values) and trusted(same_e3m0, values.device):
         return _e3m0(codec.block, values)
     return to_scales(codec, values)
 
@@ -159,14 +101,6 @@ def buckets(codec: Buckets, values: Tensor) -> Tensor:
     return to_buckets(codec, values.contiguous(), FUSED if fast else PLAIN)
 
 
-def _fits(width: int) -> bool:
-    return WIDTHS[0] <= width <= WIDTHS[1] and _is_power(width)
-
-
-def _is_power(width: int) -> bool:
-    return width & (width - 1) == 0
-
-
 @cache
 def _kernels() -> Any:
     """Return the kernels; raises `ImportError` where Triton is not."""
@@ -175,15 +109,9 @@ def _kernels() -> Any:
     return kernels
 
 
-def same_largest(device: torch.device) -> bool:
-    """Return whether the largest are the same ones, equals and the smallest numbers among them."""
-    rows = _trial((16, 1024), device)
-    return all(torch.equal(_largest(rows, keep), plain_largest(rows, keep)) for keep in (1, 16, 64, 1000))
-
-
 def same_int8(device: torch.device) -> bool:
     """Return whether int8 is the same bytes and leaves the same, of blocks of zeros and of the smallest numbers too."""
-    values = _trial((4, 4004), device)
+    values = trial((4, 4004), device)
     return all(
         _same(values, partial(_int8, codec.block, values), partial(_leaving, codec, values))
         for codec in (Int8(block=32), Int8())
@@ -192,13 +120,13 @@ def same_int8(device: torch.device) -> bool:
 
 def same_short(device: torch.device) -> bool:
     """Return whether halves are the same bytes and leave the same."""
-    values, codecs = _trial((9, 1001), device), (Fp16(), Bf16())
+    values, codecs = trial((9, 1001), device), (Fp16(), Bf16())
     return all(_same(values, partial(_short, each, values), partial(to_short, each, values)) for each in codecs)
 
 
 def same_stochastic(device: torch.device, bits: int = 4) -> bool:
     """Return whether chance rounds to the same bytes, in so many bits."""
-    values = _trial((6, 2080), device)
+    values = trial((6, 2080), device)
     keys = torch.arange(12, device=device).view(6, 2) * 0x15A4E35F
     return all(
         _same(values, partial(_stochastic, codec, values, keys), partial(_leaving, codec, values, keys=keys))
@@ -206,51 +134,10 @@ def same_stochastic(device: torch.device, bits: int = 4) -> bool:
     )
 
 
-def same_above(device: torch.device) -> bool:
-    """Return whether the same are large enough: none, a few, so many that places are a bit each, and all."""
-    kinds: list[tuple[Quantiser, type[Quantiser]]] = [(Fp32(), Fp32), (Fp16(), Fp16), (Bf16(), Bf16)]
-    for count in (200, 33_001):
-        values = _trial((3, count), device)
-        leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7)]
-        for nth, (codec, kind) in enumerate(kinds):
-            if not all(_same_above(values, least, codec, kind) for least in leasts[nth:]):
-                return False
-    return True
-
-
-def _same_above(values: Tensor, least: Least, codec: Quantiser, kind: type[Quantiser]) -> bool:
-    def to_bytes(some: Tensor, nth: int) -> Tensor:
-        return (some[None].view(torch.uint8) if isinstance(codec, Fp32) else to_short(_short_of(codec), some[None]))[0]
-
-    left = torch.empty_like(values)
-    tiles = _tally(values, least)
-    ours = _above(values, least, kind, Tally(tiles, tiles.sum(1).tolist()), left)
-    theirs = plain_above(values, least, to_bytes)
-    arrives = values if isinstance(codec, Fp32) else _arrived(_short_of(codec), values)
-    kept = torch.zeros(values.numel(), dtype=torch.bool, device=values.device)
-    assert theirs.at is not None, "the plain form says which"
-    kept[theirs.at] = True
-    expected = torch.where(kept.view(values.shape), values - arrives, values)
-    each = zip(ours.starts, ours.lengths, strict=True)
-    same = all(torch.equal(ours.wire[at : at + size], theirs.wire[at : at + size]) for at, size in each)
-    return same and ours[1:4] == theirs[1:4] and _equal_bits(left, expected)
-
-
-def _short_of(codec: Quantiser) -> Short:
-    assert isinstance(codec, Short), "others are longer"
-    return codec
-
-
-def _arrived(codec: Short, values: Tensor) -> Tensor:
-    left = torch.empty_like(values)
-    kind = torch.float16 if isinstance(codec, Fp16) else torch.bfloat16
-    return to_short(codec, values, left).view(kind).float()
-
-
 def same_ratios(device: torch.device) -> bool:
     """Return whether as many ratios have each byte, to the largest of a row and to what nothing reaches."""
     for count in (5003, 8192):
-        values = _trial((6, count), device)
+        values = trial((6, count), device)
         largest = values.abs().amax(1, keepdim=True)
         limits = torch.where(largest > 0, largest, torch.inf).expand(values.shape).contiguous()
         limits[5] = torch.inf
@@ -262,40 +149,32 @@ def same_ratios(device: torch.device) -> bool:
     return True
 
 
-def same_lines(device: torch.device) -> bool:
-    """Return whether sums of lines are the same."""
-    values = _trial((3, 16 * 5003), device)
-    sums = ((_line_scores(values, line), added(values.view(3, -1, line).abs())) for line in (2, 16))
-    return all(torch.equal(*both) for both in sums)
-
-
-def same_choices(device: torch.device, many: int, keep: int) -> bool:
-    """Return whether so many of so many lines are chosen alike: exactly, of too few and of more than enough."""
-    scores = _trial((3, many), device).abs()
-    if not torch.equal(_line_choice(scores, keep, None), lines.chosen(scores, keep, None)):
-        return False
-    known = torch.zeros((len(scores), 2), device=scores.device)
-    for part in (1.0, 0.5, 3.0):
-        ours, theirs = known.clone(), known.clone()
-        places = _line_choice(scores, keep, ours), lines.chosen(scores, keep, theirs)
-        if not (torch.equal(*places) and torch.equal(ours, theirs)):
-            return False
-        known = ours * part
-    return True
-
-
 def same_wanted(device: torch.device) -> bool:
     """Return whether ways and means, with what was left out before and without, are the same."""
-    base, weights, before = (_trial((5, 1003), device).roll(shift, 0) for shift in range(3))
+    base, weights, before = (trial((5, 1003), device).roll(shift, 0) for shift in range(3))
     ends = [
         Ends(base, weights, 1, None, 1.0),
         Ends(base, weights, 1, before, 0.95),
         Ends(base, None, 7, None, 1.0),
         Ends(base, None, 3, before, 0.9),
     ]
-    for each in [*ends, Ends(base / 0.0, None, 1, None, 1.0)]:
+    for each in ends:
         ours, theirs = torch.zeros(2, dtype=torch.int32, device=device)
-        if not (_equal_bits(_wanted(each, ours), plain_wanted(each, theirs)) and torch.equal(ours > 0, theirs > 0)):
+        if not equal_bits(_wanted(each, ours), plain_wanted(each, theirs)) or ours or theirs:
+            return False
+    there, bad = before.clone(), torch.zeros(1, dtype=torch.int32, device=device)
+    within = equal_bits(_wanted(ends[1]._replace(before=there), bad, there), plain_wanted(ends[1], bad))
+    return within and not bad and keeps_out_odd(_wanted, device)
+
+
+def keeps_out_odd(make: Callable[[Ends, Tensor, Tensor], object], device: torch.device) -> bool:
+    """Return whether it is said of a single value that it is not finite, and none is written to what was left out."""
+    for odd in (torch.nan, torch.inf, -torch.inf):
+        there, bad = torch.ones((2, 4096), device=device), torch.zeros(1, dtype=torch.int32, device=device)
+        base = torch.ones_like(there)
+        base[1, 4000] = odd
+        make(Ends(base, None, 1, there, 0.5), bad, there)
+        if not (bad > 0).all() or not there.isfinite().all():
             return False
     return True
 
@@ -303,46 +182,26 @@ def same_wanted(device: torch.device) -> bool:
 def _same(values: Tensor, ours: Callable[[Tensor], Tensor], theirs: Callable[[Tensor], Tensor]) -> bool:
     """Return whether two ways make the same bytes and leave the same."""
     left, other = torch.empty_like(values), torch.empty_like(values)
-    return torch.equal(ours(left), theirs(other)) and _equal_bits(left, other)
-
-
-def _equal_bits(one: Tensor, other: Tensor) -> bool:
-    return torch.equal(one.view(torch.int32), other.view(torch.int32))
+    return torch.equal(ours(left), theirs(other)) and equal_bits(left, other)
 
 
 def same_e3m0(device: torch.device) -> bool:
     """Return whether powers of two are the same bytes."""
-    values = _trial((6, 4008), device)
+    values = trial((6, 4008), device)
     return all(torch.equal(_e3m0(block, values), to_scales(E3m0(block=block), values)) for block in (32, 64, 2048))
 
 
 def same_buckets(device: torch.device) -> bool:
     """Return whether bins are the same bytes, of chunks of every length and size."""
     codecs = [Buckets(bits=bits, width=width) for bits in _FEW_BITS for width in (2.0, 6.0)]
-    some = [_trial((12, count), device) for count in (1, 3, 4100)]
+    some = [trial((12, count), device) for count in (1, 3, 4100)]
     return all(torch.equal(to_buckets(c, values, FUSED), to_buckets(c, values)) for c in codecs for values in some)
 
 
-def _trial(shape: tuple[int, int], device: torch.device) -> Tensor:
-    """Return numbers of all sizes, many of them equal, some nothing."""
-    made = torch.Generator().manual_seed(0)
-    values = torch.randn(shape, generator=made)
-    sizes = torch.randint(-148, 100, (shape[0], 1), generator=made).float().exp2()
-    values[1::2] = (values[1::2] * 4).round()
-    values[2::4, : shape[1] // 2] = 0.0
-    return (values * torch.where(torch.arange(shape[0])[:, None] % 3 == 0, sizes, torch.ones_like(sizes))).to(device)
-
-
-def _largest(rows: Tensor, keep: int) -> Tensor:
-    places = torch.empty((len(rows), keep), dtype=torch.int64, device=rows.device)
-    warps = 8 if rows.shape[1] > 2048 else 4
-    launch(_kernels().largest, (len(rows),), rows.contiguous(), places, keep, WIDTH=rows.shape[1], num_warps=warps)
-    return places
-
-
-def _wanted(ends: Ends, bad: Tensor) -> Tensor:
+def _wanted(ends: Ends, bad: Tensor, made: Tensor | None = None) -> Tensor:
+    assert made is None or made.is_contiguous(), "what is to be sent is written row by row"
     base, weights, before = ends.base.contiguous(), ends.weights, ends.before
-    made = torch.empty_like(base)
+    made = torch.empty_like(base) if made is None else made
     launch(
         _kernels().wanted,
         (-(-base.numel() // _TILE),),
@@ -430,86 +289,12 @@ def _stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Te
     return wire
 
 
-def _tally(values: Tensor, least: Least) -> Tensor:
-    chunks, count = values.shape
-    limits, *numbers = _limits(values, least)
-    tiles = torch.empty((chunks, -(-count // _TILE)), dtype=torch.int32, device=values.device)
-    given = (values, values if limits is None else limits, tiles, count, *numbers)
-    launch(_kernels().above_counts, tiles.shape, *given, LIMITED=limits is not None, TILE=_TILE)
-    return tiles
-
-
-def _above(values: Tensor, least: Least, kind: type[Quantiser], tallied: Tally, left: Tensor | None = None) -> Kept:
-    """Return chunks: how many each keeps is counted, so there is a place for each."""
-    count, tiles = values.shape[1], tallied.tiles
-    limits, *numbers = _limits(values, least)
-    about, lengths = _laid_out(np.array(tallied.chunks, np.int64), 4 if kind is Fp32 else 2, count)
-    starts, keeps, maps = torch.from_numpy(about).to(values.device)
-    wire = torch.empty(int(about[0, -1]) + ALIGN_BYTES + int(lengths[-1]), dtype=torch.uint8, device=values.device)
-    launch(
-        _kernels().above_write,
-        tiles.shape,
-        values,
-        values if limits is None else limits,
-        wire,
-        starts,
-        keeps,
-        (tiles.cumsum(1) - tiles).int(),
-        maps,
-        values if left is None else left,
-        count,
-        *numbers,
-        LIMITED=limits is not None,
-        KIND=_ABOVE_KINDS[kind],
-        HALF_MAX=BF16_MAX if kind is Bf16 else HALF_MAX,
-        PLACE_BYTES=bits_of(count) // 8,
-        LEAVES=left is not None,
-        TILE=_TILE,
-    )
-    return Kept(wire, about[0].tolist(), tallied.chunks, lengths.tolist(), None)
-
-
-def _limits(values: Tensor, least: Least) -> tuple[Tensor | None, float, float]:
-    """Return what else values are held against, how large they must be, and as large as which part of the others."""
-    assert values.is_contiguous(), "whoever encodes has rows one after the other"
-    return (least.rows.contiguous(), 0.0, least.part) if isinstance(least, Limits) else (None, least, 1.0)
-
-
-def _laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where chunks begin, what they keep and whether places are a bit for every element; and their lengths."""
-    listed, mapped = keeps * (bits_of(count) // 8), packed_bytes(count, 1)
-    lengths = COUNT_BYTES + value_bytes * keeps + np.minimum(listed, mapped)
-    ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
-    return np.stack([np.concatenate([[0], ends[:-1]]), keeps, mapped < listed]).astype(np.int64), lengths
-
-
 def _ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
     counts = torch.zeros(256, dtype=torch.int64, device=values.device)
     grid = (-(-values.numel() // (_LONG_TILE * _TILES)),)
     given = (values.contiguous(), limits.contiguous(), counts, values.numel(), bits)
     launch(_kernels().ratio_counts, grid, *given, SHIFT=shift, TILE=_LONG_TILE, TILES=_TILES)
     return counts
-
-
-def _line_scores(values: Tensor, line: int) -> Tensor:
-    scores = torch.empty((len(values), values.shape[1] // line), device=values.device)
-    shape = {"LINE": line, "HALVINGS": line.bit_length() - 1, "MANY": max(1, _LINES * 16 // line)}
-    grid = (-(-scores.numel() // shape["MANY"]),)
-    launch(_kernels().line_scores, grid, values.contiguous(), scores, scores.numel(), **shape)
-    return scores
-
-
-def _line_choice(scores: Tensor, keep: int, known: Tensor | None) -> Tensor:
-    chunks, many = scores.shape
-    limit = scores.new_full((chunks,), torch.inf) if known is None else lines.limit_of(known)
-    places = torch.empty((chunks, keep), dtype=torch.int64, device=scores.device)
-    reached, lowest = torch.empty(chunks, dtype=torch.int32, device=scores.device), torch.empty_like(limit)
-    given = (scores.contiguous(), limit, places, reached, lowest, many, keep)
-    shape = {"TILE": _LONG_TILE, "TILES": -(-many // _LONG_TILE)}
-    launch(_kernels().line_choice, (chunks,), *given, **shape, num_warps=8)
-    if known is not None:
-        lines.move(known, reached, keep, lowest)
-    return places
 
 
 def _e3m0(block: int, values: Tensor) -> Tensor:

@@ -12,27 +12,6 @@ import triton.language as tl
 
 
 @triton.jit
-def largest(rows, places, keep, WIDTH: tl.constexpr):
-    """The keep-th largest magnitude, bit by bit from the highest, until just so many are as large; then all above it,
-    and the first of its equals."""
-    row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, WIDTH)
-    size = tl.load(rows + row * WIDTH + at).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    least, bit, many = keep * 0, keep * 0 + (1 << 30), keep * 0 + WIDTH
-    while (bit > 0) & (many != keep):
-        tried = least | bit
-        there = tl.sum((size >= tried).to(tl.int32))
-        least = tl.where(there >= keep, tried, least)
-        many = tl.where(there >= keep, there, many)
-        bit = bit >> 1
-    larger = (size > least).to(tl.int32)
-    equal = (size == least).to(tl.int32)
-    first = equal * (tl.cumsum(equal) <= keep - tl.sum(larger)).to(tl.int32)
-    chosen = larger + first
-    tl.store(places + row * keep + tl.cumsum(chosen) - 1, at.to(tl.int64), mask=chosen > 0)
-
-
-@triton.jit
 def int8(
     values,
     scales,
@@ -163,6 +142,24 @@ def bin_codes(
 
 
 @triton.jit
+def wanted_of(held, weights, before, at, there, steps, decay, WAY: tl.constexpr, MEAN: tl.constexpr, FED: tl.constexpr):
+    """What is to be sent of some of a base: the way to the weights, a mean, or itself; and what was left out before."""
+    if WAY:
+        held = held - tl.load(weights + at, mask=there, other=0.0)
+    if MEAN:
+        held = tl.div_rn(held, steps)
+    if FED:
+        held = tl.load(before + at, mask=there, other=0.0) * decay + held
+    return held
+
+
+@triton.jit
+def is_odd(value):
+    """Which values are not finite."""
+    return (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
+
+
+@triton.jit
 def wanted(
     base,
     weights,
@@ -178,21 +175,17 @@ def wanted(
 ):
     """Some of what is to be sent: the way from a base to the weights, or a base's mean, and what was left out before.
 
-    Where any of it is not finite, that is said.
+    Where any of it is not finite, that is said, and none of it is written: that might be where it would stay.
     """
     at = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     there = at < size
     value = tl.load(base + at, mask=there, other=0.0)
-    if WAY:
-        value = value - tl.load(weights + at, mask=there, other=0.0)
+    value = wanted_of(value, weights, before, at, there, steps, decay, WAY, not WAY, FED)
+    some = tl.max((is_odd(value) & there).to(tl.int32))
+    if some > 0:
+        tl.store(bad, some)
     else:
-        value = tl.div_rn(value, steps)
-    if FED:
-        value = tl.load(before + at, mask=there, other=0.0) * decay + value
-    tl.store(made + at, value, mask=there)
-    odd = (value.to(tl.int32, bitcast=True) & 0x7F800000) == 0x7F800000
-    some = tl.max((odd & there).to(tl.int32))
-    tl.store(bad, some, mask=some > 0)
+        tl.store(made + at, value, mask=there)
 
 
 @triton.jit
@@ -310,81 +303,6 @@ def stochastic(
     _pack(codes + chunk * row_bytes + 4 * blocks, code, group, place, at, count, BITS)
 
 
-@triton.jit
-def is_large(held, limits, at, count, least, part, LIMITED: tl.constexpr):
-    """Which of a chunk's elements are at least as large as they must be."""
-    if LIMITED:
-        return (at < count) & ~(tl.abs(held) < tl.abs(tl.load(limits + at, mask=at < count, other=0.0)) * part)
-    else:
-        return (at < count) & ~(tl.abs(held) < least)
-
-
-@triton.jit
-def above_counts(values, limits, counts, count, least, part, LIMITED: tl.constexpr, TILE: tl.constexpr):
-    """Some of a chunk: how many of its elements are large enough."""
-    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    at = tile * TILE + tl.arange(0, TILE)
-    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
-    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
-    tl.store(counts + chunk * tl.num_programs(1) + tile, tl.sum(there.to(tl.int32)))
-
-
-@triton.jit
-def above_write(
-    values,
-    limits,
-    wire,
-    starts,
-    keeps,
-    befores,
-    maps,
-    left,
-    count,
-    least,
-    part,
-    LIMITED: tl.constexpr,
-    KIND: tl.constexpr,
-    HALF_MAX: tl.constexpr,
-    PLACE_BYTES: tl.constexpr,
-    LEAVES: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """Some of a chunk: those of its elements that are large enough, and where they are."""
-    chunk, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    eighth = tl.arange(0, TILE // 8)
-    at = tile * TILE + tl.arange(0, TILE)
-    held = tl.load(values + chunk * count + at, mask=at < count, other=0.0)
-    there = is_large(held, limits + chunk * count, at, count, least, part, LIMITED)
-    one = there.to(tl.int32)
-    nth = tl.load(befores + chunk * tl.num_programs(1) + tile) + tl.cumsum(one) - 1
-    keep = tl.load(keeps + chunk)
-    begins = wire + tl.load(starts + chunk)
-    if tile == 0:
-        tl.store(begins.to(tl.pointer_type(tl.int32), bitcast=True), keep)
-    if KIND == 0:
-        chosen = (begins + 4).to(tl.pointer_type(tl.float32), bitcast=True)
-        tl.store(chosen + nth, held, mask=there)
-        arrives = held
-        places = begins + 4 + 4 * keep
-    else:
-        if KIND == 1:
-            bits, arrives = half_of(held, HALF_MAX)
-        else:
-            bits, arrives = upper_half_of(held, HALF_MAX)
-        tl.store((begins + 4).to(tl.pointer_type(tl.int16), bitcast=True) + nth, bits, mask=there)
-        places = begins + 4 + 2 * keep
-    if LEAVES:
-        tl.store(left + chunk * count + at, tl.where(there, held - arrives, held), mask=at < count)
-    if tl.load(maps + chunk) > 0:
-        byte = tl.sum(tl.reshape(one, (TILE // 8, 8)) << tl.arange(0, 8)[None, :], axis=1)
-        first = tile * (TILE // 8) + eighth
-        tl.store(places + first, byte.to(tl.uint8), mask=first * 8 < count)
-    else:
-        tl.store(places + nth, (at & 0xFF).to(tl.uint8), mask=there)
-        if PLACE_BYTES == 2:
-            tl.store(places + keep + nth, (at >> 8).to(tl.uint8), mask=there)
-
-
 @triton.jit(do_not_specialize=["bits"])
 def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):
     """Some values: how many have each byte at a place of their ratio to a limit, of those with such bits before it."""
@@ -403,70 +321,3 @@ def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: 
         others = tl.sum((~there).to(tl.int32))
         total += tl.histogram(code, 256) - tl.where(byte == 0, others, 0)
     tl.atomic_add(counts + byte, total.to(tl.int64), mask=total > 0)
-
-
-@triton.jit
-def line_scores(values, scores, lines, LINE: tl.constexpr, HALVINGS: tl.constexpr, MANY: tl.constexpr):
-    """Some lines: the sum of each one's magnitudes, its second half added to the first, and so on."""
-    line = tl.program_id(0).to(tl.int64) * MANY + tl.arange(0, MANY)
-    at = line[:, None] * LINE + tl.arange(0, LINE)[None, :]
-    sums = tl.abs(tl.load(values + at, mask=line[:, None] < lines, other=0.0))
-    for nth in tl.static_range(HALVINGS):
-        sums = tl.sum(tl.reshape(sums, (MANY, 2, LINE >> (nth + 1))), axis=1)
-    tl.store(scores + line, tl.reshape(sums, (MANY,)), mask=line < lines)
-
-
-@triton.jit
-def _bits_of(row, line, lines):
-    """The scores of some lines, in the order of their bits; what is no line is below all."""
-    return tl.load(row + line, mask=line < lines, other=-1.0).to(tl.int32, bitcast=True)
-
-
-@triton.jit
-def line_choice(scores, limits, places, many, lowest, lines, keep, TILE: tl.constexpr, TILES: tl.constexpr):
-    """The lines of a chunk that are kept: whichever reach its limit, until there are enough, and the largest of others.
-
-    How large the last of these must be is found bit by bit, as in `largest`; magnitudes are in the order of their bits.
-    """
-    chunk = tl.program_id(0).to(tl.int64)
-    limit = tl.load(limits + chunk).to(tl.int32, bitcast=True)
-    row = scores + chunk * lines
-    at = tl.arange(0, TILE)
-    reached = keep * 0
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        reached += tl.sum((size >= limit).to(tl.int32))
-    lack = tl.maximum(keep - reached, 0)
-    least, bit, there = keep * 0, keep * 0 + (1 << 30), lines - reached
-    while (bit > 0) & (there != lack):
-        tried = least | bit
-        larger = keep * 0
-        for nth in range(TILES):
-            line = nth * TILE + at
-            size = _bits_of(row, line, lines)
-            larger += tl.sum(((size >= tried) & (size < limit)).to(tl.int32))
-        least = tl.where(larger >= lack, tried, least)
-        there = tl.where(larger >= lack, larger, there)
-        bit = bit >> 1
-    least = tl.where(lack > 0, least, 0x7FFFFFFF)
-    larger = keep * 0
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        larger += tl.sum(((size > least) & (size < limit)).to(tl.int32))
-    chosen, equals, smallest = keep * 0, keep * 0, keep * 0 + 0x7FFFFFFF
-    for nth in range(TILES):
-        line = nth * TILE + at
-        size = _bits_of(row, line, lines)
-        equal = ((size == least) & (size < limit)).to(tl.int32)
-        comes = equal * (equals + tl.cumsum(equal) <= lack - larger).to(tl.int32)
-        comes += ((size >= limit) | ((size > least) & (size < limit))).to(tl.int32)
-        place = chosen + tl.cumsum(comes) - 1
-        kept = (comes > 0) & (place < keep)
-        tl.store(places + chunk * keep + place, line.to(tl.int64), mask=kept)
-        smallest = tl.minimum(smallest, tl.min(tl.where(kept, size, 0x7FFFFFFF)))
-        chosen += tl.sum(comes)
-        equals += tl.sum(equal)
-    tl.store(many + chunk, reached)
-    tl.store(lowest + chunk, smallest.to(tl.float32, bitcast=True))

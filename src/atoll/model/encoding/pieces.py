@@ -60,13 +60,21 @@ class Piece(NamedTuple):
 
 
 def pieces_of(portions: Sequence[Portion], many: Callable[[int], int]) -> list[Piece]:
-    """Return chunks in pieces, in their order; `many` says how many chunks of so many elements are one at most."""
+    """Return chunks in pieces, in their order; `many` says how many chunks of so many elements are one at most.
+
+    A chunk goes with the one before it if it is as long and lies right behind. There are thousands of them while a
+    device waits.
+    """
     pieces: list[Piece] = []
-    first, most = 0, 0
+    first, most, width, end = 0, 0, 0, -1
     for at, portion in enumerate(portions):
-        if not at or at - first == most or not _follows(portions[at - 1], portion):
-            pieces += [_piece(portions[first:at])] if at else []
-            first, most = at, many(_count(portion))
+        run = portion.runs[0] if len(portion.runs) == 1 else None
+        if run is not None and run.start == end and run.stop - end == width and at - first < most:
+            end = run.stop
+            continue
+        pieces += [_piece(portions[first:at])] if at else []
+        first, width = at, _count(portion)
+        most, end = many(width), -1 if run is None else run.stop
     return [*pieces, _piece(portions[first:])] if portions else pieces
 
 
@@ -85,16 +93,11 @@ def cut(pieces: Sequence[Piece], values: Tensor) -> list[Tensor]:
     return [some.view(-1, piece.width) for piece, some in each]
 
 
-def _follows(one: Portion, other: Portion) -> bool:
-    """Return whether a chunk is as long as the one before it and lies right behind."""
-    if len(one.runs) != 1 or len(other.runs) != 1:
-        return False
-    before, run = one.runs[0], other.runs[0]
-    return bool(before.stop == run.start and before.stop - before.start == run.stop - run.start)
-
-
 def _piece(portions: Sequence[Portion]) -> Piece:
-    return Piece(portions, _count(portions[0]), _joined(run for portion in portions for run in portion.runs))
+    """Return a piece of one chunk, or of several that lie one right behind the other."""
+    one, last = portions[0].runs, portions[-1].runs
+    runs = _joined(one) if len(portions) == 1 else [slice(one[0].start, last[0].stop)]
+    return Piece(portions, _count(portions[0]), runs)
 
 
 def _joined(runs: Iterable[slice]) -> list[slice]:

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+WIDTHS = (32, 8192)
+"""Rows that fit into one program's registers."""
 Same = Callable[..., bool]
 """Compares a kernel with its plain form on a device, of what else it is given; raises `ImportError` without Triton."""
 
@@ -26,15 +28,28 @@ def trusted(same: Same, device: torch.device, *of: Hashable) -> bool:
 @cache
 def _tried(same: Same, device: torch.device, *of: Hashable) -> bool:
     try:
-        return same(device, *of)
+        if same(device, *of):
+            return True
+        why = "it makes other bits there"
     except ImportError:
         return False
     except Exception as error:  # whatever a compiler may say: there is another way
-        warnings.warn(f"{same.__name__}: not fused on {device}: {error}", RuntimeWarning, stacklevel=4)
-        return False
+        why = str(error)
+    warnings.warn(f"{same.__name__}{of or ''}: not fused on {device}: {why}", RuntimeWarning, stacklevel=4)
+    return False
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **also: Any) -> None:
     """Start one kernel where its values are; nothing in it is rounded later than it is written."""
     with torch.cuda.device_of(given[0]):  # type: ignore[no-untyped-call]
         kernel[grid](*given, **also, enable_fp_fusion=False)
+
+
+def fits(width: int) -> bool:
+    """Return whether one program can have a row of such a width."""
+    return WIDTHS[0] <= width <= WIDTHS[1] and is_power(width)
+
+
+def is_power(width: int) -> bool:
+    """Return whether a width is a power of two, as all that programs have must be."""
+    return width & (width - 1) == 0
