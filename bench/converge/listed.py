@@ -14,6 +14,7 @@ from bench.converge.tries import (
     ALONE_STEPS,
     CALM,
     CHANNEL,
+    DECAY,
     FINE_SIGN,
     HALVES,
     HELD_SIGN,
@@ -65,6 +66,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),
+        *((trial, True) for trial in DECAYED),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
@@ -149,6 +151,12 @@ FEW = {
     4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 48), calm(4, 96)],
 }
 """Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
+
+DECAYED = [
+    delta("diloco", 30, 2e-3, DECAY, also="firm0.2", batch=batch, peers=peers)
+    for batch, peers in ((48, 2), (48, 4), (96, 8))
+]
+"""DiLoCo where it was best, with the decay that turned out to be DDP's."""
 
 FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
 """Four peers where two turned out to be best."""

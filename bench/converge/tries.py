@@ -139,6 +139,8 @@ def firm(decay: float, lr: float = 4e-3) -> Changes:
     return {"recipe.work.inner.weight_decay": decay, "recipe.work.inner.adamw.lr": lr}
 
 
+DECAY = {"recipe.work.inner.weight_decay": 0.2}
+"""Twice what everybody with AdamW has."""
 LONG_MEAN = {"recipe.work.inner.momentum": 0.97}
 """Muon steps as far whatever it is sure of: over more steps the mean of gradients says more."""
 
