@@ -107,7 +107,8 @@ def _listed(anchor: Anchor) -> tuple[bytes, Listing]:
     digest = anchor.digest()
     data = _file(anchor, digest)
     step, view = piece_bytes(len(data)), memoryview(data)
-    digests = tuple(blake3(view[first : first + step]).digest() for first in range(0, len(data), step))
+    pieces = (view[first : first + step] for first in range(0, len(data), step))
+    digests = tuple(blake3(piece, max_threads=blake3.AUTO).digest() for piece in pieces)
     return data, Listing(anchor.version, digest, len(data), digests)
 
 
