@@ -18,16 +18,17 @@ from bench.converge.tries import (
     FINE_SIGN,
     HALVES,
     HELD_SIGN,
-    LONG_MEAN,
     PARTS,
     SIGN,
     TEN_THOUSAND,
+    WORDS,
     bits,
     ddp,
     delta,
     firm,
     held,
     keep,
+    mean,
     muloco,
     named,
     outer,
@@ -70,7 +71,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *QUARTERS) if "held" in each.name], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -115,28 +116,23 @@ SIXTY = [
 ]
 """Four thousand times fewer bytes than DDP has at its best batch: sixty rounds, with a decay that counts."""
 STEADY = [
-    held(136, changes={**firm(0.06), **LONG_MEAN}, also="-firm0.06-m0.97", batch=48, lr=0.01),
+    held(136, changes={**firm(0.06), **mean(0.97)}, also="-firm0.06-m0.97", batch=48, lr=0.01),
     held(136, changes=firm(0.12), also="-firm0.12", batch=48, lr=0.005),
-    muloco(136, {**HALVES, **CALM, **firm(0.06)}, also="fp16-outer1-0.5-firm0.06", batch=48, lr=0.01),
-    held(136, changes={**firm(0.12), **LONG_MEAN}, also="-firm0.12-m0.97", batch=48, lr=0.005),
 ]
 """As many rounds, for peers whose own batches are small."""
-QUARTERS = [
-    held(
-        136,
-        changes={**firm(0.06), **LONG_MEAN, **PARTS},
-        also="-firm0.06-m0.97-parts4",
-        batch=48,
-        lr=0.01,
-        fragments=4,
-    )
+TWICE = {**firm(0.086, lr=5.6e-3), **mean(0.95)}
+"""For twice the batch in half the steps: as much forgotten in all, and as many samples in a mean."""
+FEWER = [
+    held(68, changes=TWICE, also="-firm0.086-m0.95", lr=0.014),
+    held(68, changes={**TWICE, **PARTS}, also="-firm0.086-m0.95-parts4", lr=0.014, fragments=4),
+    held(68, changes={**TWICE, **WORDS}, also="-firm0.086-m0.95-words0.25", lr=0.014),
 ]
-"""As many rounds again, a quarter of the model at a time, four times as often."""
-OFTEN = [
-    held(68, changes={**firm(0.06), **LONG_MEAN}, also="-firm0.06-m0.97", batch=48, lr=0.01),
+"""Sixty rounds again, of fewer and larger steps; also in quarters of the model, and with words forgotten sooner."""
+ROUNDS = [
+    muloco(68, {**HALVES, **CALM, **TWICE}, also="fp16-outer1-0.5-firm0.086-m0.95", lr=0.014),
     held(34, changes=firm(0.06), also="-firm0.06"),
 ]
-"""Twice as many rounds: four thousand times fewer bytes than DDP has at a batch of 24, two thousand than at 48."""
+"""What as many rounds come to where next to nothing is left out, and twice as many of a bit."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -201,8 +197,8 @@ def _second() -> list[Trial]:
         muloco(136, {**HALVES, **CALM}, also="fp16-outer1-0.5"),
         *SIXTY,
         *STEADY,
-        *QUARTERS,
-        *OFTEN,
+        *FEWER,
+        *ROUNDS,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

@@ -141,10 +141,15 @@ def firm(decay: float, lr: float = 4e-3) -> Changes:
 
 DECAY = {"recipe.work.inner.weight_decay": 0.2}
 """Twice what everybody with AdamW has."""
-LONG_MEAN = {"recipe.work.inner.momentum": 0.97}
-"""Muon steps as far whatever it is sure of: over more steps the mean of gradients says more."""
 
 
+def mean(momentum: float) -> Changes:
+    """Return another mean of gradients: Muon steps as far whatever it is sure of, and over more steps that is more."""
+    return {"recipe.work.inner.momentum": momentum}
+
+
+WORDS = {"recipe.work.inner.adamw.weight_decay": 0.25}
+"""Of what is no matrix inside the model, words above all."""
 PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed"}
 """In parts of nearly equal size, whose tensors lie anywhere in the model."""
 
