@@ -94,8 +94,12 @@ EDGE = [
     ddp(11.2e-3, 48),
 ]
 """The best of DDP's grid was at its edge: around that it is wider, and closer."""
-FIRM = [*(ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05, 0.4)), ddp(4e-3, 24, decay=0.2)]
-"""DDP at its best with other decays, and with the best of them at a smaller batch: Muon was given another, too."""
+FIRM = [
+    *(ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05, 0.4)),
+    ddp(4e-3, 24, decay=0.2),
+    *(ddp(lr, 48, decay=0.2) for lr in (5.6e-3, 11.2e-3)),
+]
+"""DDP at its best with other decays, and with the best of them at a smaller batch and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
