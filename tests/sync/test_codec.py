@@ -41,6 +41,7 @@ DENSE: list[Codec] = [
     Sign(block=32),
     Stochastic(),
     Stochastic(bits=3, block=32),
+    Stochastic(bits=12, block=32),
 ]
 SPARSE: list[Codec] = [
     TopK(keep=4, block=64),
@@ -131,6 +132,17 @@ def test_in_int8_a_step_that_makes_values_that_are_not_finite_is_refused(step: f
     chunk = np.array([step], "<f4").tobytes() + bytes(16)
     with pytest.raises(BadChunk, match="not finite"):
         decode(Int8(block=16), chunk, 16)
+
+
+@pytest.mark.parametrize("exponent", range(110, 128))
+@pytest.mark.parametrize("bits", [2, 4, 8, 9, 12])
+def test_of_steps_that_are_not_refused_as_many_as_there_can_be_are_finite(bits: int, exponent: int) -> None:
+    chunk = np.array([2.0**exponent], "<f4").tobytes() + bytes(np.full(32 * bits // 8, 255, np.uint8))
+    try:
+        assert np.isfinite(decode(Stochastic(bits=bits, block=32), chunk, 32)).all()
+    except BadChunk as refused:
+        assert exponent > 115, "what training comes to is taken"
+        assert "not finite" in str(refused)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])

@@ -41,8 +41,8 @@ _NEAR = 2**18
 """Elements that are worked on at once: what a processor keeps near."""
 _SCALE_MIN = np.float32(2.0**-120)
 """A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
-_SCALE_MAX = np.float32(2.0**120)
-"""And so must 128 of them."""
+_SCALE_EXPONENT_MAX, _END_EXPONENT = 120, 128
+"""And so must as many of them as a code can stand for: in all they stay below where numbers end."""
 _NORM_BITS = 15
 """Of the largest of a block, where squares are added up: with 2^16 elements their sum has 46 bits at most."""
 _UNIT_EXPONENT_MAX = 127
@@ -78,7 +78,8 @@ def from_scales(codec: Scaled, data: bytes | memoryview, count: int) -> Vector:
 
 def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
-    if not (np.abs(_scales_in(codec, data, count)) <= _SCALE_MAX).all():
+    most = np.float32(2.0 ** min(_SCALE_EXPONENT_MAX, _END_EXPONENT - codec.bits))
+    if not (np.abs(_scales_in(codec, data, count)) <= most).all():
         return "holds values that are not finite"
     codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
     return "" if is_padded(codes, count, codec.bits) else "has bits after its last element"
