@@ -8,7 +8,6 @@ hash that a replay must reach again.
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Callable, Sequence
 
@@ -25,7 +24,6 @@ from atoll.sim.faults import Fault
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.axes.control import Auto
-from atoll.spec.axes.pace import Full
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import room_max
 from atoll.spec.run import Run
@@ -119,21 +117,8 @@ def _work_s(case: Case) -> float:
     control = case.run.recipe.control
     turned = [rung.steps for rung in control.ladder] if isinstance(control, Auto) else []
     steps = max([*turned, round_steps(case.run.recipe)])
-    return steps * case.run.recipe.work.batch * SAMPLE_FLOP / min(_flop_s(case))
-
-
-def _ahead_max(case: Case) -> int:
-    """Return how many rounds others end while the slowest takes a step: where none waits for everybody, it is behind.
-
-    It looks up between steps only. If the paces of all are such, there may never be a moment when all have the newest.
-    """
-    waits = all(isinstance(channel.barrier, Full) for channel in case.run.recipe.channel.values())
-    return 0 if waits else math.ceil(max(_flop_s(case)) / min(_flop_s(case)))
-
-
-def _flop_s(case: Case) -> list[float]:
-    """Return how fast machines work."""
-    return [machine.device.flop_s * machine.device.efficiency for machine in case.machines]
+    flop = steps * case.run.recipe.work.batch * SAMPLE_FLOP
+    return max(flop / (machine.device.flop_s * machine.device.efficiency) for machine in case.machines)
 
 
 def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None = None) -> Verdict:
@@ -154,8 +139,8 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
         )
     broken = violations(case.run, outcome)
     if not case.ends:
-        broken += [] if calm.free else settled(outcome, calm.room_max if calm.near else calm.room)
-        if calm.overdue(outcome.took_s) and not calm.near:
+        broken += [] if calm.free else settled(outcome, calm.room)
+        if calm.overdue(outcome.took_s):
             broken.append(f"no {CALM_ROUNDS} rounds for everybody within {calm.limit_s:.0f} s of calm")
     return Verdict(
         seed=case.seed,
@@ -205,9 +190,6 @@ class Calm:
         self.free = rarest(case.run.recipe).regional is not None
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
         self.room = room_max(case.run.recipe)
-        self.room_max = self.room + _ahead_max(case)
-        self.near = False
-        """Whether, when time was over, everybody was as near to the newest as it ever is."""
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -215,11 +197,8 @@ class Calm:
             return False
         if self.began is None:
             self.began = world.committed
-        wanted = self.began + CALM_ROUNDS
-        if self.overdue(now_s):
-            self.near = at_peace(world, wanted, room=self.room_max, free=self.free)
-            return True
-        return not self._ends and at_peace(world, wanted, room=self.room, free=self.free)
+        calm = at_peace(world, self.began + CALM_ROUNDS, room=self.room, free=self.free)
+        return (not self._ends and calm) or self.overdue(now_s)
 
     def overdue(self, now_s: float) -> bool:
         return now_s > self._until_s + self.limit_s
@@ -229,8 +208,7 @@ def at_peace(world: World, version: int, *, room: int = 1, free: bool = False) -
     """Return whether everybody who is not gone is alive and on one anchor: the newest, and not before `version`.
 
     After a round in circles everybody has its own. Where all are `free` of each other it is enough to be beyond that.
-    Where several rounds may be open, or others end some while one takes a step, each is there when it comes to look: it
-    may be as many behind.
+    Where several rounds may be open, each is there when it comes to look: it may be as many behind.
     """
     here = [host for host in world.hosts if not host.gone]
     if free:

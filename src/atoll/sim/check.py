@@ -66,7 +66,7 @@ def violations(run: Run, outcome: Outcome) -> list[str]:
 def settled(outcome: Outcome, room: int = 1) -> list[str]:
     """Return what keeps the world from being at peace: peers that are not on the highest version and digest.
 
-    Where several rounds may be open, or end while one takes a step, they may be behind by all but one.
+    Where several rounds may be open they may be behind by all but one.
     """
     top = max((host.version for host in outcome.hosts), default=0)
     here = [host for host in outcome.hosts if (host.here or host.alive) and not host.gone]
