@@ -24,6 +24,7 @@ from atoll.sim.faults import Fault
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.axes.control import Auto
+from atoll.spec.axes.pace import Quorum
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import room_max
 from atoll.spec.run import Run
@@ -107,9 +108,12 @@ def calm_s_max(case: Case) -> float:
 
     As many as may have been open when the storm ended count too.
     """
-    patience_s = case.run.upkeep.patience_s_max
     found_s = case.run.upkeep.silence_s_max + 2 * CONNECT_S_MAX + TRY_AGAIN_S + GREETING_S + ELECTION_S
-    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * (_work_s(case) + patience_s + MEND_S)
+    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * _round_s_max(case)
+
+
+def _round_s_max(case: Case) -> float:
+    return _work_s(case) + case.run.upkeep.patience_s_max + MEND_S
 
 
 def _work_s(case: Case) -> float:
@@ -138,7 +142,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
             took_s=0.0,
         )
     broken = violations(case.run, outcome)
-    if not case.ends:
+    if not case.ends and not calm.each_came:
         broken += [] if calm.free else settled(outcome, calm.room)
         if calm.overdue(outcome.took_s):
             broken.append(f"no {CALM_ROUNDS} rounds for everybody within {calm.limit_s:.0f} s of calm")
@@ -190,6 +194,11 @@ class Calm:
         self.free = rarest(case.run.recipe).regional is not None
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
         self.room = room_max(case.run.recipe)
+        self.each_came = False
+        """Whether rounds wait for nobody, and lately each had come to the newest by itself when time was over."""
+        self._hurries = any(isinstance(channel.barrier, Quorum) for channel in case.run.recipe.channel.values())
+        self._lately_s = _round_s_max(case)
+        self._came_s: dict[int, float] = {}
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -197,8 +206,16 @@ class Calm:
             return False
         if self.began is None:
             self.began = world.committed
-        calm = at_peace(world, self.began + CALM_ROUNDS, room=self.room, free=self.free)
-        return (not self._ends and calm) or self.overdue(now_s)
+        wanted = self.began + CALM_ROUNDS
+        here = [host for host in world.hosts if not host.gone]
+        if self._hurries:
+            newest = [host.place for host in here if host.alive and wanted <= world.committed == host.version]
+            self._came_s |= dict.fromkeys(newest, now_s)
+        if self.overdue(now_s):
+            since_s = now_s - self._lately_s
+            self.each_came = self._hurries and all(self._came_s.get(host.place, 0.0) >= since_s for host in here)
+            return True
+        return not self._ends and at_peace(world, wanted, room=self.room, free=self.free)
 
     def overdue(self, now_s: float) -> bool:
         return now_s > self._until_s + self.limit_s
