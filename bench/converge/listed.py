@@ -71,7 +71,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER) if "held" in each.name], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, *LARGER) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -97,9 +97,10 @@ EDGE = [
 FIRM = [
     *(ddp(8e-3, 48, decay=decay) for decay in (0.2, 0.05, 0.4)),
     ddp(4e-3, 24, decay=0.2),
-    *(ddp(lr, 48, decay=0.2) for lr in (5.6e-3, 11.2e-3)),
+    *(ddp(lr, 48, decay=0.2) for lr in (5.6e-3, 11.2e-3, 4e-3)),
+    ddp(4e-3, 96, decay=0.2),
 ]
-"""DDP at its best with other decays, and with the best of them at a smaller batch and at other rates."""
+"""DDP at its best with other decays, and with the best of them at other batches and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -137,6 +138,11 @@ ROUNDS = [
     held(34, changes=firm(0.06), also="-firm0.06"),
 ]
 """What as many rounds come to where next to nothing is left out, and twice as many of a bit."""
+LARGER = [
+    held(34, changes=firm(0.12, lr=5.6e-3), also="-firm0.12", batch=192),
+    held(68, changes=firm(0.06), also="-firm0.06"),
+]
+"""Sixty rounds once more: of twice the batch again, and with the rate and the mean that a hundred and twenty had."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -203,6 +209,7 @@ def _second() -> list[Trial]:
         *STEADY,
         *FEWER,
         *ROUNDS,
+        *LARGER,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

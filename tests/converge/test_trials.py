@@ -19,7 +19,7 @@ from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
 from bench.converge.trial import SAMPLES, How, Trial, run_of
-from bench.converge.tries import delta, held, solo
+from bench.converge.tries import delta, firm, held, solo
 from msgspec import json
 from msgspec.structs import replace
 
@@ -130,7 +130,7 @@ def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
 def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
     grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
-    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 13
+    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 15
     assert {trial.batch for trial in grid} == {24, 48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
 
@@ -147,7 +147,9 @@ def test_a_trial_begins_in_a_process_of_its_own(shards: Path, tmp_path: Path) ->
 
 def test_what_is_shipped_for_a_thousand_times_is_what_was_played(shards: Path) -> None:
     """But for its batch and schedule, which are each run's own."""
-    tried, shipped = run_of(held(34), shards).recipe, load_recipe("held-bit")
+    played = held(34, changes=firm(0.06), also="-firm0.06")
+    assert played in trials()
+    tried, shipped = run_of(played, shards).recipe, load_recipe("held-bit")
     assert tried.channel == shipped.channel
     assert replace(tried.work, batch=shipped.work.batch, schedule=shipped.work.schedule) == shipped.work
 
