@@ -18,13 +18,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
 from bench.runs import run_text
-from bench.show import folder_of, parser_of, show
+from bench.show import asked_for, folder_of, parser_of, show
 from bench.swarm import MBIT, Swarm
 
 from atoll.net.transport import LinkKind
@@ -168,7 +167,7 @@ def main() -> int:
 
     def rows() -> Iterator[Row]:
         for setting in SETTINGS:
-            if fnmatch(setting.name, options.only):
+            if asked_for(setting.name, options.only):
                 with folder_of(options.keep, setting.name) as folder:
                     yield measured(setting, options.rounds, folder)
 

@@ -28,7 +28,6 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -37,7 +36,7 @@ import msgspec
 from bench import usage
 from bench.allreduce import Setting, even, run_of
 from bench.mesh import RATES_MBIT, filled
-from bench.show import ending, parser_of, show
+from bench.show import asked_for, ending, parser_of, show
 from bench.still import StillEngine
 from bench.swarm import MBIT, Swarm
 from blake3 import blake3
@@ -346,7 +345,7 @@ def main() -> int:
     parser.add_argument("--fit", type=Path, metavar="FILE", help="measure this computer's constants and keep them")
     parser.add_argument("--computer", type=Path, help="simulate a computer with the constants in this file")
     options = parser.parse_args()
-    asked = [each for each in CASES if fnmatch(each.name, options.only) and (each.fits or not options.fit)]
+    asked = [each for each in CASES if asked_for(each.name, options.only) and (each.fits or not options.fit)]
     with ending():
         known = _kept(options.real) if options.real else _measure(asked, options.keep)
         asked = [each for each in asked if each.name in known]

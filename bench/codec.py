@@ -29,13 +29,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from functools import cache
 from itertools import chain
 
 import numpy as np
 import torch
 from bench import meshed, transforms
-from bench.show import parser_of, show
+from bench.show import asked_for, parser_of, show
 from torch import Tensor
 
 from atoll.model.compute import Large, PartOf, Portion, Start, Vector
@@ -72,6 +72,10 @@ ELEMENTS, DEVICE_VECTOR = 2**24, 2**27
 TURNS = 5
 DECAY = 0.95
 FED = Feedback(decay=DECAY)
+"""With which bytes are compared."""
+WEIGHED = Feedback(decay=0.0)
+"""With which it is timed: read, weighed with nothing and written. The same values fed back turn after turn would grow
+until most were large enough."""
 SAME_CHUNKS = 4
 """Whose bytes and residuals are compared with the processor's."""
 HUNDREDTH, HUNDREDTH_OF_WEIGHT = 2.5758, 63.66
@@ -122,6 +126,12 @@ class Row:
     """Whether the bytes are the processor's."""
 
 
+@cache
+def _normal(seed: int, size: int) -> Vector:
+    """Return values as a bell has them: of large vectors they take longer to make than anything that is measured."""
+    return np.random.default_rng(seed).standard_normal(size, np.float32)
+
+
 # on the processor
 
 
@@ -136,7 +146,7 @@ def on_processor(name: str, codec: Codec, values: Vector, rule: Residual) -> Row
         limit = HUNDREDTH if isinstance(codec, MaxN) else least
         some, left = values[first:end], residual[first:end]
         if isinstance(rule, Feedback):
-            return encode_fed_back(codec, some, left, DECAY, 0, limit)
+            return encode_fed_back(codec, some, left, rule.decay, 0, limit)
         data = encode(codec, some, 0, limit)
         if isinstance(rule, Hold):
             np.subtract(some, decoded(codec, data, end - first), out=left)
@@ -176,23 +186,28 @@ class Chunks:
         grid = grid_of(values.size, codec)
         self.codec, self.count, chunks = codec, grid.chunk, values.size // grid.chunk
         self.rows = torch.from_numpy(values[: chunks * self.count]).to(device).view(chunks, self.count)
-        self.start = np.random.default_rng(1).standard_normal(self.rows.numel(), np.float32)
+        self.start = _normal(1, values.size)[: self.rows.numel()].copy()
         self.weights = torch.from_numpy(self.start).to(device) - self.rows.view(-1)
         """Where work has come to, from a start that is as far from it as values are large."""
         self.make = torch.compile(there.encode) if compiled else there.encode
         self._bad = torch.zeros(1, dtype=torch.int32, device=device)
         self._others = torch.from_numpy(self.start).to(device).view(self.rows.shape)
 
-    def split(self, vector: Tensor, few: int) -> Sequence[Tensor]:
-        return torch.split(vector.view(self.rows.shape), few)
-
-    def encoded(self, some: Tensor, left: Tensor | None, *, fed_back: bool) -> Tensor | Kept:
-        """Return chunks of some rows, or of those and what was left out before; what they leave out is written down."""
-        ends = Ends(some, None, 1, left, DECAY) if fed_back and left is not None else as_it_is(some)
+    def encoded(self, few: int, left: Tensor, rule: Residual) -> list[Tensor | Kept]:
+        """Return chunks of all rows, so many at once; what they leave out is written down, unless it is forgotten."""
+        leaves = not isinstance(rule, Forget)
+        pairs = [
+            (Ends(some, None, 1, before, rule.decay) if isinstance(rule, Feedback) else as_it_is(some), before)
+            for some, before in zip(torch.split(self.rows, few), torch.split(left, few), strict=True)
+        ]
+        each = [(ends, before if leaves else None) for ends, before in pairs]
         if isinstance(self.codec, Threshold | Significance | MaxN):
-            return self._sized(self.codec, ends, self.least_of(some), left)
-        wanted, scores = (some, None) if ends.is_made else self._wanted(ends, left)
-        return self.make(self.codec, wanted, there.Asked(scores=scores), left=left)
+            return list(self._sized(self.codec, each))
+        return [self._even(self.codec, ends, before) for ends, before in each]
+
+    def _even(self, codec: there.Even, ends: Ends, left: Tensor | None) -> Tensor:
+        wanted, scores = (ends.base, None) if ends.is_made else self._wanted(ends, left)
+        return self.make(codec, wanted, there.Asked(scores=scores), left=left)
 
     def _wanted(self, ends: Ends, left: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return what is to be sent, as a peer makes it: of what sends some values only, where the rest of it stays."""
@@ -200,12 +215,21 @@ class Chunks:
             return sparse.wanted_lines(self.codec, ends, self._bad, left)
         return fused.wanted(ends, self._bad, left if isinstance(self.codec, TopK) else None), None
 
-    def _sized(self, codec: Above, ends: Ends, least: Least, left: Tensor | None) -> Kept:
-        """Return chunks of what is large enough, as a peer makes them: what is to be sent is made on the way."""
-        sifted = sieve.sifted(type(codec.values), ends, least, left, self._bad)
-        if sifted is not None:
-            return sifted.kept(sifted.keeps.cpu().numpy())
-        return there.encode_above(codec, ends.base if ends.is_made else self._wanted(ends, left)[0], least, left=left)
+    def _sized(self, codec: Above, each: Sequence[tuple[Ends, Tensor | None]]) -> Iterator[Kept]:
+        """Yield chunks of what is large enough, as a peer makes them: of all it is asked at once how long they are."""
+        leasts = [self.least_of(ends.base) for ends, _ in each]
+        made = [
+            sieve.sifted(type(codec.values), ends, least, left, self._bad)
+            for (ends, left), least in zip(each, leasts, strict=True)
+        ]
+        keeps = [sifted.keeps for sifted in made if sifted is not None]
+        told = iter(torch.split(torch.cat(keeps).cpu(), [len(some) for some in keeps]) if keeps else ())
+        for (ends, left), least, sifted in zip(each, leasts, made, strict=True):
+            if sifted is not None:
+                yield sifted.kept(next(told).numpy())
+            else:
+                values = ends.base if ends.is_made else self._wanted(ends, left)[0]
+                yield there.encode_above(codec, values, least, left=left)
 
     def least_of(self, some: Tensor) -> Least:
         """Return how large is large: where that hangs on weights, such a part of some."""
@@ -241,14 +265,9 @@ def there_on(
     encoder = TorchEncoder(codec, chunks.weights, began)
     few = max(1, encoder.elements // chunks.count)
 
-    def each() -> Iterator[Tensor | Kept]:
-        pairs = zip(chunks.split(rows, few), chunks.split(residual, few), strict=True)
-        leaves, fed_back = not isinstance(rule, Forget), isinstance(rule, Feedback)
-        return (chunks.encoded(some, left if leaves else None, fed_back=fed_back) for some, left in pairs)
-
-    plain, wires = _torch(codec), list(each())
+    plain, wires = _torch(codec), chunks.encoded(few, residual, rule)
     ways: Ways = {
-        "encode": lambda: list(each()),
+        "encode": lambda: chunks.encoded(few, residual, rule),
         "contribute": _contributes(encoder, began, chunks, few, rule),
         "decode": lambda: [chunks.decoded(wire) for wire in wires],
         "copy": lambda: target.copy_(rows),
@@ -380,10 +399,11 @@ class Bench:
 
     def __init__(self, device: torch.device, elements: int, *, forms: bool, compiled: bool) -> None:
         self.device, self._forms, self._compiled = device, forms, compiled  # forms: those of a device
-        self._values = np.random.default_rng(0).standard_normal(elements, np.float32)
+        self._values = _normal(0, elements)
 
     def row(self, name: str, codec: Codec, rule: Residual) -> Row:
         """Return a codec's row."""
+        rule = WEIGHED if isinstance(rule, Feedback) else rule
         if not self._forms:
             return on_processor(name, codec, self._values[:ELEMENTS], rule)
         return there_on(self.device, name, codec, self._values, rule, compiled=self._compiled)
@@ -440,14 +460,14 @@ class Bench:
     def rows(self, only: str) -> Iterator[Row]:
         """Yield the rows of codecs with such names."""
         for name, codec in CODECS.items():
-            if fnmatch(name, only):
+            if asked_for(name, only):
                 yield self.row(name, codec, Forget())
         for name in FED_BACK:
-            if fnmatch(name, only):
+            if asked_for(name, only):
                 yield self.row(f"{name}, fed back", CODECS[name], FED)
-        if fnmatch("dct", only):
+        if asked_for("dct", only):
             yield self.dct()
-        if fnmatch("low-rank", only):
+        if asked_for("low-rank", only):
             elements = DEVICE_VECTOR if self.device.type == "cuda" else ELEMENTS
             yield self.low_rank(LowRank(), transforms.matrices(elements))
 

@@ -15,7 +15,6 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.allreduce import Setting, even
@@ -23,7 +22,7 @@ from bench.lab import Host, Lab
 from bench.rivals.environment import runs_here
 from bench.rivals.play import NEVER_S, Rival
 from bench.rivals.play import kill as kill_rival
-from bench.show import folder_of, parser_of, show
+from bench.show import asked_for, folder_of, parser_of, show
 from bench.swarm import MBIT
 
 from atoll.net.transport import LinkKind
@@ -95,7 +94,7 @@ def main() -> int:
 
     def rows() -> Iterator[Row]:
         for name, play in plays.items():
-            if fnmatch(name, options.only) and runs_here(name):
+            if asked_for(name, options.only) and runs_here(name):
                 with folder_of(None, name) as folder:
                     yield play(folder)
 

@@ -20,12 +20,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import torch
 from bench.inner import Stream
+from bench.show import asked_for
 
 from atoll.model.compute import Step
 from atoll.model.engine import TorchEngine, build_engine
@@ -82,7 +82,7 @@ class Model:
 
 def shares(bench: Bench, only: str, size: str | None) -> Iterator[Share]:
     """Yield what encoding is of the work of recipes with such names."""
-    names = [name for name in recipe_names() if fnmatch(name, only)]
+    names = [name for name in recipe_names() if asked_for(name, only)]
     if not names:
         return
     rates = Rates(bench, measured(bench.device, size or SIZES[bench.device.type]))

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +32,11 @@ def parser_of(about: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
     return parser
+
+
+def asked_for(name: str, patterns: str) -> bool:
+    """Return whether a name is one of those that somebody asked for: patterns, by comma."""
+    return any(fnmatch(name, pattern) for pattern in patterns.split(","))
 
 
 def show(rows: Iterable[R], text: Callable[[R], str], *, as_json: bool) -> list[R]:

@@ -17,7 +17,6 @@ import sys
 import time
 import traceback
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from fnmatch import fnmatch
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,7 +26,7 @@ from bench.converge.play import played
 from bench.converge.record import RECORD, Done, done, recorded, scores
 from bench.converge.report import write
 from bench.converge.trial import Trial
-from bench.show import ending
+from bench.show import asked_for, ending
 
 from atoll.data.shards import read_manifest
 from atoll.errors import SpecError
@@ -112,7 +111,7 @@ def _next(
     """Return the first trial of the list, as it is by now, that is neither played nor taken, and would end in time."""
     known = scores([*before, *now])
     for trial in due(known):
-        asked = any(fnmatch(trial.name, only) for only in options.only.split(","))
+        asked = asked_for(trial.name, options.only)
         longest_s = max((row.took_s for row in now if _alike(row.trial, trial)), default=0.0)
         if asked and trial.name not in known and trial not in taken and longest_s < left_s:
             return trial

@@ -15,13 +15,12 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bench.show import parser_of
+from bench.show import asked_for, parser_of
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -334,7 +333,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=2040)
     parser.add_argument("--epochs", type=int, default=1, help="how often the text is read; divides the steps")
     options = parser.parse_args(arguments)
-    ways = {name: way for name, way in WAYS.items() if any(fnmatch(name, some) for some in options.ways.split(","))}
+    ways = {name: way for name, way in WAYS.items() if asked_for(name, options.ways)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     study = Study(ways, options.shards, options.steps, device, epochs=options.epochs)
     with sdpa_kernel(SDPBackend.MATH):  # the others know nothing of models side by side

@@ -15,14 +15,13 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.lab import Host, Lab
 from bench.lab import Path as Between
 from bench.rivals.environment import runs_here
 from bench.rivals.play import Death, Rival, allreduce, kill, spread
-from bench.show import ending, folder_of
+from bench.show import asked_for, ending, folder_of
 
 MBIT = 1e6 / 8
 SIZE_BYTES = 100_000_000
@@ -109,7 +108,7 @@ def main() -> int:
     options = parser.parse_args()
     with ending():
         for row in ROWS:
-            if fnmatch(row.name, options.only) and runs_here(row.name):
+            if asked_for(row.name, options.only) and runs_here(row.name):
                 with folder_of(options.keep, row.name) as folder:
                     shutil.rmtree(folder, ignore_errors=True)
                     print(json.dumps(played(row, folder)), flush=True)

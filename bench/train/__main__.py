@@ -14,12 +14,11 @@ import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 from bench.lab import Host, Lab
 from bench.rivals.environment import runs_here
-from bench.show import folder_of, parser_of, show
+from bench.show import asked_for, folder_of, parser_of, show
 from bench.swarm import MBIT
 from bench.train import maths
 from bench.train.play import played
@@ -127,7 +126,7 @@ def main() -> int:
     def asked() -> Iterator[tuple[Setting, Path]]:
         """Yield settings, each with a folder of its own."""
         some = {"maths": tried_in_maths, "lab": tried_in_lab, None: chosen}[options.trials]
-        for setting in (each for peers in PEERS for each in some(peers) if fnmatch(each.name, options.only)):
+        for setting in (each for peers in PEERS for each in some(peers) if asked_for(each.name, options.only)):
             if not runs_here(setting.name):
                 continue
             with folder_of(options.keep, setting.name) as folder:
