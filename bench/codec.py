@@ -62,6 +62,7 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 from atoll.spec.axes.what import Feedback, Forget, Hold, LowRank, Residual
 from atoll.sync.codec import decode, decoded, encode
@@ -90,6 +91,7 @@ CODECS: dict[str, Codec] = {
     "buckets-2": TWO_BITS,
     "e3m0": E3m0(),
     "sign": Sign(),
+    "turned-sign": TurnedSign(),
     "stochastic-4": Stochastic(bits=4),
     "top-k": TopK(),
     "top-k-2bit": TopK(values=TWO_BITS),

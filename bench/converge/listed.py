@@ -21,6 +21,7 @@ from bench.converge.tries import (
     PARTS,
     SIGN,
     TEN_THOUSAND,
+    TURNED,
     WORDS,
     bits,
     ddp,
@@ -71,7 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, *LARGER) if "held" in each.name], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, TURNS[0], *LARGER) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -138,6 +139,12 @@ ROUNDS = [
     held(34, changes=firm(0.06), also="-firm0.06"),
 ]
 """What as many rounds come to where next to nothing is left out, and twice as many of a bit."""
+TURNS = [
+    held(68, changes={**TWICE, **TURNED}, also="-turned-firm0.086-m0.95", lr=0.014),
+    held(34, changes={**firm(0.06), **TURNED}, also="-turned-firm0.06"),
+    held(136, changes={**TWICE, **TURNED}, also="-turned-firm0.086-m0.95", lr=0.014),
+]
+"""A held bit in a basis that each chunk draws: sixty rounds, twice and half as many."""
 LARGER = [
     held(34, changes=firm(0.12, lr=5.6e-3), also="-firm0.12", batch=192),
     held(68, changes=firm(0.06), also="-firm0.06"),
@@ -209,6 +216,7 @@ def _second() -> list[Trial]:
         *STEADY,
         *FEWER,
         *ROUNDS,
+        *TURNS,
         *LARGER,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]

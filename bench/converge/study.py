@@ -53,6 +53,23 @@ def sign(rows: Tensor) -> Tensor:
     return _whole(cut.sign() * cut.abs().mean(dim=-1, keepdim=True), rows)
 
 
+def turned(rows: Tensor) -> Tensor:
+    """Likewise in a basis drawn anew each time, in which whatever a block has is spread over all of it."""
+    signs = torch.randint(0, 2, (BLOCK,), device=rows.device).float() * 2 - 1
+    cut = _spread(_blocks(rows, BLOCK) * signs)
+    return _whole(_spread(cut.sign() * cut.abs().mean(dim=-1, keepdim=True)) * signs, rows)
+
+
+def _spread(cut: Tensor) -> Tensor:
+    """Return all sums and differences of blocks (Walsh and Hadamard's), as long as before; twice is nothing."""
+    half = 1
+    while half < BLOCK:
+        one, other = cut.view(*cut.shape[:2], -1, 2, half).unbind(3)
+        cut = torch.stack([one + other, one - other], dim=3).view(*cut.shape[:2], BLOCK)
+        half *= 2
+    return cut / math.sqrt(BLOCK)
+
+
 def three(rows: Tensor) -> Tensor:
     """The best three levels for a bell: five of them are a byte."""
     cut = _blocks(rows, BLOCK)
@@ -141,6 +158,8 @@ WAYS = {
     "small-fp-60": small(60, up=exact, down=exact),
     "small-fp-60-slow3-parts4": small(60, up=exact, down=exact, slow=3.0, fragments=4),
     "small-60": small(60),
+    "small-60-turned": small(60, up=turned, down=turned),
+    "small-60-turned-parts4": small(60, up=turned, down=turned, fragments=4),
     "small-60-mean0.99": small(60, mean=0.99),
     "small-60-lr0.005": small(60, lr=0.005),
     "small-60-outer0-lr0.02": small(60, lr=0.02, outer=(1.0, 0.0)),

@@ -23,6 +23,8 @@ FINE_SIGN = {**SIGN, f"{CHANNEL}.what.codec.block": 512, f"{CHANNEL}.what.result
 HOLD = {f"{CHANNEL}.what.residual.kind": "hold", f"{CHANNEL}.what.owners.kind": "feedback"}
 """What contributions leave out stays in their peers' own weights until it is sent: nobody learns it a second time."""
 HELD_SIGN = {key: value for key, value in FINE_SIGN.items() if ".residual." not in key} | HOLD
+TURNED = {f"{CHANNEL}.what.codec.kind": "turned-sign", f"{CHANNEL}.what.result.kind": "turned-sign"}
+"""In a basis that each chunk draws, so that nothing stays left out for long."""
 HALVES = {
     f"{CHANNEL}.what.codec.kind": "fp16",
     f"{CHANNEL}.what.result.kind": "fp16",

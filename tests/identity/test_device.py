@@ -32,6 +32,7 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 from atoll.spec.axes.optimizer import Sgd, SignSgd
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad, Hold, LowRank
@@ -76,6 +77,7 @@ RUNS: dict[str, Run] = {
     "top-k fed back": local(FED_BACK, route=AllGather()),
     "fragments held": local(Delta(codec=Int8(), residual=Hold()), rounds=5, fragments=2),
     "signs of fragments held": local(Delta(codec=Sign(block=64), residual=Hold()), rounds=5, fragments=2),
+    "turned signs held": local(Delta(codec=TurnedSign(block=64), residual=Hold()), rounds=4),
     "significance of fragments held": local(HELD, **IN_PARTS),
     "fragments": local(Delta(codec=E3m0()), rounds=4, fragments=2),
     "as they are": local(Delta(codec=Fp32())),

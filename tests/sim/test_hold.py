@@ -22,7 +22,7 @@ from atoll.sim.lots import BATCH, STEPS
 from atoll.sim.parts import PartByPart, told
 from atoll.sim.scenario import Outcome
 from atoll.sim.skies import case_of, family_of
-from atoll.spec.axes.codec import Bf16, E3m0, Fp16, Fp32, Sign
+from atoll.spec.axes.codec import Bf16, E3m0, Fp16, Fp32, Sign, TurnedSign
 from atoll.spec.axes.pace import Block, Delay, Overlap, Quorum, Seconds, Shift
 from atoll.spec.axes.what import Delta, Feedback, Hold
 from atoll.spec.axes.when import Fragments, Parts, Tensors
@@ -47,12 +47,14 @@ WHATS: tuple[Delta, ...] = (
     Delta(codec=E3m0(), residual=Hold()),
 )
 """The first two are judged to the bit."""
-BIT = Delta(codec=Sign(block=64), residual=Hold(), owners=Feedback())
-"""As the shipped recipe has it; not of elements by lot."""
+BITS: tuple[Delta, ...] = tuple(
+    Delta(codec=codec, residual=Hold(), owners=Feedback()) for codec in (Sign(block=64), TurnedSign(block=64))
+)
+"""As the shipped recipe has it, and in bases that chunks draw; not of elements by lot."""
 LATE: tuple[Overlap, ...] = (Block(), Block(), Block(), Delay(steps=1, reconcile=Shift()))
 NAMES = ("fragments", "by lot", "tensors")
 SEEDS = range(800, 1160)
-QUICK = (816, 821, 829)
+QUICK = (816, 818, 821, 829)
 PEERS, ROUNDS = 3, 9
 
 
@@ -60,8 +62,9 @@ def recipe_of(seed: int) -> Recipe:
     """Return the recipe that a seed is played with: all forms in all parts, waiting for results and others or not."""
     shipped = load_recipe("held-bit")
     when, what = WHENS[seed % len(WHENS)], WHATS[seed // 3 % len(WHATS)]
-    bit = seed % 10 == 9 and when != WHENS[1]
-    channel = replace(shipped.channel["outer"], when=when, what=BIT if bit else what, overlap=LATE[seed // 12 % 4])
+    if seed % 10 >= 8 and when != WHENS[1]:
+        what = BITS[9 - seed % 10]
+    channel = replace(shipped.channel["outer"], when=when, what=what, overlap=LATE[seed // 12 % 4])
     if seed % 5 == 4:
         channel = replace(channel, barrier=Quorum(contributors=2, grace=Seconds(s=0.5)))
     return replace(shipped, work=replace(shipped.work, batch=BATCH), channel={"outer": channel})

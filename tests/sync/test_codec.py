@@ -12,6 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from atoll.errors import PeerError
 from atoll.model.compute import Vector
+from atoll.model.encoding.chance import keys_of
 from atoll.spec.axes.codec import (
     Bf16,
     Buckets,
@@ -26,8 +27,10 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 from atoll.sync.codec import BadChunk, decode, encode, length_of, sent, wire_bytes
+from atoll.sync.feedback import encode_fed_back
 
 FLOATS: list[Codec] = [Fp32(), Fp16(), Bf16()]
 """Each element by itself."""
@@ -42,12 +45,14 @@ DENSE: list[Codec] = [
     Stochastic(),
     Stochastic(bits=3, block=32),
     Stochastic(bits=12, block=32),
+    TurnedSign(block=32),
 ]
 SPARSE: list[Codec] = [
     TopK(keep=4, block=64),
     TopK(keep=1, block=16, values=Int8(block=16)),
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=16, block=16, values=Sign(block=16)),
+    TopK(keep=16, block=16, values=TurnedSign(block=16)),
     CacheLines(keep=0.1),
     CacheLines(keep=0.3, line=4, values=Int8(block=16)),
 ]
@@ -333,6 +338,7 @@ BELL = bell(2**20)
         (E3m0(block=2**20), 0.195),
         (E3m0(block=64), 0.188),
         (Sign(), 0.603),  # sqrt(1 - 2 / pi)
+        (TurnedSign(), 0.603),
     ],
 )
 def test_so_much_of_a_bell_is_lost(codec: Codec, lost: float) -> None:
@@ -360,6 +366,47 @@ def test_one_bit_and_a_size_for_the_largest_are_hardly_worse_than_two_bits() -> 
         return float(np.linalg.norm(decode(codec, encode(codec, BELL), 2**20) - exact) / np.linalg.norm(exact))
 
     assert lost(Sign(block=4096)) < 1.1 * lost(Buckets(bits=2, width=6.0))
+
+
+# in a basis of its own
+
+
+def test_what_is_turned_loses_as_much_of_anything_as_of_a_bell() -> None:
+    """Where a sign's block has few large values and many small ones, one magnitude says little of either."""
+    steep = np.sign(BELL[:65536]) * np.abs(BELL[:65536]) ** 4
+    assert off(Sign(block=512), steep) > 0.85
+    assert off(TurnedSign(block=512), steep) == pytest.approx(0.603, rel=0.06)
+
+
+def test_each_seed_turns_another_way_and_the_chunk_says_which() -> None:
+    codec, values = TurnedSign(block=64), bell(200)
+    one, other = encode(codec, values, 1), encode(codec, values, 2)
+    assert bytes(one) == bytes(encode(codec, values, 1))
+    assert not np.array_equal(decode(codec, one, 200), decode(codec, other, 200))
+    first = np.frombuffer(one, "<u4", 2).tolist()
+    assert first == list(keys_of(1)) != np.frombuffer(other, "<u4", 2).tolist()
+
+
+def test_what_is_left_out_of_what_is_turned_is_soon_sent_and_of_signs_it_is_not() -> None:
+    """With feedback and nothing new: what one basis cannot say another can."""
+
+    def left_after(codec: Codec, rounds: int) -> float:
+        values = np.sign(BELL[:4096]) * np.abs(BELL[:4096]) ** 3
+        left = np.zeros_like(values)
+        for seed in range(rounds):
+            encode_fed_back(codec, values if not seed else np.zeros_like(values), left, 1.0, seed)
+        return float(np.linalg.norm(left) / np.linalg.norm(values))
+
+    assert left_after(TurnedSign(block=512), 6) == pytest.approx(0.603**6, rel=0.25)
+    assert left_after(Sign(block=512), 6) > 5 * left_after(TurnedSign(block=512), 6)
+
+
+def test_a_block_that_is_turned_is_sent_whole_where_it_is_short() -> None:
+    assert wire_bytes(TurnedSign(block=64), 64) == 8 + 4 + 8
+    assert wire_bytes(TurnedSign(block=64), 65) == 8 + 2 * (4 + 8)
+    assert (
+        decode(TurnedSign(block=64), encode(TurnedSign(block=64), np.zeros(65, np.float32)), 65).tolist() == [0.0] * 65
+    )
 
 
 # rounding by chance

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from atoll.spec.axes.codec import CacheLines, Codec, Fp32, TopK
+from atoll.spec.axes.codec import CacheLines, Codec, Fp32, TopK, TurnedSign
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.codec.above import ELEMENTS_MAX as PLACES_MAX
 
@@ -52,10 +52,10 @@ class Grid(Struct, frozen=True):
 def grid_of(size: int, codec: Codec = FP32) -> Grid:
     """Return the grid of a vector: chunks as large as the limit allows while there are enough to share out.
 
-    A chunk of what is chosen by the block has whole blocks, since of a short one more is sent.
+    A chunk of what is chosen or turned by the block has whole blocks, since of a short one more is sent.
     """
     fair = max(CHUNK_ELEMENTS_MIN, -(-size // GROUP_MAX))
-    block = codec.block if isinstance(codec, TopK) else codec.line if isinstance(codec, CacheLines) else 1
+    block = codec.block if isinstance(codec, TopK | TurnedSign) else codec.line if isinstance(codec, CacheLines) else 1
     return Grid(size, min(chunk_elements_max(codec), -(-fair // block) * block))
 
 

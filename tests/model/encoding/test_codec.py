@@ -36,6 +36,7 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 from atoll.spec.axes.what import Feedback, Forget, Hold, Residual
 from atoll.sync import codec as here
@@ -53,11 +54,14 @@ FORMS: list[Even] = [
     E3m0(),
     Sign(block=32),
     Sign(block=100),
+    TurnedSign(block=32),
+    TurnedSign(block=512),
     TopK(keep=4, block=64),
     TopK(keep=30, block=32, values=Fp16()),
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=3, block=512, values=Int8(block=16)),
     TopK(keep=16, block=16, values=Sign(block=16)),
+    TopK(keep=16, block=16, values=TurnedSign(block=16)),
     Stochastic(),
     Stochastic(bits=2),
     Stochastic(bits=3, block=100),
@@ -289,6 +293,7 @@ CONTRIBUTED: list[OnDevice] = [
     E3m0(),
     TopK(keep=8, block=512, values=Buckets(bits=2, width=6.0)),
     Stochastic(bits=4),
+    TurnedSign(block=64),
     CacheLines(keep=0.1),
     Threshold(least=0.01),
     Significance(values=Fp16()),

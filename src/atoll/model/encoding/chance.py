@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from atoll.spec.axes.codec import Codec, Stochastic
+from atoll.spec.axes.codec import Codec, Stochastic, TurnedSign
 
 DRAWN_BITS = 24
 """As many as a float's fraction holds, and one more."""
@@ -24,7 +24,7 @@ _BEGINNINGS = (0x9E3779B9, 0x85EBCA6B)
 
 def draws(codec: Codec) -> bool:
     """Return whether chance has a part in a codec."""
-    return isinstance(getattr(codec, "values", codec), Stochastic)
+    return isinstance(getattr(codec, "values", codec), Stochastic | TurnedSign)
 
 
 def keys_of(seed: int) -> tuple[int, int]:

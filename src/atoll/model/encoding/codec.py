@@ -25,6 +25,7 @@ from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, places_bytes, t
 from atoll.model.encoding.bins import from_buckets, table_bytes
 from atoll.model.encoding.bits import cut, packed_bytes, unpack, viewed
 from atoll.model.encoding.scales import from_scales, to_scales
+from atoll.model.encoding.turned import from_turned, to_turned, turned_bytes
 from atoll.model.encoding.wanted import as_it_is
 from atoll.spec.axes.codec import (
     Above,
@@ -42,6 +43,7 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 
 Even = Quantiser | TopK | CacheLines
@@ -79,13 +81,13 @@ def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | N
         case TopK() | CacheLines():
             return _encode_some(codec, values, asked, left)
         case _:
-            wire = _encode(codec, values)
+            wire = _encode(codec, values, asked)
             if left is not None:
                 torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
             return wire
 
 
-def _encode(codec: Fp32 | E3m0 | Sign | Buckets, values: Tensor) -> Tensor:
+def _encode(codec: Fp32 | E3m0 | Sign | TurnedSign | Buckets, values: Tensor, asked: Asked) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
@@ -93,6 +95,8 @@ def _encode(codec: Fp32 | E3m0 | Sign | Buckets, values: Tensor) -> Tensor:
             return fused.e3m0(codec, values)
         case Sign():
             return to_scales(codec, values)
+        case TurnedSign():
+            return to_turned(codec, values, asked.keys)
         case Buckets():
             return fused.buckets(codec, values)
         case _:
@@ -157,6 +161,8 @@ def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
             return viewed(wire, torch.bfloat16).float()
         case Int8() | E3m0() | Sign() | Stochastic():
             return from_scales(codec, wire, count)
+        case TurnedSign():
+            return from_turned(codec, wire, count)
         case Buckets():
             return from_buckets(codec, wire, count)
         case TopK() | CacheLines():
@@ -218,6 +224,8 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
             return 2 * count
         case Int8() | E3m0() | Sign() | Stochastic():
             return 4 * -(-count // codec.block) + packed_bytes(count, codec.bits)
+        case TurnedSign():
+            return turned_bytes(codec, count)
         case Buckets():
             return table_bytes(codec) + packed_bytes(count, codec.bits)
         case TopK():

@@ -26,15 +26,19 @@ def to_scales(codec: Scaled, values: Tensor, keys: Tensor | None = None) -> Tens
 
     `keys` are those of each chunk's seed, a row each, where chance has a part; none: those of no seed.
     """
-    count, rows = values.shape[1], _in_blocks(values, codec.block)
-    scales = _scales(codec, rows, count)
-    scales = torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
+    count, rows = values.shape[1], in_blocks(values, codec.block)
+    scales = nonzero(_scales(codec, rows, count))
     codes = _codes(codec, rows, scales, keys).flatten(1)[:, :count]
     packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
     return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
 
 
-def _in_blocks(values: Tensor, block: int) -> Tensor:
+def nonzero(scales: Tensor) -> Tensor:
+    """Return scales, zero where they are too small to divide by."""
+    return torch.where(scales < _SCALE_MIN, torch.zeros_like(scales), scales)
+
+
+def in_blocks(values: Tensor, block: int) -> Tensor:
     """Return chunks a block a row, the last one filled up with zeros."""
     lacking = -values.shape[1] % block
     full = pad(values, (0, lacking)) if lacking else values
@@ -97,11 +101,11 @@ def _rounded(steps: Tensor, keys: Tensor, levels: int) -> Tensor:
     """Return steps rounded up or down by chance, as codes."""
     down = steps.floor()
     beyond = steps.sub_(down).mul_(float(1 << DRAWN_BITS)).flatten(1)
-    up = (_drawn(keys, beyond.shape[1]) < beyond).view(steps.shape)
+    up = (drawn(keys, beyond.shape[1]) < beyond).view(steps.shape)
     return down.add_(up).add_(levels).clamp_(0, 2 * levels).to(torch.int16)
 
 
-def _drawn(keys: Tensor, count: int) -> Tensor:
+def drawn(keys: Tensor, count: int) -> Tensor:
     """Return a whole number of 24 bits for each of so many elements of chunks, by the keys of each."""
     first, second = keys[:, :1], keys[:, 1:]
     place = torch.arange(count, device=keys.device)
@@ -131,5 +135,5 @@ def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
             units = codes.float().mul_(-2.0).add_(1.0)
         case Stochastic(bits=bits):
             units = codes.float().sub_(levels_of(bits))
-    values = _in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]
+    values = in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]
     return values.flatten(1)[:, :count]

@@ -70,7 +70,14 @@ class Stochastic(Axis, tag="stochastic"):
     block: int = 512
 
 
-Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Stochastic
+class TurnedSign(Axis, tag="turned-sign"):
+    """A bit an element, in a basis that each chunk draws: what a block has is spread over all of its elements first."""
+
+    block: int = 512
+    """Elements that share a scale; a power of two."""
+
+
+Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Stochastic | TurnedSign
 """What becomes of a value."""
 
 

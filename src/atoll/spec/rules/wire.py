@@ -24,6 +24,7 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
 from atoll.spec.axes.merge import CentredClip, Mean, MedianNormClip, Rda
 from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound, Shift
@@ -81,13 +82,15 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     hint = 'leave it out, or set whom.route = { kind = "butterfly" } or "all-gather"'
     said = "what is added up on its way travels in the form of contributions"
     yield same or owned, (*path, "result"), said, hint
-    long = isinstance(what.codec, Sign) or (isinstance(what.codec, Buckets | Stochastic) and what.codec.bits == 1)
+    long = isinstance(what.codec, Sign | TurnedSign) or (
+        isinstance(what.codec, Buckets | Stochastic) and what.codec.bits == 1
+    )
     fits = same or not (long and isinstance(what.result, Fp32))
     said = "a chunk of one bit a value is too long for a message in fp32"
     yield fits, (*path, "result"), said, 'choose result = { kind = "fp16" } or another form'
     for name, form in channel.forms.items():
         yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
-    own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic)
+    own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic | TurnedSign)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
 
@@ -175,13 +178,15 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
         case Stochastic():
             yield within((*path, "bits"), codec.bits, 2, 12)
             yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+        case TurnedSign():
+            yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
+            yield _power_of_two((*path, "block"), codec.block)
         case Buckets():
             yield within((*path, "bits"), codec.bits, 1, 8)
             yield above((*path, "width"), codec.width)
         case TopK():
             yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
-            power = codec.block & (codec.block - 1) == 0
-            yield power, (*path, "block"), f"{codec.block} is not a power of two", "for example 4096"
+            yield _power_of_two((*path, "block"), codec.block)
             yield within((*path, "keep"), codec.keep, 1, codec.block)
             yield from _codec_rules((*path, "values"), codec.values)
         case CacheLines():
@@ -199,6 +204,10 @@ def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
             yield from _codec_rules((*path, "values"), codec.values)
         case Fp32() | Fp16() | Bf16():
             pass
+
+
+def _power_of_two(path: KeyPath, block: int) -> Rule:
+    return block & (block - 1) == 0, path, f"{block} is not a power of two", "for example 4096"
 
 
 def is_exact(what: What) -> bool:

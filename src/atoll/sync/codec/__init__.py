@@ -7,6 +7,7 @@ be finite, or the sender is to blame.
 
     floats      fp32, fp16, bf16                      each element by itself
     scales      int8, e3m0, sign, stochastic          elements share a scale with their block
+    turned      turned-sign                           likewise sums and differences of a block, of drawn signs
     buckets     a table of the chunk's own, and each element's place in it
     sparse      the largest of each block, in any of the forms above, and where they are
     above       whatever is large enough, likewise
@@ -37,8 +38,9 @@ from atoll.spec.axes.codec import (
     Stochastic,
     Threshold,
     TopK,
+    TurnedSign,
 )
-from atoll.sync.codec import above, buckets, lines, scales, sparse
+from atoll.sync.codec import above, buckets, lines, scales, sparse, turned
 from atoll.sync.codec.memory import keep_freed
 
 _HALF_MAX = 65504.0
@@ -62,6 +64,8 @@ def wire_bytes(codec: Codec, count: int) -> int:
             return 2 * count
         case Int8() | E3m0() | Sign() | Stochastic():
             return scales.scaled_bytes(codec, count)
+        case TurnedSign():
+            return turned.turned_bytes(codec, count)
         case Buckets():
             return buckets.bucket_bytes(codec, count)
         case TopK():
@@ -102,6 +106,8 @@ def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | 
             return _upper_halves(values)
         case Int8() | E3m0() | Sign() | Stochastic():
             return scales.to_scales(codec, values, seed)
+        case TurnedSign():
+            return turned.to_turned(codec, values, seed)
         case Buckets():
             return buckets.to_buckets(codec, values)
         case TopK():
@@ -149,6 +155,8 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
             return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
         case Int8() | E3m0() | Sign() | Stochastic():
             return scales.from_scales(codec, data, count)
+        case TurnedSign():
+            return turned.from_turned(codec, data, count)
         case Buckets():
             return buckets.from_buckets(codec, data, count)
         case TopK():
@@ -190,6 +198,8 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
             return _finite((np.frombuffer(data, "<u2") & _BF16_EXPONENT) != _BF16_EXPONENT)
         case Int8() | E3m0() | Sign() | Stochastic():
             return scales.why_not(codec, data, count)
+        case TurnedSign():
+            return turned.why_not(codec, data, count)
         case Buckets():
             return buckets.why_not(codec, data, count)
         case TopK():

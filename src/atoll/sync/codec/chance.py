@@ -13,7 +13,12 @@ _NEAR = 2**15
 
 def drawn(seed: int, count: int) -> NDArray[np.uint32]:
     """Return a whole number of 24 bits for each of so many elements."""
-    first, second = map(np.uint32, keys_of(seed))
+    return drawn_by(keys_of(seed), count)
+
+
+def drawn_by(keys: tuple[int, int], count: int) -> NDArray[np.uint32]:
+    """Return likewise by the keys of a seed."""
+    first, second = map(np.uint32, keys)
     numbers = np.arange(count, dtype=np.uint32)
     for at in range(0, count, _NEAR):
         some = numbers[at : at + _NEAR]

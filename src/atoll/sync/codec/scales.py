@@ -41,7 +41,7 @@ _NEAR = 2**18
 """Elements that are worked on at once: what a processor keeps near."""
 _SCALE_MIN = np.float32(2.0**-120)
 """A scale's reciprocal must be finite; a block whose scale is smaller than this is as good as zero."""
-_SCALE_EXPONENT_MAX, _END_EXPONENT = 120, 128
+SCALE_EXPONENT_MAX, _END_EXPONENT = 120, 128
 """And so must as many of them as a code can stand for: in all they stay below where numbers end."""
 _NORM_BITS = 15
 """Of the largest of a block, where squares are added up: with 2^16 elements their sum has 46 bits at most."""
@@ -55,7 +55,7 @@ def scaled_bytes(codec: Scaled, count: int) -> int:
 
 def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
     """Return the wire bytes of some elements; `seed` is what chance depends on, where there is any."""
-    rows = _in_rows(values, codec.block)
+    rows = in_rows(values, codec.block)
     wire = np.empty(scaled_bytes(codec, values.size), np.uint8)
     scales, codes = wire[: 4 * len(rows)].view("<f4"), wire[4 * len(rows) :]
     with np.errstate(all="ignore"):  # the scale of what is not finite is not finite either, and is refused
@@ -78,14 +78,14 @@ def from_scales(codec: Scaled, data: bytes | memoryview, count: int) -> Vector:
 
 def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
-    most = np.float32(2.0 ** min(_SCALE_EXPONENT_MAX, _END_EXPONENT - codec.bits))
+    most = np.float32(2.0 ** min(SCALE_EXPONENT_MAX, _END_EXPONENT - codec.bits))
     if not (np.abs(_scales_in(codec, data, count)) <= most).all():
         return "holds values that are not finite"
     codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
     return "" if is_padded(codes, count, codec.bits) else "has bits after its last element"
 
 
-def _in_rows(values: Vector, block: int) -> NDArray[np.float32]:
+def in_rows(values: Vector, block: int) -> NDArray[np.float32]:
     """Return the values a block a row, the last one filled up with zeros."""
     lacking = -values.size % block
     full = np.concatenate([values, np.zeros(lacking, np.float32)]) if lacking else values
@@ -104,7 +104,7 @@ def _in_steps(rows: NDArray[np.float32], scales: NDArray[np.float32], codes: NDA
     for first in range(0, len(rows), few):
         some, step = rows[first : first + few], scales[first : first + few]
         largest = _largest(some)
-        _nonzero(np.divide(largest, np.float32(_STEPS), out=step))
+        nonzero(np.divide(largest, np.float32(_STEPS), out=step))
         steps = np.multiply(some, _per_one(step, out=largest)[:, None], out=near[: len(some)])
         steps += _WHOLE
         part = codes[first * block : (first + few) * block]
@@ -118,7 +118,7 @@ def _per_one(scales: NDArray[np.float32], out: Vector | None = None) -> Vector:
     return np.divide(1.0, scales, out=np.zeros(scales.shape, np.float32), where=scales > 0)
 
 
-def _nonzero(scales: Vector) -> Vector:
+def nonzero(scales: Vector) -> Vector:
     """Return scales, zero from now on where they are too small to divide by."""
     scales[scales < _SCALE_MIN] = 0.0
     return scales
@@ -136,10 +136,10 @@ def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: i
         case Sign():
             filled = np.full(len(rows), codec.block, np.float32)
             filled[-1:] -= -count % codec.block
-            scales = _added(np.abs(rows)) / filled
+            scales = added(np.abs(rows)) / filled
         case Stochastic(bits=bits):
             scales = (_norms(rows) / _levels(bits)).astype(np.float32)
-    return _nonzero(scales)
+    return nonzero(scales)
 
 
 def _largest(rows: NDArray[np.float32]) -> Vector:
@@ -160,7 +160,7 @@ def _norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return norms
 
 
-def _added(rows: NDArray[np.float32]) -> Vector:
+def added(rows: NDArray[np.float32]) -> Vector:
     """Return the sum of each row, whose memory is used up: its second half is added to the first, and so on.
 
     So every device adds in the same order (`model.encoding.codec`), and in one that rounds little.
