@@ -406,7 +406,6 @@ class Bench:
     def row(self, name: str, codec: Codec, rule: Residual) -> Row:
         """Return a codec's row."""
         rule = WEIGHED if isinstance(rule, Feedback) else rule
-        rule = Forget() if isinstance(codec, Fp32) else rule  # which leaves nothing out
         if not self._forms:
             return on_processor(name, codec, self._values[:ELEMENTS], rule)
         return there_on(self.device, name, codec, self._values, rule, compiled=self._compiled)

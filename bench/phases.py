@@ -143,8 +143,8 @@ def _passes(channel: Channel, codec: Codec, bits: float) -> float:
     """Return how often an element is read or written at least, of so many bits on the wire."""
     links = PEERS - 1 if channel.mesh is not None and isinstance(codec, MaxN) else 1
     left_out = {Feedback: 2, Hold: 1}.get(type(channel.what.residual), 0)  # before, and now
-    if isinstance(codec, Fp32):
-        return 0.0  # it goes out as it lies there, and leaves nothing out
+    if isinstance(codec, Fp32) and not left_out:
+        return 0.0  # it goes out as it lies there
     way = 2 if isinstance(channel.what, Delta) else 1  # from where work began to where it came
     beside = 1 if isinstance(codec, Significance) and way == 1 else 0  # else that is what values are held against
     # One factor is made of the other, and what is left out of both: all values are there again, twice.

@@ -50,14 +50,3 @@ def test_what_is_written_here_is_here_only() -> None:
     values[:] = 9.0
     assert left_out.elsewhere() is None
     assert np.array_equal(left_out.read(), [9.0] * 3)
-
-
-def test_it_is_blank_until_somebody_may_have_written_to_it() -> None:
-    assert Held(3).is_blank
-    read = Held(3)
-    read.read()
-    assert read.is_blank and read.elsewhere() is None and read.is_blank
-    written = Held(3)
-    written.write()
-    assert not written.is_blank
-    assert not moved()[0].is_blank

@@ -29,8 +29,6 @@ class Held:
         self._elsewhere: Elsewhere | None = None
         self._stale = False
         """Whether what is elsewhere is newer."""
-        self.is_blank = True
-        """Whether nobody has had it to write to so far: then it is all zero."""
 
     @classmethod
     def of(cls, values: Vector) -> Held:
@@ -59,12 +57,12 @@ class Held:
     def write(self) -> Vector:
         """Return its values in the host's memory, to be written to: from now on it is there and nowhere else."""
         values = self.read()
-        self._elsewhere, self.is_blank = None, False
+        self._elsewhere = None
         return values
 
     def move(self, elsewhere: Elsewhere) -> None:
         """Let it be elsewhere from now on, to be written to there: that was made of what `read` returns."""
-        self._elsewhere, self._stale, self.is_blank = elsewhere, True, False
+        self._elsewhere, self._stale = elsewhere, True
 
 
 def added_up(

@@ -131,10 +131,8 @@ def _here(member: Member, announced: OpenRound, contribution: Contribution) -> C
     """Return how a chunk is encoded on the processor."""
     version = announced.key.version
     channel, unit, left_out = member.channel_of(version), member.unit_of(version), member.private.residual
-    rule, kept = channel.what.residual, channel.kept_by(member.me)
-    if isinstance(kept, Fp32) and left_out is not None and left_out.is_blank:
-        rule, left_out = Forget(), None  # all of it goes, and there is nothing to add: so it stays blank
     residual = None if left_out is None else left_out.write()
+    what, kept = channel.what, channel.kept_by(member.me)
     grid, other = unit.grid, member.transform(version)
     whole = None if other is None else other.of(contribution(0, unit.size))
     least_of = _least(member, version)
@@ -144,7 +142,7 @@ def _here(member: Member, announced: OpenRound, contribution: Contribution) -> C
         values = contribution(first, end) if whole is None else whole[first:end]
         finite(values, version)
         seed, least = seed_of(announced.key.version, index, member.me), least_of(first, end)
-        match rule:
+        match what.residual:
             case Forget():
                 return encode(kept, values, seed, least)
             case Feedback(decay=decay):

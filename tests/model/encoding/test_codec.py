@@ -344,27 +344,6 @@ def test_contributions_and_residuals_are_those_of_the_processor(
     assert ours.read().any() == (not isinstance(rule, Forget))
 
 
-@pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize("rule", [Feedback(decay=0.5), Hold()], ids=str)
-def test_what_goes_as_it_is_adds_what_was_left_out_before_and_touches_nothing_where_nothing_was(
-    rule: Residual, device: str
-) -> None:
-    start, weights = bell((1, 512), 3)[0], torch.from_numpy(bell((1, 512), 4)[0]).to(device)
-    delta, portions, residual = start - weights.cpu().numpy(), [Portion((slice(0, 512),))], Held(512)
-
-    def encoded(codec: OnDevice) -> memoryview:
-        return TorchEncoder(codec, weights).encode(portions, Start(start), rule, residual)[0]
-
-    assert bytes(encoded(Fp32())) == delta.tobytes()
-    assert residual.is_blank and not residual.read().any()
-    encoded(TopK(keep=8, block=512))
-    left_out = residual.read().copy()
-    assert left_out.any() and not residual.is_blank
-    added = delta + np.float32(0.5) * left_out if isinstance(rule, Feedback) else delta
-    assert bytes(encoded(Fp32())) == added.tobytes()
-    assert not residual.read().any(), "nothing is left of it now"
-
-
 def test_chunks_that_lie_together_are_encoded_together_up_to_a_size() -> None:
     portions = [Portion((slice(at, at + 64),)) for at in (0, 64, 128, 192, 256, 1024, 1088)]
     apart, short = Portion((slice(2000, 2032), slice(2100, 2132))), Portion((slice(2132, 2164),))

@@ -25,7 +25,7 @@ from atoll.model.encoding.sending import Sending
 from atoll.model.encoding.wanted import Ends, as_it_is
 from atoll.model.held import Held
 from atoll.model.locked import lock
-from atoll.spec.axes.codec import Above, CacheLines, Fp32, MaxN, Significance, Threshold, TopK
+from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
 FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
@@ -174,8 +174,6 @@ class TorchEncoder:
             self._leave(piece, work, left)
 
     def _work(self, source: Source | None, rule: Residual, residual: Held | None, large: Large | None) -> Work:
-        if isinstance(self._codec, Fp32) and residual is not None and residual.is_blank:
-            rule, residual = Forget(), None  # all of it goes, and there is nothing to add: so it stays blank
         left_out = None if residual is None else at_hand(residual, self._device)
         assert left_out is not None or isinstance(rule, Forget), "whoever holds something back keeps it"
         least = float(getattr(self._codec, "least", 0.0)) if not isinstance(self._codec, MaxN) else 0.0
