@@ -31,24 +31,30 @@ def _case(barrier: Barrier) -> Case:
     return replace(case, run=replace(case.run, recipe=replace(case.run.recipe, channel=channels)))
 
 
-def _watched(barrier: Barrier, behind: tuple[int, ...], last: int = 1000) -> bool:
-    """Return whether two peers count as come that are so far behind by turns until time is over, or end at `last`."""
+BEGAN_S = 40.0
+
+
+def _watched(
+    barrier: Barrier, behind: tuple[int, ...], ends_s: float = -2.0, *, dies: bool = False, halts: bool = False
+) -> bool:
+    """Return whether two peers count as come that are so far behind by turns until time is over.
+
+    From so many seconds before that on the second one stands still two behind, or has died; or nothing commits.
+    """
     calm = Calm(_case(barrier))
-    began_s = 40.0
+    last = int(calm.limit_s - ends_s)
     for nth in range(int(calm.limit_s) + 2):
+        over = nth > last
+        newest = last if over and halts else nth
+        versions = [newest - behind[(nth + place) % len(behind)] for place in range(2)]
+        if over and not dies:
+            versions[1] = last - 2
         hosts = [
-            SimpleNamespace(
-                place=place,
-                gone=False,
-                alive=True,
-                anchor="",
-                version=min(last, nth - behind[(nth + place) % len(behind)]),
-            )
-            for place in range(2)
+            SimpleNamespace(place=place, gone=False, alive=not (over and dies and place), anchor="", version=version)
+            for place, version in enumerate(versions)
         ]
-        world = SimpleNamespace(committed=nth, parted=0, hosts=hosts, now_s=lambda at_s=began_s + nth: at_s)
-        over = calm.enough(cast(Any, world))
-        assert over == calm.overdue(began_s + nth), "never all at once"
+        world = SimpleNamespace(committed=newest, parted=0, hosts=hosts, now_s=lambda at_s=BEGAN_S + nth: at_s)
+        assert calm.enough(cast(Any, world)) == calm.overdue(BEGAN_S + nth), "never all at once"
     return calm.each_came
 
 
@@ -63,5 +69,11 @@ def test_each_may_come_to_the_newest_by_itself_only_where_rounds_wait_for_nobody
     assert _watched(barrier, behind) == come
 
 
-def test_who_came_once_and_stands_still_since_has_not_come() -> None:
-    assert not _watched(Quorum(), (0, 1), last=200)
+@pytest.mark.parametrize("kind", [{}, {"dies": True}, {"halts": True}], ids=["stands-still", "died", "nothing-commits"])
+def test_who_came_once_and_does_no_longer_has_not_come(kind: dict[str, bool]) -> None:
+    assert _watched(Quorum(), (0, 1), ends_s=2.0), "there was hardly time"
+    assert not _watched(Quorum(), (0, 1), ends_s=30.0, **kind)
+
+
+def test_a_quorum_of_everybody_waits() -> None:
+    assert not _watched(Quorum(contributors=3), (0, 1))

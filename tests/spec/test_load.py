@@ -280,6 +280,16 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ),
         ("recipe.channel.outer.what.codec={kind='stochastic', bits=1}", "recipe.channel.outer.what.codec.bits"),
         ("recipe.channel.outer.what.codec={kind='e3m0', block=8}", "recipe.channel.outer.what.codec.block"),
+        ("recipe.channel.outer.what.codec={kind='turned-sign', block=100}", "recipe.channel.outer.what.codec.block"),
+        (
+            "recipe.channel.outer.what={kind='delta', codec={kind='fp16'}, result={kind='turned-sign'}}",
+            "recipe.channel.outer.what.result",
+        ),
+        (
+            "recipe.channel.outer.what={kind='delta', codec={kind='threshold', least=1, values={kind='turned-sign'}}, "
+            "result={kind='fp32'}}",
+            "recipe.channel.outer.what.codec.values",
+        ),
         ("recipe.channel.outer.what.residual={kind='feedback', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=3}", "recipe.channel.outer.when.steps"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=0}", "recipe.channel.outer.when.count"),

@@ -52,7 +52,6 @@ SPARSE: list[Codec] = [
     TopK(keep=1, block=16, values=Int8(block=16)),
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=16, block=16, values=Sign(block=16)),
-    TopK(keep=16, block=16, values=TurnedSign(block=16)),
     CacheLines(keep=0.1),
     CacheLines(keep=0.3, line=4, values=Int8(block=16)),
 ]
@@ -399,6 +398,29 @@ def test_what_is_left_out_of_what_is_turned_is_soon_sent_and_of_signs_it_is_not(
 
     assert left_after(TurnedSign(block=512), 6) == pytest.approx(0.603**6, rel=0.25)
     assert left_after(Sign(block=512), 6) > 5 * left_after(TurnedSign(block=512), 6)
+
+
+@pytest.mark.parametrize("block", [16, 512, 65536])
+def test_a_scale_is_refused_from_where_as_many_as_a_block_has_are_not_finite(block: int) -> None:
+    """Where all bits are alike all of a block is in one element."""
+    codec, most = TurnedSign(block=block), 2.0 ** min(120, 127 - int(np.log2(block)))
+    chunk = np.frombuffer(encode(codec, np.ones(block, np.float32)), np.uint8).copy()
+    chunk[12:] = 0
+    chunk[8:12].view("<f4")[:] = most
+    assert np.abs(decode(codec, chunk.tobytes(), block)).max() == most * block
+    chunk[8:12].view("<f4")[:] = np.nextafter(np.float32(most), np.float32(np.inf))
+    with pytest.raises(BadChunk):
+        decode(codec, chunk.tobytes(), block)
+
+
+def test_large_values_are_not_refused_for_what_they_add_up_to_on_the_way() -> None:
+    codec, large = TurnedSign(block=65536), np.full(65536, 1e30, np.float32)
+    assert np.isfinite(decode(codec, encode(codec, large), large.size)).all()
+
+
+def test_nothing_that_is_turned_is_nothing() -> None:
+    assert bytes(encode(TurnedSign(), np.empty(0, np.float32))) == b""
+    assert decode(TurnedSign(), b"", 0).size == 0
 
 
 def test_a_block_that_is_turned_is_sent_whole_where_it_is_short() -> None:

@@ -33,6 +33,8 @@ from atoll.spec.turns import rarest, round_steps
 SCHEMA = "atoll.case/1"
 CALM_ROUNDS = 2
 """Rounds that must commit after the storm."""
+LATELY = 4.0
+"""Within so many times the work of the slowest each must have come to the newest, where rounds wait for nobody."""
 GREETING_S = 45.0
 """A member greets its broker again within this: its longest wait between two attempts, and one greeting."""
 ELECTION_S = 30.0
@@ -109,11 +111,8 @@ def calm_s_max(case: Case) -> float:
     As many as may have been open when the storm ended count too.
     """
     found_s = case.run.upkeep.silence_s_max + 2 * CONNECT_S_MAX + TRY_AGAIN_S + GREETING_S + ELECTION_S
-    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * _round_s_max(case)
-
-
-def _round_s_max(case: Case) -> float:
-    return _work_s(case) + case.run.upkeep.patience_s_max + MEND_S
+    round_s = _work_s(case) + case.run.upkeep.patience_s_max + MEND_S
+    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * round_s
 
 
 def _work_s(case: Case) -> float:
@@ -195,10 +194,12 @@ class Calm:
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
         self.room = room_max(case.run.recipe)
         self.each_came = False
-        """Whether rounds wait for nobody, and lately each had come to the newest by itself when time was over."""
-        self._hurries = any(isinstance(channel.barrier, Quorum) for channel in case.run.recipe.channel.values())
-        self._lately_s = _round_s_max(case)
+        """Whether rounds wait for nobody, and go on, and lately each had come to the newest when time was over."""
+        barrier = rarest(case.run.recipe).barrier
+        self._hurries = isinstance(barrier, Quorum) and barrier.contributors < len(case.machines)
+        self._lately_s = LATELY * _work_s(case)
         self._came_s: dict[int, float] = {}
+        self._newest, self._rose_s = 0, 0.0
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -211,9 +212,12 @@ class Calm:
         if self._hurries:
             newest = [host.place for host in here if host.alive and wanted <= world.committed == host.version]
             self._came_s |= dict.fromkeys(newest, now_s)
+            if world.committed > self._newest:
+                self._newest, self._rose_s = world.committed, now_s
         if self.overdue(now_s):
             since_s = now_s - self._lately_s
-            self.each_came = self._hurries and all(self._came_s.get(host.place, 0.0) >= since_s for host in here)
+            goes_on = self._hurries and self._rose_s >= since_s and all(host.alive for host in here)
+            self.each_came = goes_on and all(self._came_s.get(host.place, 0.0) >= since_s for host in here)
             return True
         return not self._ends and at_peace(world, wanted, room=self.room, free=self.free)
 

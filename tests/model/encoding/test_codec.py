@@ -61,7 +61,6 @@ FORMS: list[Even] = [
     TopK(keep=64, block=4096, values=Buckets(bits=2, width=6.0)),
     TopK(keep=3, block=512, values=Int8(block=16)),
     TopK(keep=16, block=16, values=Sign(block=16)),
-    TopK(keep=16, block=16, values=TurnedSign(block=16)),
     Stochastic(),
     Stochastic(bits=2),
     Stochastic(bits=3, block=100),

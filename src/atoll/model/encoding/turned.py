@@ -16,14 +16,14 @@ KEY_BYTES = 8
 def turned_bytes(codec: TurnedSign, count: int) -> int:
     """Return how many bytes a chunk of so many elements is."""
     blocks = -(-count // codec.block)
-    return KEY_BYTES + 4 * blocks + packed_bytes(blocks * codec.block, 1)
+    return KEY_BYTES + 4 * blocks + packed_bytes(blocks * codec.block, 1) if count else 0
 
 
 def to_turned(codec: TurnedSign, values: Tensor, keys: Tensor | None = None) -> Tensor:
     """Return the wire bytes of chunks, a row each; `keys` are those of each chunk's seed, none: those of no seed."""
     keys, block = no_seed(values) if keys is None else keys, float(codec.block)
     sums = _spread(in_blocks(values, codec.block) * _signs(keys, codec.block))
-    scales = nonzero(added(sums.abs()) / block / block)
+    scales = nonzero(added(sums.abs() / block) / block)
     bits = pack(sums.signbit().to(torch.uint8).flatten(1), 1)
     return torch.cat([_words(keys), scales.contiguous().view(torch.uint8), bits], dim=1)
 

@@ -88,11 +88,25 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     fits = same or not (long and isinstance(what.result, Fp32))
     said = "a chunk of one bit a value is too long for a message in fp32"
     yield fits, (*path, "result"), said, 'choose result = { kind = "fp16" } or another form'
+    yield from _turned_rules(path, channel)
     for name, form in channel.forms.items():
         yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic | TurnedSign)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _turned_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
+    """Where values may be spread over their block."""
+    codec, result = channel.what.codec, channel.what.result
+    said = "few values of a block, spread over all of it, are as many as before"
+    hint = 'choose values = { kind = "sign" } or another form'
+    yield not isinstance(getattr(codec, "values", None), TurnedSign), (*path, "codec", "values"), said, hint
+    said = "what goes over links by itself is of no round, and would be turned the same way every time"
+    yield channel.mesh is None or not isinstance(codec, TurnedSign), (*path, "codec"), said, 'choose "sign"'
+    said = "chunks have whole blocks of contributions: of a result turned otherwise more would be sent"
+    alike = not isinstance(result, TurnedSign) or result == codec
+    yield alike, (*path, "result"), said, "choose the same form as what.codec, or another"
 
 
 def _form_rules(channel: Channel, path: KeyPath, name: str, form: Codec) -> Iterator[Rule]:

@@ -1,10 +1,10 @@
 """A bit an element in a basis of the chunk's own, which spreads whatever a block has over all of it.
 
 What one bit leaves out stays with the largest elements round after round, and then a block's mean magnitude says little
-of any of them: of a bell's energy a sign brings two thirds at once, of such a rest a third. All sums and differences of
-a block (the transform of Walsh and Hadamard) are a bell again, whatever the elements are, if their signs are drawn
-before; and drawn anew each time, so that no basis collects what it cannot say (Vargaftik et al. 2021, DRIVE, arXiv
-2105.08339).
+of any of them: of a bell's energy a sign brings two thirds at once, of such a rest far less. All sums and differences
+of a block (the transform of Walsh and Hadamard) are much like a bell, if many elements have a part in them and their
+signs are drawn before; and drawn anew each time, so that no basis collects what it cannot say (Vargaftik et al. 2021,
+DRIVE, arXiv 2105.08339).
 
 On the wire come two words, of which signs are drawn, then the blocks' scales (fp32), then a bit for each sum. The last
 block is a whole one. Sums are added in one order everywhere; going back they are of ones, so nothing is rounded but by
@@ -34,13 +34,15 @@ Rows = NDArray[np.float32]
 def turned_bytes(codec: TurnedSign, count: int) -> int:
     """Return how many bytes so many elements are."""
     blocks = -(-count // codec.block)
-    return KEY_BYTES + 4 * blocks + packed_bytes(blocks * codec.block, 1)
+    return KEY_BYTES + 4 * blocks + packed_bytes(blocks * codec.block, 1) if count else 0
 
 
 def to_turned(codec: TurnedSign, values: Vector, seed: int) -> memoryview:
     """Return the wire bytes of some elements; `seed` is what the basis depends on."""
     keys, block = keys_of(seed), codec.block
     wire = np.empty(turned_bytes(codec, values.size), np.uint8)
+    if not values.size:
+        return wire.data
     wire[:KEY_BYTES].view("<u4")[:] = keys
     with np.errstate(all="ignore"):  # the scale of what is not finite is not finite either, and is refused
         sums = _spread(in_rows(values, block) * _signs(keys, block))
@@ -51,6 +53,8 @@ def to_turned(codec: TurnedSign, values: Vector, seed: int) -> memoryview:
 
 def from_turned(codec: TurnedSign, data: bytes | memoryview, count: int) -> Vector:
     """Return `count` elements from wire bytes that were checked."""
+    if not count:
+        return np.empty(0, np.float32)
     keys, scales = np.frombuffer(data, "<u4", 2), _scales_in(codec, data, count)
     packed = np.frombuffer(data, np.uint8, offset=KEY_BYTES + 4 * len(scales))
     bits = unpack(packed, len(scales) * codec.block, 1).astype(np.float32)
@@ -62,6 +66,8 @@ def from_turned(codec: TurnedSign, data: bytes | memoryview, count: int) -> Vect
 
 def why_not(codec: TurnedSign, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
+    if not count:
+        return ""
     exponent = min(SCALE_EXPONENT_MAX, _FINITE_EXPONENT - (codec.block - 1).bit_length())
     most = np.float32(2.0**exponent)
     return "" if (np.abs(_scales_in(codec, data, count)) <= most).all() else "holds values that are not finite"
@@ -70,7 +76,7 @@ def why_not(codec: TurnedSign, data: bytes | memoryview, count: int) -> str:
 def _scales(sums: Rows) -> Vector:
     """Return each block's scale: the mean magnitude of its sums, and as many times smaller as going back adds up."""
     block = np.float32(sums.shape[1])  # a power of two: dividing by it rounds nothing
-    return nonzero(added(np.abs(sums)) / block / block)
+    return nonzero(added(np.divide(np.abs(sums), block, dtype=np.float32)) / block)
 
 
 def _scales_in(codec: TurnedSign, data: bytes | memoryview, count: int) -> Vector:
