@@ -24,7 +24,7 @@ from atoll.sync.codec.chance import drawn_by
 from atoll.sync.codec.scales import SCALE_EXPONENT_MAX, added, in_rows, nonzero
 
 KEY_BYTES = 8
-_NEAR = 2**18
+_NEAR = 2**16
 """Elements that are worked on at once: what a processor keeps near."""
 _FINITE_EXPONENT = 127
 
