@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from bench.show import parser_of, show
@@ -58,11 +59,8 @@ def played(name: str, lasting: float, unequal: float, *, falling: bool) -> Row:
 
 def rows() -> Iterator[Row]:
     """Yield all kinds, both codecs of each."""
-    for lasting in (0.0, 0.5, 0.9):
-        for unequal in (0.0, 0.5):
-            for falling in (False, True):
-                for name in CODECS:
-                    yield played(name, lasting, unequal, falling=falling)
+    for lasting, unequal, falling, name in product((0.0, 0.5, 0.9), (0.0, 0.5), (False, True), CODECS):
+        yield played(name, lasting, unequal, falling=falling)
 
 
 def text(row: Row) -> str:

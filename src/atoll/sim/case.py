@@ -24,7 +24,6 @@ from atoll.sim.faults import Fault
 from atoll.sim.loop import SimulationFailed
 from atoll.sim.scenario import COUNTING_SIZE, TRY_AGAIN_S, Entrance, Host, Scenario, World, counting, simulate
 from atoll.spec.axes.control import Auto
-from atoll.spec.axes.pace import Quorum
 from atoll.spec.fleet import Machine
 from atoll.spec.knobs import room_max
 from atoll.spec.run import Run
@@ -33,8 +32,6 @@ from atoll.spec.turns import rarest, round_steps
 SCHEMA = "atoll.case/1"
 CALM_ROUNDS = 2
 """Rounds that must commit after the storm."""
-LATELY = 4.0
-"""Within so many times the work of the slowest each must have come to the newest, where rounds wait for nobody."""
 GREETING_S = 45.0
 """A member greets its broker again within this: its longest wait between two attempts, and one greeting."""
 ELECTION_S = 30.0
@@ -110,9 +107,9 @@ def calm_s_max(case: Case) -> float:
 
     As many as may have been open when the storm ended count too.
     """
+    patience_s = case.run.upkeep.patience_s_max
     found_s = case.run.upkeep.silence_s_max + 2 * CONNECT_S_MAX + TRY_AGAIN_S + GREETING_S + ELECTION_S
-    round_s = _work_s(case) + case.run.upkeep.patience_s_max + MEND_S
-    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * round_s
+    return found_s + (CALM_ROUNDS + room_max(case.run.recipe)) * (_work_s(case) + patience_s + MEND_S)
 
 
 def _work_s(case: Case) -> float:
@@ -141,7 +138,7 @@ def play(case: Case, *, looks: bool = False, sees: Callable[[Line], None] | None
             took_s=0.0,
         )
     broken = violations(case.run, outcome)
-    if not case.ends and not calm.each_came:
+    if not case.ends:
         broken += [] if calm.free else settled(outcome, calm.room)
         if calm.overdue(outcome.took_s):
             broken.append(f"no {CALM_ROUNDS} rounds for everybody within {calm.limit_s:.0f} s of calm")
@@ -193,13 +190,6 @@ class Calm:
         self.free = rarest(case.run.recipe).regional is not None
         """Whether rounds are of one region or another: then nobody stands still for long enough to be counted."""
         self.room = room_max(case.run.recipe)
-        self.each_came = False
-        """Whether rounds wait for nobody, and go on, and lately each had come to the newest when time was over."""
-        barrier = rarest(case.run.recipe).barrier
-        self._hurries = isinstance(barrier, Quorum) and barrier.contributors < len(case.machines)
-        self._lately_s = LATELY * _work_s(case)
-        self._came_s: dict[int, float] = {}
-        self._newest, self._rose_s = 0, 0.0
 
     def enough(self, world: World) -> bool:
         now_s = world.now_s()
@@ -207,19 +197,8 @@ class Calm:
             return False
         if self.began is None:
             self.began = world.committed
-        wanted = self.began + CALM_ROUNDS
-        here = [host for host in world.hosts if not host.gone]
-        if self._hurries:
-            newest = [host.place for host in here if host.alive and wanted <= world.committed == host.version]
-            self._came_s |= dict.fromkeys(newest, now_s)
-            if world.committed > self._newest:
-                self._newest, self._rose_s = world.committed, now_s
-        if self.overdue(now_s):
-            since_s = now_s - self._lately_s
-            goes_on = self._hurries and self._rose_s >= since_s and all(host.alive for host in here)
-            self.each_came = goes_on and all(self._came_s.get(host.place, 0.0) >= since_s for host in here)
-            return True
-        return not self._ends and at_peace(world, wanted, room=self.room, free=self.free)
+        calm = at_peace(world, self.began + CALM_ROUNDS, room=self.room, free=self.free)
+        return (not self._ends and calm) or self.overdue(now_s)
 
     def overdue(self, now_s: float) -> bool:
         return now_s > self._until_s + self.limit_s
