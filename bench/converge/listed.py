@@ -72,7 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, TURNS[0], *LARGER) if "held" in each.name], scores),
+        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER) if "held" in each.name], scores),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -141,15 +141,15 @@ ROUNDS = [
 """What as many rounds come to where next to nothing is left out, and twice as many of a bit."""
 TURNS = [
     held(68, changes={**TWICE, **TURNED}, also="-turned-firm0.086-m0.95", lr=0.014),
-    held(34, changes={**firm(0.06), **TURNED}, also="-turned-firm0.06"),
-    held(136, changes={**TWICE, **TURNED}, also="-turned-firm0.086-m0.95", lr=0.014),
+    held(34, changes={**firm(0.17), **TURNED}, also="-turned-firm0.17", batch=192, lr=0.014),
 ]
-"""A held bit in a basis that each chunk draws: sixty rounds, twice and half as many."""
+"""Sixty rounds of a held bit in a basis that each chunk draws, at the best batch so far and at twice that."""
 LARGER = [
     held(34, changes=firm(0.12, lr=5.6e-3), also="-firm0.12", batch=192),
     held(68, changes=firm(0.06), also="-firm0.06"),
+    held(34, changes=firm(0.17), also="-firm0.17", batch=192, lr=0.014),
 ]
-"""Sixty rounds once more: of twice the batch again, and with the rate and the mean that a hundred and twenty had."""
+"""Sixty rounds once more: of twice the batch again, there at a lower rate too; with what a hundred and twenty had."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -166,10 +166,10 @@ FEW = {
 """Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
 
 DECAYED = [
-    delta("diloco", 30, 2e-3, DECAY, also="firm0.2", batch=batch, peers=peers)
-    for batch, peers in ((48, 2), (48, 4), (96, 8))
+    delta("diloco", 30, lr, DECAY, also="firm0.2", batch=batch, peers=peers)
+    for lr, batch, peers in ((2e-3, 48, 2), (1e-3, 48, 2), (1e-3, 96, 8))
 ]
-"""DiLoCo where it was best, with the decay that turned out to be DDP's."""
+"""DiLoCo where it was best, with the decay that turned out to be DDP's: also at half the rate."""
 
 FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
 """Four peers where two turned out to be best."""
