@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from statistics import fmean
 from textwrap import fill
 
 from bench.converge.listed import trials
 from bench.converge.record import Done, scores
 from bench.converge.trial import Trial
+from bench.converge.tries import named
 
 from atoll.observe.trial import gain_kept
 
@@ -26,11 +29,11 @@ def write(rows: list[Done]) -> None:
 def tables(rows: list[Done]) -> str:
     """Return what was played, best first in each family, and what was not yet."""
     scored = [row for row in rows if row.bits_per_byte is not None]
-    ddp, solo = (_best(scored, who) for who in ("ddp", "solo"))
+    ddp, solo = _mean_over_seeds(_best(scored, "ddp"), scored), _best(scored, "solo")
     lines = [
         "| trial | bits per byte | over DDP | gain kept | times fewer bytes than DDP | training loss | s |",
         "|---|---|---|---|---|---|---|",
-        *(_line(row, ddp, solo) for row in sorted(rows, key=_place)),
+        *(_line(row, ddp, solo.bits_per_byte if solo else None) for row in sorted(rows, key=_place)),
     ]
     known = scores(rows)
     left = [trial.name for trial in trials(known) if trial.name not in known]
@@ -44,11 +47,19 @@ def fewer(row: Done) -> float:
     return each * row.steps / row.moved_bytes
 
 
-def _best(rows: list[Done], family: str) -> float | None:
-    """Return the best first-seed result of DDP or of one peer alone."""
+def _best(rows: list[Done], family: str) -> Done | None:
+    """Return the best of a family's first seeds."""
     mine = [row for row in rows if _family(row.trial) == family and not row.trial.seed]
-    found = [row.bits_per_byte for row in mine if row.bits_per_byte is not None]
-    return min(found, default=None)
+    return min(mine, key=lambda row: row.bits_per_byte or math.inf, default=None)
+
+
+def _mean_over_seeds(best: Done | None, rows: list[Done]) -> float | None:
+    """Return what a trial came to in the mean of all its seeds: one that was chosen as the best is flattered."""
+    if best is None:
+        return None
+    name = best.trial.name
+    found = [row.bits_per_byte for row in rows if row.trial.name == named(name, seed=row.trial.seed)]
+    return fmean(bits for bits in found if bits is not None)
 
 
 def _family(trial: Trial) -> str:

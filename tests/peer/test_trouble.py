@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from atoll import journal
 from atoll.disk import Disk
 from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Step, Trained
+from atoll.peer import follow
 from atoll.peer.store import anchor_from_bytes
 from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import FullDisk, Leave
@@ -167,6 +169,20 @@ def test_the_folder_of_another_run_is_refused_and_left_as_it_is() -> None:
     assert isinstance(failed, SpecError)
     assert "--home" in failed.hint
     assert outcome.hosts[0].disk.files()["run.json"] == canonical(replace(counting_run(), seeds=Seeds(data=5)))
+
+
+def test_who_is_turned_away_by_its_own_broker_waits_before_it_asks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_s: list[float] = []
+    known = follow._identity
+
+    def mistaken(told: bytes) -> str:
+        asked_s.append(asyncio.get_running_loop().time())
+        return known(told) if len(asked_s) > 8 else "another"
+
+    monkeypatch.setattr(follow, "_identity", mistaken)
+    outcome = play(counting_run(rounds=2, start_with=1), 1)
+    assert anchor_of(outcome.hosts[0].disk).version == 2
+    assert all(later - before > follow.RETRY_S / 2 for before, later in pairwise(asked_s))
 
 
 # training

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
 from atoll.spec.axes.what import Delta, Grad, Hold
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
 from atoll.spec.shelf import recipe_heads
 
@@ -762,6 +764,21 @@ def test_a_run_survives_the_way_to_another_peer_with_its_identity() -> None:
     there = decode_run(canonical(run))
     assert there == run
     assert identity(there) == identity(run)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_copy_of_a_recipe_has_the_same_byte_form(name: str) -> None:
+    recipe = load_recipe(name)
+    copy = pickle.loads(pickle.dumps(recipe))
+    assert copy == recipe
+    assert canonical(copy) == canonical(recipe) == canonical(msgspec.convert(msgspec.to_builtins(copy), Recipe))
+
+
+def test_a_run_whose_file_spells_a_default_out_is_the_same_run(tmp_path: Path) -> None:
+    run = load(tmp_path, RUN, "recipe.work.inner.lr=0.5")
+    spelt = load(tmp_path, RUN, "recipe.work.inner.lr=0.5", "recipe.work.inner.eps=1e-8", 'recipe.control.kind="none"')
+    assert identity(spelt) == identity(run)
+    assert identity(load(tmp_path, RUN, "recipe.work.inner.lr=0.5", "recipe.work.inner.eps=1e-7")) != identity(run)
 
 
 def test_identity_is_about_the_result_and_not_about_upkeep_or_prose(tmp_path: Path) -> None:

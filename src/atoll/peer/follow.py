@@ -17,6 +17,7 @@ from atoll.net.wire import Wire
 from atoll.peer.council import Council
 from atoll.peer.links import cancelled, hear, say, within
 from atoll.peer.member import Member, unless
+from atoll.peer.office import Office
 from atoll.spec.load import decode_run
 from atoll.spec.run import PROTOCOL, identity
 from atoll.swarm.messages import (
@@ -74,15 +75,20 @@ async def follow(member: Member, council: Council) -> None:
             member.broker = _next_door(member, council)
             _complain(member)
             wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
-            await _rest(member, council, wait_s)
+            await _rest(member, council, wait_s, known=council.office if broker == member.me else None)
     member.farewell = True
     member.changes.notify()
 
 
-async def _rest(member: Member, council: Council, wait_s: float) -> None:
-    """Wait before the next knock; where a broker turns up meanwhile, perhaps here, there is nothing to wait for."""
+async def _rest(member: Member, council: Council, wait_s: float, known: Office | None) -> None:
+    """Wait before the next knock; where a broker turns up meanwhile, perhaps here, there is nothing to wait for.
+
+    `known` is the office here, if it is what has just turned us away: that it is still here is no news.
+    """
     door = member.broker
-    found = member.changes.until(lambda: member.summoned or member.broker != door or council.office is not None)
+    found = member.changes.until(
+        lambda: member.summoned or member.broker != door or council.office not in (None, known)
+    )
     await unless(asyncio.sleep(wait_s * (0.5 + member.box.random.random())), found)
 
 

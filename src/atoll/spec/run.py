@@ -7,6 +7,9 @@ without making it another run.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import msgspec
 from blake3 import blake3
 from msgspec import Struct
@@ -160,7 +163,25 @@ class Run(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_de
 
 def canonical(value: object) -> bytes:
     """Return the one byte form of a spec record: JSON, keys sorted, defaults left out."""
-    return msgspec.json.encode(value, order="deterministic")
+    return msgspec.json.encode(_with_own_defaults(value), order="deterministic")
+
+
+def _with_own_defaults(value: Any) -> Any:
+    """Return a record in which whatever equals a default is that default itself: nothing else is left out of JSON."""
+    if isinstance(value, Struct):
+        kept = {name: getattr(value, name) for name in value.__struct_fields__}
+        defaults = _defaults(type(value))
+        return type(value)(**{name: _with_own_defaults(it) for name, it in kept.items() if it != defaults[name]})
+    if isinstance(value, dict):
+        return {key: _with_own_defaults(it) for key, it in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(map(_with_own_defaults, value))
+    return value
+
+
+@cache
+def _defaults(kind: type[Struct]) -> dict[str, Any]:
+    return {field.name: field.default for field in msgspec.structs.fields(kind)}
 
 
 def identity(run: Run) -> str:
