@@ -40,7 +40,7 @@ class Linked:
         sent = int(SENT_PART * values.size)
         room_bytes = wire_bytes(codec.values, sent) + PLACE_BYTES * sent
         gradient = Gradients(Held.of(values), 1)
-        self.given = Given(1, Grad(codec=codec, residual=Feedback()), unit, tensors, gradient)
+        self.given = Given(b"", 1, Grad(codec=codec, residual=Feedback()), unit, tensors, gradient)
         self.sizes = tuple(each.end - each.first for each in tensors)
         self.keep = most_over(codec, unit.grid, room_bytes)
         self.residuals = [Held(values.size) for _ in range(links)]

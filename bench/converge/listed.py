@@ -71,7 +71,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in DECAYED),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
-        *_seeds_of_best([*THOUSAND, *HELD], scores),
+        *_seeds_of_best([*THOUSAND, *HELD, ROUNDS[1]], scores),
         *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER) if "held" in each.name], scores),
         *fewer,
         *firm[2],
@@ -100,6 +100,8 @@ FIRM = [
     ddp(4e-3, 24, decay=0.2),
     *(ddp(lr, 48, decay=0.2) for lr in (5.6e-3, 11.2e-3, 4e-3)),
     ddp(4e-3, 96, decay=0.2),
+    ddp(5.6e-3, 96, decay=0.2),
+    ddp(5.6e-3, 48, decay=0.3),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -161,15 +163,19 @@ def calm(peers: int, batch: int) -> Trial:
 
 FEW = {
     2: [TWO[0], delta("diloco", 30, 2e-3, batch=48, peers=2), calm(2, 48), calm(2, 96)],
-    4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 48), calm(4, 96)],
+    4: [delta("diloco", 30, 2e-3, batch=96, peers=4), calm(4, 96)],
 }
 """Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
 
 DECAYED = [
-    delta("diloco", 30, lr, DECAY, also="firm0.2", batch=batch, peers=peers)
-    for lr, batch, peers in ((2e-3, 48, 2), (1e-3, 48, 2), (1e-3, 96, 8))
+    delta("diloco", 30, 2e-3, DECAY, also="firm0.2", batch=48, peers=2),
+    *(
+        delta("diloco", 30, 1e-3, DECAY, also="firm0.2", batch=batch, peers=peers, seed=seed)
+        for batch, peers in ((48, 2), (96, 8), (48, 4))
+        for seed in (0, *SEEDS)
+    ),
 ]
-"""DiLoCo where it was best, with the decay that turned out to be DDP's: also at half the rate."""
+"""DiLoCo where it was best, with the decay that turned out to be DDP's; that is too much there, so at half the rate."""
 
 FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
 """Four peers where two turned out to be best."""

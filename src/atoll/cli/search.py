@@ -91,16 +91,16 @@ def own_run(
 
 
 @contextmanager
-def _told(coming: Generator[Verdict], total: int, *, quiet: bool) -> Iterator[list[Verdict]]:
+def _told(coming: Generator[Verdict], total: int, *, what: str = "seeds", quiet: bool) -> Iterator[list[Verdict]]:
     """Yield all verdicts, having said on stderr how far we are and what broke; Ctrl-C, now or later, says it too."""
     found: list[Verdict] = []
-    with left_cleanly(lambda: _stopped(found, total)):
+    with left_cleanly(lambda: _stopped(found, total, what)):
         with closing(coming):
-            _tell(coming, found, total, quiet=quiet)
+            _tell(coming, found, total, what, quiet=quiet)
         yield found
 
 
-def _tell(coming: Iterable[Verdict], found: list[Verdict], total: int, *, quiet: bool) -> None:
+def _tell(coming: Iterable[Verdict], found: list[Verdict], total: int, what: str, *, quiet: bool) -> None:
     """Take verdicts as they come, saying how far we are and what broke."""
     began_s = said_s = time.monotonic()
     broken = 0
@@ -114,15 +114,15 @@ def _tell(coming: Iterable[Verdict], found: list[Verdict], total: int, *, quiet:
         if not quiet and now_s - said_s > SAY_EVERY_S:
             said_s = now_s
             left_s = (now_s - began_s) / done * (total - done)
-            print(f"{done} of {total} seeds, {broken} broken, about {left_s:.0f} s left", file=sys.stderr)
+            print(f"{done} of {total} {what}, {broken} broken, about {left_s:.0f} s left", file=sys.stderr)
 
 
-def _stopped(found: list[Verdict], total: int) -> str:
+def _stopped(found: list[Verdict], total: int, what: str) -> str:
     """Return what a search had found when it was stopped."""
     broken = [_name(verdict) for verdict in found if verdict.broken]
     more = f" and {len(broken) - SHOWN_MAX} more" if len(broken) > SHOWN_MAX else ""
     which = f" broke a promise: {', '.join(broken[:SHOWN_MAX])}{more}" if broken else " broke a promise"
-    return f" after {len(found)} of {total} seeds, {len(broken) or 'none'} of them{which}; a search starts anew"
+    return f" after {len(found)} of {total} {what}, {len(broken) or 'none'} of them{which}; a search starts anew"
 
 
 def _first_lines(broken: Iterable[str]) -> str:
@@ -242,7 +242,8 @@ def points(processes: int, *, as_json: bool) -> None:
     with left_cleanly(lambda: " before the first crash; a sweep starts anew"), closing(coming):
         played = dict(zip(known, coming, strict=True))
     cells = sweep.cells(sweep.look(played))
-    with _told(judge([cell.case for cell in cells], processes), len(cells), quiet=as_json) as verdicts:
+    coming = judge([cell.case for cell in cells], processes)
+    with _told(coming, len(cells), what="crashes", quiet=as_json) as verdicts:
         pass
     table = sweep.rows((cell, bool(verdict.broken)) for cell, verdict in zip(cells, verdicts, strict=True))
     print(sweep.as_json(table).decode() if as_json else sweep.text(table))

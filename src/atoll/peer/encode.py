@@ -97,11 +97,13 @@ def _there(
     return encoded
 
 
-def portion_of(unit: Unit, contribution: Contribution, first: int = 0, end: int | None = None) -> Portion:
+def portion_of(
+    unit: Unit, contribution: Contribution, first: int = 0, end: int | None = None, seed: int = 0
+) -> Portion:
     """Return all of a contribution, or some elements of it; their values only where a device cannot have them."""
     end = unit.size if end is None else end
     values = contribution(first, end) if source_of(contribution) is None else None
-    return Portion(_runs(unit, first, end), values, first)
+    return Portion(_runs(unit, first, end), values, first, seed)
 
 
 def _made(member: Member, version: int, contribution: Contribution, cosines: Cosines) -> Made:

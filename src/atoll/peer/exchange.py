@@ -203,7 +203,10 @@ async def lend(member: Member, lane: int = 0) -> None:
             def encoded() -> dict[int, memoryview]:
                 weights = anchor.weights.copy()  # which is stepped while this is on its way
                 runs = [slice(*grid.bounds(index)) for index in range(grid.chunks)]
-                return {index: encode(codec, weights[run], 0) for index, run in enumerate(runs)}
+                return {
+                    index: encode(codec, weights[run], seed_of(plan.key.version, index, member.me))
+                    for index, run in enumerate(runs)
+                }
 
             chunks = await member.aside(encoded)
         desk.lent = Own(plan.key, member.next_serial(), chunks)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from atoll.model.compute import Encoder, Near, Vector
+from atoll.model.encoding.chance import draws
 from atoll.model.held import Held
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
@@ -27,7 +28,7 @@ from atoll.peer.train import Contribution, diverged, finite
 from atoll.spec.axes.codec import Codec, Fp32, MaxN
 from atoll.spec.axes.what import Feedback, Forget, What
 from atoll.swarm.log import OpenRound
-from atoll.sync.codec import above, decoded, encode
+from atoll.sync.codec import above, decoded, encode, seed_of
 from atoll.sync.grid import Grid
 from atoll.sync.peaks import fitting, kept_within, limits, peaks
 from atoll.sync.units import Tensor, Unit, tensors_in
@@ -39,12 +40,18 @@ Filled = dict[str, float]
 class Given(NamedTuple):
     """A contribution that is to go over links."""
 
+    me: bytes
     version: int
     what: What
     unit: Unit
     tensors: Sequence[Tensor]
     """Those of the unit."""
     contribution: Contribution
+
+    def seeds(self) -> list[int]:
+        """Return what chance depends on in each chunk, where there is any."""
+        indexes = range(self.unit.grid.each)
+        return [seed_of(self.version, index, self.me) if draws(self.what.codec) else 0 for index in indexes]
 
 
 class Link(NamedTuple):
@@ -67,7 +74,7 @@ def meshed(
     version = announced.key.version
     what, unit, kept = member.channel_of(version).what, member.unit_of(version), dict[bytes, Held]()
     grid, tensors = unit.grid, tensors_in(unit, member.engine.layout)
-    made = encoded(Given(version, what, unit, tensors, contribution), member.engine.encoder(what.codec))
+    made = encoded(Given(member.me, version, what, unit, tensors, contribution), member.engine.encoder(what.codec))
     alike = made(None)
     for place, taker in enumerate(announced.members):
         chunks = alike
@@ -109,7 +116,10 @@ def encoded(given: Given, encoder: Encoder | None) -> Encode:
 
 def _there(given: Given, encoder: Encoder) -> Encode:
     grid, source = given.unit.grid, source_of(given.contribution)
-    portions = [portion_of(given.unit, given.contribution, *grid.bounds(index)) for index in range(grid.each)]
+    portions = [
+        portion_of(given.unit, given.contribution, *grid.bounds(index), seed=seed)
+        for index, seed in enumerate(given.seeds())
+    ]
     sizes = tuple(each.end - each.first for each in given.tensors)
     few = max(1, encoder.elements // grid.chunk)
 
@@ -132,17 +142,17 @@ def _there(given: Given, encoder: Encoder) -> Encode:
 
 
 def _here(given: Given) -> Encode:
-    codec, rule, unit = given.what.codec, given.what.residual, given.unit
+    codec, rule, unit, seeds = given.what.codec, given.what.residual, given.unit, given.seeds()
     values = finite(given.contribution(0, unit.size), given.version)
 
     def made(link: Link | None) -> list[memoryview]:
         if link is None or not isinstance(codec, MaxN):
-            return chunks_of(unit.grid, codec, values, None)
+            return chunks_of(unit.grid, codec, values, seeds, None)
         wanted = values
         if link.residual is not None and isinstance(rule, Feedback):
             left_out = unit.take(link.residual.read())
             wanted = finite(left_out * np.float32(rule.decay) + values, given.version)
-        chunks, left = over_link(codec, unit.grid, wanted, given.tensors, link.keep)
+        chunks, left = over_link(codec, unit.grid, wanted, given.tensors, seeds, link.keep)
         if link.residual is not None:
             unit.put(link.residual.write(), left)
         return chunks
@@ -151,19 +161,22 @@ def _here(given: Given) -> Encode:
 
 
 def over_link(
-    codec: MaxN, grid: Grid, wanted: Vector, tensors: Sequence[Tensor], keep: int | None
+    codec: MaxN, grid: Grid, wanted: Vector, tensors: Sequence[Tensor], seeds: Sequence[int], keep: int | None
 ) -> tuple[list[memoryview], Vector]:
     """Return chunks of about so many values, or of all that may be sent, and what is left out of them."""
     peak = peaks(wanted, tensors)
     n = codec.most if keep is None else fitting(codec, wanted, peak, keep)
-    chunks = chunks_of(grid, codec, wanted, limits(n, peak))
+    chunks = chunks_of(grid, codec, wanted, seeds, limits(n, peak))
     return chunks, wanted - _whole(grid, codec, chunks)
 
 
-def chunks_of(grid: Grid, codec: Codec, values: Vector, least: Vector | None) -> list[memoryview]:
+def chunks_of(grid: Grid, codec: Codec, values: Vector, seeds: Sequence[int], least: Vector | None) -> list[memoryview]:
     """Return a vector encoded: what is as large as that, or all of it."""
     runs = [slice(*grid.bounds(index)) for index in range(grid.each)]
-    return [encode(codec, values[run], 0, None if least is None else least[run]) for run in runs]
+    return [
+        encode(codec, values[run], seed, None if least is None else least[run])
+        for run, seed in zip(runs, seeds, strict=True)
+    ]
 
 
 def _sent(grid: Grid, chunks: list[memoryview]) -> int:

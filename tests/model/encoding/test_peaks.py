@@ -21,7 +21,7 @@ from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
 from atoll.peer.mesh import Given, Link, encoded, over_link
 from atoll.peer.train import Gradients
-from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic, TurnedSign
 from atoll.spec.axes.what import Feedback, Forget, Grad, Residual
 from atoll.sync import peaks as here
 from atoll.sync.codec import encode
@@ -138,7 +138,7 @@ def portions(unit: Unit, values: Vector | None) -> list[Portion]:
 def expected(codec: MaxN, unit: Unit, values: Vector, rule: Residual, left: Vector, keep: int | None) -> list[bytes]:
     """Return the processor's chunks; what is left out of them is written where it is kept."""
     wanted = unit.take(left) * np.float32(rule.decay) + values if isinstance(rule, Feedback) else values
-    chunks, left_now = over_link(codec, unit.grid, wanted, TENSORS, keep)
+    chunks, left_now = over_link(codec, unit.grid, wanted, TENSORS, [0] * unit.grid.each, keep)
     if isinstance(rule, Feedback):
         unit.put(left, left_now)
     return [bytes(chunk) for chunk in chunks]
@@ -211,7 +211,7 @@ def test_a_peer_that_has_diverged_sends_nothing_and_keeps_what_it_had_left(
     (left if in_residual else values)[4321] = np.inf
     residual, codec = Held.of(left), MaxN()
     what = Grad(codec=codec, residual=Feedback(), result=Fp32())
-    given = Given(7, what, UNITS["whole"], TENSORS, Gradients(Held.of(values), 1))
+    given = Given(b"me", 7, what, UNITS["whole"], TENSORS, Gradients(Held.of(values), 1))
     encoder = None if device is None else TorchEncoder(codec, torch.zeros(SIZE, device=device))
 
     def contribute() -> None:
@@ -222,6 +222,22 @@ def test_a_peer_that_has_diverged_sends_nothing_and_keeps_what_it_had_left(
     with pytest.raises(LocalError, match="diverged in round 7"):
         contribute()
     assert residual.read().tobytes() == left.tobytes()
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("values", [Stochastic(bits=2), TurnedSign()], ids=["stochastic", "turned"])
+def test_chance_on_links_is_of_the_round_and_of_who_sends_and_the_same_on_any_device(
+    values: Stochastic | TurnedSign, device: str
+) -> None:
+    what = Grad(codec=values, result=Fp32())
+    encoder = TorchEncoder(values, torch.zeros(SIZE, device=device))
+
+    def sent(me: bytes, version: int, encoder: TorchEncoder | None) -> bytes:
+        given = Given(me, version, what, UNITS["whole"], TENSORS, Gradients(Held.of(bell(0)), 1))
+        return b"".join(encoded(given, encoder)(None))
+
+    assert sent(b"me", 7, encoder) == sent(b"me", 7, None)
+    assert len({sent(me, version, None) for me in (b"me", b"you") for version in (7, 8)}) == 4
 
 
 # kernels

@@ -102,8 +102,6 @@ def _turned_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     said = "few values of a block, spread over all of it, are as many as before"
     hint = 'choose values = { kind = "sign" } or another form'
     yield not isinstance(getattr(codec, "values", None), TurnedSign), (*path, "codec", "values"), said, hint
-    said = "what goes over links by itself is of no round, and would be turned the same way every time"
-    yield channel.mesh is None or not isinstance(codec, TurnedSign), (*path, "codec"), said, 'choose "sign"'
     said = "chunks have whole blocks of contributions: of a result turned otherwise more would be sent"
     alike = not isinstance(result, TurnedSign) or result == codec
     yield alike, (*path, "result"), said, "choose the same form as what.codec, or another"
