@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
-from atoll.model.held import Held
+from atoll.model.held import Held, less_held
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import AdamW, DelayedNesterov, Outer, Sgd
@@ -96,8 +96,10 @@ class Classifier:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._vector[first:end].copy()
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
-        self._vector[first : first + weights.size] = weights if less is None else weights - less.read()
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
+        self._vector[first : first + weights.size] = weights if less is None else less_held(weights, less.read(), part)
 
     def train(self, steps: Sequence[Step]) -> Trained:
         losses = 0.0

@@ -23,7 +23,7 @@ import numpy as np
 
 from atoll.cli.machine import Machine, real_box
 from atoll.model.compute import Cost, Engine, Step, Trained, Vector
-from atoll.model.held import Held, added_up
+from atoll.model.held import Held, added_up, less_held
 from atoll.net.ticket import parse_ticket
 from atoll.net.transport import LinkKind
 from atoll.peer.life import Start, Stop, live
@@ -67,10 +67,12 @@ class StillEngine:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"weight": (self.size,)}
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
         """Take the weights over without a copy: they are only read."""
         assert (first, weights.size) == (0, self.size), "it has no parts"
-        self._assigned, self._moved = weights if less is None else weights - less.read(), 0
+        self._assigned, self._moved = weights if less is None else less_held(weights, less.read(), part), 0
 
     def train(self, steps: Sequence[Step]) -> Trained:
         self._done += len(steps)

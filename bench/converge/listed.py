@@ -26,6 +26,7 @@ from bench.converge.tries import (
     bits,
     ddp,
     delta,
+    fading,
     firm,
     held,
     keep,
@@ -72,7 +73,9 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD, ROUNDS[1]], scores),
-        *_seeds_of_best([each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER) if "held" in each.name], scores),
+        *_seeds_of_best(
+            [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES) if "held" in each.name], scores
+        ),
         *fewer,
         *firm[2],
         *_at_best(diloco, scores),
@@ -152,6 +155,16 @@ LARGER = [
     held(34, changes=firm(0.17), also="-firm0.17", batch=192, lr=0.014),
 ]
 """Sixty rounds once more: of twice the batch again, there at a lower rate too; with what a hundred and twenty had."""
+FADES = [
+    held(68, changes={**TWICE, **fading(0.7, 0.9)}, also="-fade0.7-0.9-firm0.086-m0.95", lr=0.014),
+    held(
+        34,
+        changes={**firm(0.12, lr=5.6e-3), **mean(0.95), **fading(0.7, 0.9)},
+        also="-fade0.7-0.9-firm0.12-m0.95",
+        batch=192,
+    ),
+]
+"""Sixty rounds in which what a bit leaves out is not kept for ever: as the best so far, and with twice its batch."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -224,6 +237,7 @@ def _second() -> list[Trial]:
         *ROUNDS,
         *TURNS,
         *LARGER,
+        *FADES,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

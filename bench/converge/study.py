@@ -119,6 +119,10 @@ class Way:
     thin: int = 1
     """Of so many blocks a contribution has one, another each time."""
     hold: bool = True
+    held: float = 1.0
+    """So much is kept of what contributions leave out."""
+    owned: float = 1.0
+    """And of what results leave out."""
     slow: float = 1.0
     """How many times as long the last rounds are as the first."""
     decay: float = 0.01
@@ -160,6 +164,8 @@ WAYS = {
     "small-60": small(60),
     "small-60-turned": small(60, up=turned, down=turned),
     "small-60-turned-parts4": small(60, up=turned, down=turned, fragments=4),
+    "small-60-held0.7": small(60, held=0.7),
+    "small-60-held0.7-owned0.9": small(60, held=0.7, owned=0.9),
     "small-60-mean0.99": small(60, mean=0.99),
     "small-60-lr0.005": small(60, lr=0.005),
     "small-60-outer0-lr0.02": small(60, lr=0.02, outer=(1.0, 0.0)),
@@ -199,7 +205,7 @@ class Swarm:
             wanted = wanted + self._fed[name]
         sent = way.up(wanted) * _turn(wanted.shape[1], way.thin, nth, rows.device)
         left = wanted - sent
-        merged = sent.mean(dim=0) + self._left[name]
+        merged = sent.mean(dim=0) + way.owned * self._left[name]
         result = way.down(merged[None])[0]
         self._left[name] = merged - result
         rate, beta = way.outer
@@ -208,9 +214,9 @@ class Swarm:
         anchor.sub_(rate * (result + beta * momentum))
         rows.copy_(anchor.expand_as(rows))
         if way.hold:
-            rows.sub_(left.view_as(rows))
+            rows.sub_(way.held * left.view_as(rows))
         else:
-            self._fed[name] = left
+            self._fed[name] = way.held * left
 
 
 def _turn(size: int, thin: int, nth: int, device: torch.device) -> Tensor:

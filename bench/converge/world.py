@@ -49,8 +49,10 @@ class Lean:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._engine.weights(first, end)
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
-        self._engine.assign(weights, first, name, less)
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
+        self._engine.assign(weights, first, name, less, part)
 
     def train(self, steps: Sequence[Step]) -> Trained:
         return self._engine.train(steps)

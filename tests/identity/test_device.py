@@ -74,6 +74,7 @@ BY_CHANCE = replace(MOMENTUM, codec=CacheLines(keep=0.1, values=Stochastic(bits=
 RUNS: dict[str, Run] = {
     "int8": local(Delta(codec=Int8())),
     "int8 held": local(Delta(codec=Int8(), residual=Hold())),
+    "a part of signs held": local(Delta(codec=Sign(block=64), residual=Hold(decay=0.7)), rounds=4),
     "top-k fed back": local(FED_BACK, route=AllGather()),
     "fragments held": local(Delta(codec=Int8(), residual=Hold()), rounds=5, fragments=2),
     "signs of fragments held": local(Delta(codec=Sign(block=64), residual=Hold()), rounds=5, fragments=2),

@@ -19,6 +19,7 @@ from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
 from atoll.spec.axes.pace import Block, Delay, Overlap, Shift
 from atoll.spec.axes.what import Delta, Forget, Hold
 from atoll.spec.axes.when import Fragments, Parts, Tensors
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import Membership, Run
 from atoll.sync.codec import decoded, encode
 from atoll.sync.grid import grid_of
@@ -43,8 +44,8 @@ MOST = Significance(least=0.05)
 AHEAD = Delay(steps=1, reconcile=Shift())
 
 
-def held(codec: Significance = MOST, *, rounds: int = 6, ahead: bool = False) -> Run:
-    what = Delta(codec=codec, residual=Hold(), result=Fp32())
+def held(codec: Significance = MOST, *, rounds: int = 6, ahead: bool = False, decay: float = 1.0) -> Run:
+    what = Delta(codec=codec, residual=Hold(decay=decay), result=Fp32())
     return gaia(what, inner=Sgd(lr=RATE), rounds=rounds, start_with=PEERS, overlap=AHEAD if ahead else None)
 
 
@@ -55,15 +56,28 @@ def test_with_a_threshold_of_nothing_it_is_bsp() -> None:
     assert apart(weights_of(trained(held(rounds=3), PEERS)), whole) > 100 * SAME, "else it is not"
 
 
-@pytest.mark.parametrize("ahead", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_it_is_what_a_loop_by_hand_comes_to(ahead: bool) -> None:
+@pytest.mark.parametrize(
+    ("ahead", "decay"), [(False, 1.0), (False, 0.5), pytest.param(True, 1.0, marks=pytest.mark.long)]
+)
+def test_it_is_what_a_loop_by_hand_comes_to(ahead: bool, decay: float) -> None:
     rounds = 6
-    anchor, apart_by = by_hand(rounds, ahead=ahead)
-    assert apart(weights_of(trained(held(rounds=rounds, ahead=ahead), PEERS)), anchor) < SAME
+    anchor, apart_by = by_hand(rounds, ahead=ahead, decay=decay)
+    assert apart(weights_of(trained(held(rounds=rounds, ahead=ahead, decay=decay), PEERS)), anchor) < SAME
     assert apart_by > 10 * SAME, "peers have weights of their own meanwhile"
 
 
-def by_hand(rounds: int, *, ahead: bool) -> tuple[Vector, float]:
+def test_where_nothing_of_it_is_kept_what_is_left_out_is_forgotten() -> None:
+    forgets = replace(held(), recipe=_with(held().recipe, Forget()))
+    assert digest_of(trained(held(decay=0.0), PEERS)) == digest_of(trained(forgets, PEERS))
+    assert digest_of(trained(held(decay=0.5), PEERS)) != digest_of(trained(forgets, PEERS))
+
+
+def _with(recipe: Recipe, residual: Forget) -> Recipe:
+    channel = recipe.channel["outer"]
+    return replace(recipe, channel={"outer": replace(channel, what=replace(channel.what, residual=residual))})
+
+
+def by_hand(rounds: int, *, ahead: bool, decay: float) -> tuple[Vector, float]:
     """Return the anchor, and how far two peers are from each other: each is the anchor but for what it holds.
 
     Who is ahead takes its step where it was when it last sent something: what came of that is in the next.
@@ -75,10 +89,11 @@ def by_hand(rounds: int, *, ahead: bool) -> tuple[Vector, float]:
     for round_ in range(1, rounds + 1):
         sent = np.zeros_like(anchor)
         for place, engine in enumerate(engines):
-            engine.assign((there[place] if ahead else anchor - holds[place]).astype(np.float32))
+            kept = decay * holds[place]
+            engine.assign((there[place] if ahead else anchor - kept).astype(np.float32))
             before = engine.weights().astype(np.float64)
             engine.train(steps_over(((round_ - 1) * PEERS + place) * BATCH, 1))
-            wanted = holds[place] + before - engine.weights()
+            wanted = kept + before - engine.weights()
             there[place] = anchor - wanted
             significant = np.abs(wanted) >= np.abs(anchor) * MOST.least / math.sqrt(round_)
             holds[place] = np.where(significant, 0.0, wanted)
@@ -133,6 +148,7 @@ def in_parts(when: Parts = STRIDED, what: Delta = BIT, *, rounds: int = 7, overl
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=membership)
 
 
+@pytest.mark.parametrize("decay", [1.0, 0.75])
 @pytest.mark.parametrize(
     ("name", "late"),
     [
@@ -142,14 +158,14 @@ def in_parts(when: Parts = STRIDED, what: Delta = BIT, *, rounds: int = 7, overl
         pytest.param("tensors", 1, marks=pytest.mark.long),
     ],
 )
-def test_part_by_part_it_is_what_a_loop_by_hand_comes_to(name: str, late: int) -> None:
-    run = in_parts(WHENS[name], overlap=AHEAD if late else None)
-    anchor, apart_by = parts_by_hand(run, late)
+def test_part_by_part_it_is_what_a_loop_by_hand_comes_to(name: str, late: int, decay: float) -> None:
+    run = in_parts(WHENS[name], replace(BIT, residual=Hold(decay=decay)), overlap=AHEAD if late else None)
+    anchor, apart_by = parts_by_hand(run, late, kept=decay)
     assert apart(weights_of(trained(run, PEERS)), anchor) < SAME
     assert apart_by > 100 * SAME, "peers hold something of their own meanwhile"
 
 
-def parts_by_hand(run: Run, late: int) -> tuple[Vector, float]:
+def parts_by_hand(run: Run, late: int, kept: float) -> tuple[Vector, float]:
     """Return the anchor, and how far apart two peers are in what they hold.
 
     What comes back of a part takes the place of what a peer had of it, but for what it holds, or of what it had when it
@@ -169,7 +185,7 @@ def parts_by_hand(run: Run, late: int) -> tuple[Vector, float]:
             samples = steps_over((round_ * PEERS + place) * SPACING * BATCH, SPACING)
             engine.train(samples[:late])
             weights = engine.weights()
-            begins = (anchor - holds[place])[back]
+            begins = (anchor - np.float32(kept) * holds[place])[back]
             weights[back] = weights[back] + (begins - there[place][back]) if late else begins
             engine.assign(weights)
             engine.train(samples[late:])

@@ -45,6 +45,7 @@ WHATS: tuple[Delta, ...] = (
     Delta(codec=Fp16(), residual=Hold(), result=Fp32()),
     Delta(codec=Sign(block=64), residual=Hold(), result=Fp16()),
     Delta(codec=E3m0(), residual=Hold()),
+    Delta(codec=Sign(block=64), residual=Hold(decay=0.7), result=Fp16()),
 )
 """The first two are judged to the bit."""
 BITS: tuple[Delta, ...] = tuple(

@@ -231,11 +231,13 @@ class Engine(Protocol):
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         """Return a copy of the trainable weights, or of some of them."""
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
         """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays.
 
         With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`). The
-        model gets them less what is held back, where something is.
+        model gets them less what is held back, where something is, or less a part of that.
         """
 
     def train(self, steps: Sequence[Step]) -> Trained:

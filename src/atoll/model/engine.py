@@ -168,14 +168,16 @@ class TorchEngine:
         vector: Vector = self._flat[first:end].to("cpu", copy=True).numpy()
         return vector
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
         assert weights.dtype == np.float32
         with torch.no_grad():
             self._flat[first : first + weights.size].copy_(torch.from_numpy(np.require(weights, requirements="W")))
             if name is not None and self._encodes and self._has_stepped:  # and so it is known what a step needs
                 self._began.keep(name, self._flat)
             if less is not None:
-                self._flat -= self._held(less)
+                self._flat -= self._held(less) if part == 1.0 else self._held(less) * part
 
     def _held(self, less: Held) -> Tensor:
         """Return what is held back, on the device: where it stays there, if it is known what a step needs."""

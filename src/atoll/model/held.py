@@ -65,6 +65,12 @@ class Held:
         self._elsewhere, self._stale = elsewhere, True
 
 
+def less_held(weights: Vector, held: Vector, part: float) -> Vector:
+    """Return weights less what is held back of them, or less a part of that: in the same bits everywhere."""
+    less: Vector = weights - (held if part == 1.0 else np.float32(part) * held)
+    return less
+
+
 def added_up(
     gradient: Callable[[Sequence[Step]], tuple[Trained, Vector]], steps: Sequence[Step], total: Held | None
 ) -> tuple[Trained, Held]:

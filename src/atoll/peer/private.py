@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
-from atoll.model.held import Held
+from atoll.model.held import Held, less_held
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.control import Auto
 from atoll.spec.axes.pace import Block, Delay, OneRound
@@ -53,7 +53,7 @@ class Private:
         """What the codec left out of contributions that count; none: it is forgotten."""
         self.links: dict[bytes, Held] = {}
         """Likewise of what went over the link to each peer, where there is any."""
-        self._holds = isinstance(channel.what.residual, Hold)
+        self._hold = channel.what.residual if isinstance(channel.what.residual, Hold) else None
         self.local: Vector | None = None
         """Where the next steps start from; none: from the anchor."""
         self._thresholds: dict[tuple[str, int], Vector] = {}
@@ -86,7 +86,12 @@ class Private:
     @property
     def held(self) -> Held | None:
         """Return what counts in our own weights only, until it is sent; None: nothing does."""
-        return self.residual if self._holds else None
+        return None if self._hold is None else self.residual
+
+    @property
+    def held_part(self) -> float:
+        """Return how much of that counts: the rest is given up."""
+        return 1.0 if self._hold is None else self._hold.decay
 
     def threshold(self, codec: Codec, unit: str, first: int) -> Vector:
         """Return what a codec remembers of the chunk from an element of a unit on, to be moved: in memory only.
@@ -139,8 +144,7 @@ class Private:
         """Return where work from an anchor begins, not to be written to: there, but for what we hold of our own."""
         if self.held is None:
             return anchor if run is EVERYTHING else anchor[run]
-        begins: Vector = anchor[run] - self.held.read()[run]
-        return begins
+        return less_held(anchor[run], self.held.read()[run], self.held_part)
 
     def forget(self) -> None:
         """Begin with nothing left out, and from the anchor."""

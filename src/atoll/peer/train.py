@@ -174,7 +174,7 @@ async def _start(member: Member, stint: Stint) -> None:
 
     def assign() -> None:
         if local is None:
-            member.engine.assign(anchor.weights, name=anchor, less=private.held)
+            member.engine.assign(anchor.weights, name=anchor, less=private.held, part=private.held_part)
         else:
             member.engine.assign(local, name=anchor if local is anchor.weights else None)
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Step, Trained, Vector
-from atoll.model.held import Held, added_up
+from atoll.model.held import Held, added_up, less_held
 from atoll.sim.cores import Cores, Work
 from atoll.spec.axes.codec import Codec
 
@@ -309,9 +309,13 @@ class CountingEngine:
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
         return self._assigned[first:end] - _rounded(self._moved[first:end])
 
-    def assign(self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None) -> None:
+    def assign(
+        self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
+    ) -> None:
         assert first + weights.size <= self._size, f"expected at most {self._size} elements, got {weights.shape}"
-        self._assigned[first : first + weights.size] = weights if less is None else weights - less.read()
+        self._assigned[first : first + weights.size] = (
+            weights if less is None else less_held(weights, less.read(), part)
+        )
         self._moved[first : first + weights.size] = 0
 
     def train(self, steps: Sequence[Step]) -> Trained:

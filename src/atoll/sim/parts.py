@@ -106,6 +106,8 @@ class PartByPart:
         """The weights of those who were in the last round and go on from there."""
         self.held: dict[bytes, Vector] = {}
         """What everybody's codec left out, where that stays in its weights."""
+        residual = rarest(run.recipe).what.residual
+        self._held_part = np.float32(residual.decay if isinstance(residual, Hold) else 0.0)
         outer, apart = rarest(run.recipe).merge.outer, starts_apart(run.recipe)
         anchor = first_anchor(outer, first_weights(run.seeds.data, size), apart=apart)
         self.anchors = {0: anchor}
@@ -169,7 +171,9 @@ class PartByPart:
 
     def _beginning(self, anchor: Anchor, peer: bytes) -> Vector:
         """Return where somebody begins from an anchor: there, but for what it holds."""
-        return anchor.weights - self.held[peer] if peer in self.held else anchor.weights
+        if peer not in self.held:
+            return anchor.weights
+        return anchor.weights - self._held_part * self.held[peer]
 
     def _trained(self, anchor: Anchor, peer: bytes, committed: Committed) -> Vector:
         """Return what work on its lease made of a peer's weights."""

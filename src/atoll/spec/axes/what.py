@@ -20,6 +20,9 @@ class Feedback(Axis, tag="feedback"):
 class Hold(Axis, tag="hold"):
     """What the codec leaves out is kept until it is sent, and counts in the peer's own weights meanwhile."""
 
+    decay: float = 1.0
+    """So much of it is kept."""
+
 
 Residual = Forget | Feedback | Hold
 

@@ -49,7 +49,8 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     match what.residual:
         case Feedback(decay=decay):
             yield within((*path, "residual", "decay"), decay, 0, 1)
-        case Hold():
+        case Hold(decay=decay):
+            yield within((*path, "residual", "decay"), decay, 0, 1)
             yield from _hold_rules((*path, "residual"), channel)
         case Forget():
             pass
