@@ -15,6 +15,7 @@ from bench.converge.tries import (
     CALM,
     CHANNEL,
     DECAY,
+    FADING,
     FINE_SIGN,
     HALVES,
     HELD_SIGN,
@@ -26,7 +27,6 @@ from bench.converge.tries import (
     bits,
     ddp,
     delta,
-    fading,
     firm,
     held,
     keep,
@@ -72,7 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in DECAYED),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
-        *_seeds_of_best([*THOUSAND, *HELD, ROUNDS[1]], scores),
+        *_seeds_of_best([*THOUSAND, *HELD, ROUNDS[1], FADED], scores),
         *_seeds_of_best(
             [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES) if "held" in each.name], scores
         ),
@@ -105,6 +105,7 @@ FIRM = [
     ddp(4e-3, 96, decay=0.2),
     ddp(5.6e-3, 96, decay=0.2),
     ddp(5.6e-3, 48, decay=0.3),
+    ddp(4e-3, 96, decay=0.3),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -133,6 +134,8 @@ STEADY = [
 """As many rounds, for peers whose own batches are small."""
 TWICE = {**firm(0.086, lr=5.6e-3), **mean(0.95)}
 """For twice the batch in half the steps: as much forgotten in all, and as many samples in a mean."""
+TWICE_AGAIN = {**firm(0.12, lr=5.6e-3), **mean(0.95)}
+"""For twice that: as much forgotten, and a mean of more samples."""
 FEWER = [
     held(68, changes=TWICE, also="-firm0.086-m0.95", lr=0.014),
     held(68, changes={**TWICE, **PARTS}, also="-firm0.086-m0.95-parts4", lr=0.014, fragments=4),
@@ -156,15 +159,12 @@ LARGER = [
 ]
 """Sixty rounds once more: of twice the batch again, there at a lower rate too; with what a hundred and twenty had."""
 FADES = [
-    held(68, changes={**TWICE, **fading(0.7, 0.9)}, also="-fade0.7-0.9-firm0.086-m0.95", lr=0.014),
-    held(
-        34,
-        changes={**firm(0.12, lr=5.6e-3), **mean(0.95), **fading(0.7, 0.9)},
-        also="-fade0.7-0.9-firm0.12-m0.95",
-        batch=192,
-    ),
+    held(68, changes={**TWICE, **FADING}, also="-fade0.5-0.9-firm0.086-m0.95", lr=0.014),
+    held(34, changes={**TWICE_AGAIN, **FADING}, also="-fade0.5-0.9-firm0.12-m0.95", batch=192),
 ]
 """Sixty rounds in which what a bit leaves out is not kept for ever: as the best so far, and with twice its batch."""
+FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.5-0.9-firm0.06")
+"""Twice as many."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -238,6 +238,7 @@ def _second() -> list[Trial]:
         *TURNS,
         *LARGER,
         *FADES,
+        FADED,
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

@@ -26,6 +26,8 @@ HELD_SIGN = {key: value for key, value in FINE_SIGN.items() if ".residual." not 
 TURNED = {f"{CHANNEL}.what.codec.kind": "turned-sign", f"{CHANNEL}.what.result.kind": "turned-sign"}
 """In a basis that each chunk draws, so that nothing stays left out for long."""
 
+FADING = {f"{CHANNEL}.what.residual.decay": 0.5, f"{CHANNEL}.what.owners.decay": 0.9}
+"""So much is kept of what contributions leave out, and of what results do; the rest is given up."""
 HALVES = {
     f"{CHANNEL}.what.codec.kind": "fp16",
     f"{CHANNEL}.what.result.kind": "fp16",
@@ -149,11 +151,6 @@ DECAY = {"recipe.work.inner.weight_decay": 0.2}
 def mean(momentum: float) -> Changes:
     """Return another mean of gradients: Muon steps as far whatever it is sure of, and over more steps that is more."""
     return {"recipe.work.inner.momentum": momentum}
-
-
-def fading(held: float, owned: float) -> Changes:
-    """Return what is kept of what contributions leave out, and of what results leave out; the rest is given up."""
-    return {f"{CHANNEL}.what.residual.decay": held, f"{CHANNEL}.what.owners.decay": owned}
 
 
 WORDS = {"recipe.work.inner.adamw.weight_decay": 0.25}
