@@ -159,11 +159,11 @@ LARGER = [
 ]
 """Sixty rounds once more: of twice the batch again, there at a lower rate too; with what a hundred and twenty had."""
 FADES = [
-    held(68, changes={**TWICE, **FADING}, also="-fade0.5-0.9-firm0.086-m0.95", lr=0.014),
-    held(34, changes={**TWICE_AGAIN, **FADING}, also="-fade0.5-0.9-firm0.12-m0.95", batch=192),
+    held(68, changes={**TWICE, **FADING}, also="-fade0.6-0.9-firm0.086-m0.95", lr=0.014),
+    held(34, changes={**TWICE_AGAIN, **FADING}, also="-fade0.6-0.9-firm0.12-m0.95", batch=192),
 ]
 """Sixty rounds in which what a bit leaves out is not kept for ever: as the best so far, and with twice its batch."""
-FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.5-0.9-firm0.06")
+FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.6-0.9-firm0.06")
 """Twice as many."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""

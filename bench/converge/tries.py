@@ -26,7 +26,7 @@ HELD_SIGN = {key: value for key, value in FINE_SIGN.items() if ".residual." not 
 TURNED = {f"{CHANNEL}.what.codec.kind": "turned-sign", f"{CHANNEL}.what.result.kind": "turned-sign"}
 """In a basis that each chunk draws, so that nothing stays left out for long."""
 
-FADING = {f"{CHANNEL}.what.residual.decay": 0.5, f"{CHANNEL}.what.owners.decay": 0.9}
+FADING = {f"{CHANNEL}.what.residual.decay": 0.6, f"{CHANNEL}.what.owners.decay": 0.9}
 """So much is kept of what contributions leave out, and of what results do; the rest is given up."""
 HALVES = {
     f"{CHANNEL}.what.codec.kind": "fp16",
