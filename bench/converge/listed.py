@@ -72,7 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in DECAYED),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
-        *_seeds_of_best([*THOUSAND, *HELD, ROUNDS[1], FADED], scores),
+        *_seeds_of_best([*THOUSAND, *HELD, FADED], scores),
         *_seeds_of_best(
             [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES) if "held" in each.name], scores
         ),
@@ -239,6 +239,7 @@ def _second() -> list[Trial]:
         *LARGER,
         *FADES,
         FADED,
+        *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
     ]
 

@@ -43,11 +43,11 @@ WHENS: tuple[Parts, ...] = (
 WHATS: tuple[Delta, ...] = (
     Delta(codec=Bf16(), residual=Hold()),
     Delta(codec=Fp16(), residual=Hold(), result=Fp32()),
+    Delta(codec=Bf16(), residual=Hold(decay=0.7)),
     Delta(codec=Sign(block=64), residual=Hold(), result=Fp16()),
     Delta(codec=E3m0(), residual=Hold()),
-    Delta(codec=Sign(block=64), residual=Hold(decay=0.7), result=Fp16()),
 )
-"""The first two are judged to the bit."""
+"""The first three are judged to the bit."""
 BITS: tuple[Delta, ...] = tuple(
     Delta(codec=codec, residual=Hold(), owners=Feedback()) for codec in (Sign(block=64), TurnedSign(block=64))
 )
@@ -89,10 +89,10 @@ def test_storms_are_drawn_over_such_runs() -> None:
     assert [read_back(run) for run in holding] == holding
 
 
-def waiting(when: Parts = WHENS[0]) -> Run:
+def waiting(when: Parts = WHENS[0], what: Delta = WHATS[0]) -> Run:
     """Return a calm run in which everybody waits for everybody, of a codec that leaves something out of all values."""
     run = counting_run("held-bit", rounds=ROUNDS, start_with=PEERS, contributors_min=PEERS, patience_s_max=60.0)
-    channel = replace(run.recipe.channel["outer"], when=when, what=WHATS[0])
+    channel = replace(run.recipe.channel["outer"], when=when, what=what)
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
 
 
@@ -119,11 +119,12 @@ TROUBLES: dict[str, list[Fault]] = {
 @pytest.mark.parametrize(
     "when", [WHENS[0], *(pytest.param(each, marks=pytest.mark.long) for each in WHENS[1:])], ids=NAMES
 )
+@pytest.mark.parametrize("what", [WHATS[0], WHATS[2]], ids=["all", "a part"])
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_whatever_goes_down_between_two_parts_everybody_holds_what_its_work_that_counts_left_out(
-    trouble: str, when: Parts
+    trouble: str, when: Parts, what: Delta
 ) -> None:
-    run = waiting(when)
+    run = waiting(when, what)
     outcome = played(run, PEERS, faults=TROUBLES[trouble])
     assert_sound(run, outcome, version=ROUNDS)
     assert not events(outcome, journal.ResidualLost)

@@ -293,6 +293,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
             "recipe.channel.outer.what.codec.values",
         ),
         ("recipe.channel.outer.what.residual={kind='feedback', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
+        ("recipe.channel.outer.what.residual={kind='hold', decay=1.5}", "recipe.channel.outer.what.residual.decay"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=3}", "recipe.channel.outer.when.steps"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=0}", "recipe.channel.outer.when.count"),
         ("recipe.channel.outer.when={kind='target-batch', samples=64}", "recipe.channel.outer.when"),

@@ -354,12 +354,11 @@ def _key(scenario: Scenario, device: str) -> str:
     """Return the name of everything that decides a trial's journal."""
     from importlib.metadata import version
 
-    import msgspec
     from blake3 import blake3
 
     from atoll import __version__
     from atoll.spec.fleet import played
-    from atoll.spec.run import identity
+    from atoll.spec.run import canonical, identity
 
     what = {
         "identity": identity(scenario.run),
@@ -374,7 +373,7 @@ def _key(scenario: Scenario, device: str) -> str:
         "device": device,
         "made_by": [__version__, version("torch")],
     }
-    return blake3(msgspec.json.encode(what, order="deterministic")).hexdigest(length=8)
+    return blake3(canonical(what)).hexdigest(length=8)
 
 
 def _keep(path: Path, lines: list[Line]) -> None:

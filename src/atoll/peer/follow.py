@@ -55,10 +55,12 @@ SAID_MAX = 32
 async def follow(member: Member, council: Council) -> None:
     """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
     wait_s = RETRY_S
+    turned_away_by: Office | None = None
+    """The office here, where it was the last that did so."""
     member.attended_s = member.now_s()
     while not member.farewell:
         broker, member.summoned = member.broker, False
-        known = member.history.next_index
+        known, here = member.history.next_index, council.office if member.broker == member.me else None
         try:
             # A session ends also when another peer leads: it may still be open, to somebody who has not noticed.
             await unless(_session(member, council, broker), _moved(member, broker))
@@ -74,20 +76,22 @@ async def follow(member: Member, council: Council) -> None:
         if member.broker == broker and not member.farewell and not member.summoned:
             member.broker = _next_door(member, council)
             _complain(member)
-            wait_s = RETRY_S if member.history.next_index > known else min(2 * wait_s, RETRY_S_MAX)
-            await _rest(member, council, wait_s, known=council.office if broker == member.me else None)
+            learned = member.history.next_index > known
+            turned_away_by = None if learned else here or turned_away_by
+            wait_s = RETRY_S if learned else min(2 * wait_s, RETRY_S_MAX)
+            await _rest(member, council, wait_s, turned_away_by)
     member.farewell = True
     member.changes.notify()
 
 
-async def _rest(member: Member, council: Council, wait_s: float, known: Office | None) -> None:
+async def _rest(member: Member, council: Council, wait_s: float, turned_away_by: Office | None) -> None:
     """Wait before the next knock; where a broker turns up meanwhile, perhaps here, there is nothing to wait for.
 
-    `known` is the office here, if it is what has just turned us away: that it is still here is no news.
+    That an office is here which has turned us away is no news.
     """
     door = member.broker
     found = member.changes.until(
-        lambda: member.summoned or member.broker != door or council.office not in (None, known)
+        lambda: member.summoned or member.broker != door or council.office not in (None, turned_away_by)
     )
     await unless(asyncio.sleep(wait_s * (0.5 + member.box.random.random())), found)
 

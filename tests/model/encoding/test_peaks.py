@@ -21,7 +21,7 @@ from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.held import Held
 from atoll.peer.mesh import Given, Link, encoded, over_link
 from atoll.peer.train import Gradients
-from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic, TurnedSign
+from atoll.spec.axes.codec import Bf16, Fp16, Fp32, Int8, MaxN, Stochastic
 from atoll.spec.axes.what import Feedback, Forget, Grad, Residual
 from atoll.sync import peaks as here
 from atoll.sync.codec import encode
@@ -225,16 +225,17 @@ def test_a_peer_that_has_diverged_sends_nothing_and_keeps_what_it_had_left(
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize("values", [Stochastic(bits=2), TurnedSign()], ids=["stochastic", "turned"])
+@pytest.mark.parametrize("keep", [None, 500])
 def test_chance_on_links_is_of_the_round_and_of_who_sends_and_the_same_on_any_device(
-    values: Stochastic | TurnedSign, device: str
+    keep: int | None, device: str
 ) -> None:
-    what = Grad(codec=values, result=Fp32())
-    encoder = TorchEncoder(values, torch.zeros(SIZE, device=device))
+    codec = MaxN(values=Stochastic(bits=2))
+    what = Grad(codec=codec, residual=Feedback(), result=Fp32())
+    encoder = TorchEncoder(codec, torch.zeros(SIZE, device=device))
 
     def sent(me: bytes, version: int, encoder: TorchEncoder | None) -> bytes:
         given = Given(me, version, what, UNITS["whole"], TENSORS, Gradients(Held.of(bell(0)), 1))
-        return b"".join(encoded(given, encoder)(None))
+        return b"".join(encoded(given, encoder)(Link(keep, Held.of(bell(1)))))
 
     assert sent(b"me", 7, encoder) == sent(b"me", 7, None)
     assert len({sent(me, version, None) for me in (b"me", b"you") for version in (7, 8)}) == 4
