@@ -55,8 +55,7 @@ SAID_MAX = 32
 async def follow(member: Member, council: Council) -> None:
     """Keep a session with the broker until farewell, or until we leave; raises `PeerRefused`."""
     wait_s = RETRY_S
-    turned_away_by: Office | None = None
-    """The office here, where it was the last that did so."""
+    turned_away_by: Office | None = None  # the office here, if it has done so since we last learned anything
     member.attended_s = member.now_s()
     while not member.farewell:
         broker, member.summoned = member.broker, False
