@@ -23,7 +23,6 @@ from bench.converge.tries import (
     SIGN,
     TEN_THOUSAND,
     TURNED,
-    WORDS,
     bits,
     ddp,
     delta,
@@ -36,6 +35,7 @@ from bench.converge.tries import (
     outer,
     solo,
     sparseloco,
+    words,
 )
 from msgspec.structs import replace
 
@@ -72,9 +72,9 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in DECAYED),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
-        *_seeds_of_best([*THOUSAND, *HELD, FADED], scores),
+        *_seeds_of_best([*THOUSAND, *HELD], scores),
         *_seeds_of_best(
-            [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES) if "held" in each.name], scores
+            [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER) if "held" in each.name], scores
         ),
         *fewer,
         *firm[2],
@@ -106,6 +106,10 @@ FIRM = [
     ddp(5.6e-3, 96, decay=0.2),
     ddp(5.6e-3, 48, decay=0.3),
     ddp(4e-3, 96, decay=0.3),
+    ddp(5.6e-3, 96, decay=0.3),
+    ddp(4e-3, 96, decay=0.4),
+    ddp(6.7e-3, 48, decay=0.2),
+    ddp(5.6e-3, 48, decay=0.15),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -139,7 +143,7 @@ TWICE_AGAIN = {**firm(0.12, lr=5.6e-3), **mean(0.95)}
 FEWER = [
     held(68, changes=TWICE, also="-firm0.086-m0.95", lr=0.014),
     held(68, changes={**TWICE, **PARTS}, also="-firm0.086-m0.95-parts4", lr=0.014, fragments=4),
-    held(68, changes={**TWICE, **WORDS}, also="-firm0.086-m0.95-words0.25", lr=0.014),
+    held(68, changes={**TWICE, **words(5.6e-3, 0.25)}, also="-firm0.086-m0.95-words0.25", lr=0.014),
 ]
 """Sixty rounds again, of fewer and larger steps; also in quarters of the model, and with words forgotten sooner."""
 ROUNDS = [
@@ -163,6 +167,15 @@ FADES = [
     held(34, changes={**TWICE_AGAIN, **FADING}, also="-fade0.6-0.9-firm0.12-m0.95", batch=192),
 ]
 """Sixty rounds in which what a bit leaves out is not kept for ever: as the best so far, and with twice its batch."""
+HALF = words(2.8e-3, 0.2)
+"""For what is no matrix: an outer step that makes twice of it what DDP is best at."""
+LOWER = [
+    held(68, changes={**firm(0.12), **mean(0.95), **HALF}, also="-firm0.12-m0.95-words0.2", lr=0.01),
+    held(68, changes={**TWICE, **HALF}, also="-firm0.086-m0.95-words0.2", lr=0.014),
+    held(68, changes={**firm(0.12), **mean(0.97), **HALF}, also="-firm0.12-m0.97-words0.2", lr=0.01),
+    held(68, changes={**firm(0.17), **mean(0.95), **HALF}, also="-firm0.17-m0.95-words0.2", lr=0.01),
+]
+"""Sixty rounds at rates that come, by the outer step, to what one model with all of the batch is best at."""
 FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.6-0.9-firm0.06")
 """Twice as many."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
@@ -238,6 +251,7 @@ def _second() -> list[Trial]:
         *TURNS,
         *LARGER,
         *FADES,
+        *LOWER,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

@@ -9,7 +9,6 @@ from textwrap import fill
 
 from bench.converge.listed import trials
 from bench.converge.record import Done, scores
-from bench.converge.trial import Trial
 from bench.converge.tries import named
 
 from atoll.observe.trial import gain_kept
@@ -27,13 +26,22 @@ def write(rows: list[Done]) -> None:
 
 
 def tables(rows: list[Done]) -> str:
-    """Return what was played, best first in each family, and what was not yet."""
-    scored = [row for row in rows if row.bits_per_byte is not None]
-    ddp, solo = _mean_over_seeds(_best(scored, "ddp"), scored), _best(scored, "solo")
+    """Return what was played, best first in each family, means over seeds, and what was not played yet."""
+    seeds = _by_configuration(rows)
+    ddp = min((fmean(bits) for name, bits in seeds.items() if _family(name) == "ddp"), default=None)
+    solo = min((bit for name, bits in seeds.items() if _family(name) == "solo" for bit in bits), default=None)
     lines = [
         "| trial | bits per byte | over DDP | gain kept | times fewer bytes than DDP | training loss | s |",
         "|---|---|---|---|---|---|---|",
-        *(_line(row, ddp, solo.bits_per_byte if solo else None) for row in sorted(rows, key=_place)),
+        *(_line(row, ddp, solo) for row in sorted(rows, key=_place)),
+        "",
+        "| mean over seeds | seeds | bits per byte | over DDP | gain kept |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {name} | {len(bits)} | {' | '.join(_scored(fmean(bits), ddp, solo))} |"
+            for name, bits in seeds.items()
+            if len(bits) > 1
+        ),
     ]
     known = scores(rows)
     left = [trial.name for trial in trials(known) if trial.name not in known]
@@ -47,36 +55,46 @@ def fewer(row: Done) -> float:
     return each * row.steps / row.moved_bytes
 
 
-def _best(rows: list[Done], family: str) -> Done | None:
-    """Return the best of a family's first seeds."""
-    mine = [row for row in rows if _family(row.trial) == family and not row.trial.seed]
-    return min(mine, key=lambda row: row.bits_per_byte or math.inf, default=None)
+def _by_configuration(rows: list[Done]) -> dict[str, list[float]]:
+    """Return bits per byte of all seeds of each configuration, by the first one's name, the best mean first.
+
+    A trial that was chosen as the best of many is flattered; its mean over seeds is less so.
+    """
+    found: dict[str, list[float]] = {}
+    for row in sorted(rows, key=lambda row: row.trial.seed):
+        if row.bits_per_byte is not None:
+            found.setdefault(row.trial.name.removesuffix(named("", seed=row.trial.seed)), []).append(row.bits_per_byte)
+    return dict(sorted(found.items(), key=lambda pair: (_rank(pair[0]), fmean(pair[1]))))
 
 
-def _mean_over_seeds(best: Done | None, rows: list[Done]) -> float | None:
-    """Return what a trial came to in the mean of all its seeds: one that was chosen as the best is flattered."""
-    if best is None:
-        return None
-    name = best.trial.name
-    found = [row.bits_per_byte for row in rows if row.trial.name == named(name, seed=row.trial.seed)]
-    return fmean(bits for bits in found if bits is not None)
+def _family(name: str) -> str:
+    return name.partition("-")[0]
 
 
-def _family(trial: Trial) -> str:
-    return trial.name.partition("-")[0]
+def _rank(name: str) -> tuple[int, str]:
+    """Return where a trial's family comes."""
+    family = _family(name)
+    return {"ddp": 0, "solo": 1}.get(family, 2), family
 
 
-def _place(row: Done) -> tuple[int, str, float]:
-    family = _family(row.trial)
-    return ({"ddp": 0, "solo": 1}.get(family, 2), family, row.bits_per_byte or float("inf"))
+def _place(row: Done) -> tuple[tuple[int, str], float]:
+    return _rank(row.trial.name), row.bits_per_byte or math.inf
 
 
 def _line(row: Done, ddp: float | None, solo: float | None) -> str:
     bits = row.bits_per_byte
     if bits is None:
         return f"| {row.trial.name} | failed: {row.failed.splitlines()[0]} | | | | | {row.took_s:.0f} |"
-    over = f"{100 * (bits / ddp - 1):+.2f} %" if ddp else ""
-    gain = gain_kept(bits, solo, ddp)
-    kept = f"{100 * gain:.1f} %" if gain is not None else ""
     times = f"{fewer(row):,.0f}" if row.moved_bytes else ""
-    return f"| {row.trial.name} | {bits:.4f} | {over} | {kept} | {times} | {row.curve[-1][1]:.3f} | {row.took_s:.0f} |"
+    cells = [row.trial.name, *_scored(bits, ddp, solo), times, f"{row.curve[-1][1]:.3f}", f"{row.took_s:.0f}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _scored(bits: float, ddp: float | None, solo: float | None) -> list[str]:
+    """Return bits per byte, and where on the scale that is."""
+    gain = gain_kept(bits, solo, ddp)
+    return [
+        f"{bits:.4f}",
+        f"{100 * (bits / ddp - 1):+.2f} %" if ddp else "",
+        f"{100 * gain:.1f} %" if gain is not None else "",
+    ]

@@ -152,8 +152,11 @@ def mean(momentum: float) -> Changes:
     return {"recipe.work.inner.momentum": momentum}
 
 
-WORDS = {"recipe.work.inner.adamw.weight_decay": 0.25}
-"""Of what is no matrix inside the model, words above all."""
+def words(lr: float, decay: float) -> Changes:
+    """Return another rate and decay of what is no matrix inside the model, words above all."""
+    return {"recipe.work.inner.adamw.lr": lr, "recipe.work.inner.adamw.weight_decay": decay}
+
+
 PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed"}
 """In parts of nearly equal size, whose tensors lie anywhere in the model."""
 

@@ -96,6 +96,27 @@ def test_of_a_trial_that_two_played_what_ended_first_counts(shards: Path, tmp_pa
     ]
 
 
+def test_gaps_are_to_the_lowest_mean_over_seeds_not_to_a_lucky_trial(shards: Path) -> None:
+    alone = replace(solo(2e-3), changes={**solo(2e-3).changes, **SMALL, "budget.rounds": 2})
+    one = played(alone, shards, "cpu", commit="abc", jobs=1)
+    came_to = {
+        "ddp-lucky": 1.0,
+        "ddp-lucky-seed1": 1.6,
+        "ddp-good": 1.25,
+        "ddp-good-seed1": 1.15,
+        "diloco": 1.26,
+        "solo": 2.2,
+    }
+    rows = [
+        replace(one, trial=replace(alone, name=name, seed=int(name.endswith("1"))), bits_per_byte=bits)
+        for name, bits in came_to.items()
+    ]
+    told = tables(rows)
+    assert "| ddp-good | 2 | 1.2000 | +0.00 % | 100.0 % |" in told
+    assert "| ddp-lucky | 2 | 1.3000 | +8.33 % | 90.0 % |" in told
+    assert "| diloco | 1.2600 | +5.00 % | 94.0 % |" in told
+
+
 def test_what_a_device_breaks_is_no_result(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*given: object) -> None:
         raise RuntimeError("unspecified launch failure")
@@ -130,7 +151,7 @@ def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
 def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
     grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
-    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 18
+    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 22
     assert {trial.batch for trial in grid} == {24, 48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
 
