@@ -173,7 +173,7 @@ LOWER = [
     held(68, changes={**firm(0.12), **mean(0.95), **HALF}, also="-firm0.12-m0.95-words0.2", lr=0.01),
     held(68, changes={**TWICE, **HALF}, also="-firm0.086-m0.95-words0.2", lr=0.014),
     held(68, changes={**firm(0.12), **mean(0.97), **HALF}, also="-firm0.12-m0.97-words0.2", lr=0.01),
-    held(68, changes={**firm(0.17), **mean(0.95), **HALF}, also="-firm0.17-m0.95-words0.2", lr=0.01),
+    held(68, changes={**firm(0.06), **mean(0.95), **HALF}, also="-firm0.06-m0.95-words0.2", lr=0.01),
 ]
 """Sixty rounds at rates that come, by the outer step, to what one model with all of the batch is best at."""
 FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.6-0.9-firm0.06")
