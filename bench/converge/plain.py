@@ -20,7 +20,7 @@ from atoll.model.llama import bind, blank
 from atoll.model.shape import initial
 from atoll.spec.axes.optimizer import AdamW
 from atoll.spec.run import Run
-from atoll.sync.schedule import rate
+from atoll.spec.schedule import rate
 
 
 class Trained(NamedTuple):

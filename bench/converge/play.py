@@ -54,6 +54,7 @@ def played(trial: Trial, shards: Path, device: str, *, commit: str, jobs: int) -
             held_out_tokens=tokens,
             parameters=len(weights),
             moved_bytes=moved_bytes,
+            rounds=len(losses),
             curve=_curve(losses, trial.steps),
         )
     except (AtollError, SimulationFailed) as error:
@@ -89,7 +90,7 @@ def judged(run: Run, data: TokenData, device: torch.device, weights: Vector) -> 
 
 
 def _curve(losses: list[float], steps: int) -> list[tuple[int, float]]:
-    """Return the mean of each of a few equal parts."""
+    """Return the mean of each of a few equal parts; rounds that grow are taken to be of one length."""
     width = -(-len(losses) // POINTS)
     parts = [losses[at : at + width] for at in range(0, len(losses), width)]
     ends = [min(len(losses), at + width) for at in range(0, len(losses), width)]

@@ -59,17 +59,19 @@ class Trial(Struct, frozen=True, kw_only=True):
     """Steps between exchanges of the whole model."""
     fragments: int = 1
     """Parts in which it is exchanged, one after the other."""
+    grown: int = 0
+    """Rounds in all where they grow on the way, and `every` is what the first of them have."""
     changes: dict[str, Any] = {}
     """Keys of the run file, by path."""
     seed: int = 0
 
     @property
     def rounds(self) -> int:
-        return SAMPLES // self.batch // self.every * self.fragments
+        return self.grown or SAMPLES // self.batch // self.every * self.fragments
 
     @property
     def steps(self) -> int:
-        return self.rounds * self.every // self.fragments
+        return SAMPLES // self.batch if self.grown else self.rounds * self.every // self.fragments
 
 
 def run_of(trial: Trial, shards: Path) -> Run:
@@ -89,7 +91,7 @@ def run_of(trial: Trial, shards: Path) -> Run:
         "recipe.work.schedule.floor": FLOOR,
         "recipe.channel.outer.when.steps": trial.every,
         **({"recipe.channel.outer.when.count": trial.fragments} if trial.fragments > 1 else {}),
-        "budget.rounds": trial.rounds,
+        **({"budget.tokens": SAMPLES * CONTEXT} if trial.grown else {"budget.rounds": trial.rounds}),
         "membership.start_with": trial.peers,
         "membership.contributors_min": trial.peers,
         "upkeep.checkpoint_every": CHECKPOINT_EVERY,

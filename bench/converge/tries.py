@@ -77,6 +77,7 @@ def delta(
     peers: int = 8,
     batch: int = BATCH,
     fragments: int = 1,
+    grown: int = 0,
     seed: int = 0,
 ) -> Trial:
     """Return peers that exchange deltas every so many steps."""
@@ -90,6 +91,7 @@ def delta(
         batch=batch,
         every=every,
         fragments=fragments,
+        grown=grown,
         changes=changes,
         seed=seed,
     )
@@ -157,6 +159,12 @@ def words(lr: float, decay: float) -> Changes:
     return {"recipe.work.inner.adamw.lr": lr, "recipe.work.inner.adamw.weight_decay": decay}
 
 
+LONGER = {
+    "recipe.work.quota.kind": "by-rate",
+    "recipe.work.quota.power": 1.0,
+    "recipe.work.quota.most": 120,
+}
+"""Rounds that have more steps the lower the rate is, so that peers part as far in each of them, up to three times."""
 PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed"}
 """In parts of nearly equal size, whose tensors lie anywhere in the model."""
 

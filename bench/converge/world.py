@@ -113,8 +113,9 @@ def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | N
             losses[line.event.version].append(line.event.loss)
             if time.monotonic() - said_s > SAY_EVERY_S:
                 said_s = time.monotonic()
-                where = f"round {line.event.version} of {run.budget.rounds}, loss {line.event.loss:.3f}"
-                print(f"{run.name}: {where}, {said_s - began_s:.0f} s", file=sys.stderr, flush=True)
+                where = f"round {line.event.version}" + (f" of {run.budget.rounds}" if run.budget.rounds else "")
+                said = f"{where}, loss {line.event.loss:.3f}, {said_s - began_s:.0f} s"
+                print(f"{run.name}: {said}", file=sys.stderr, flush=True)
 
     scenario = Scenario(
         run=run, machines=[machine] * peers, delays_s={(HERE, HERE): 1e-3}, build=build, remembers=False, sees=see
@@ -122,11 +123,13 @@ def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | N
     with patch.object(Private, "save", lambda *_: NOTHING):
         outcome = simulate(scenario)
     means = [sum(some) / len(some) for _, some in sorted(losses.items())]
-    return Played(_weights(run, outcome), means, fold_trial(run.name, outcome.lines).worst_bytes)
+    return Played(
+        _weights(outcome, run.budget.rounds or max(losses)), means, fold_trial(run.name, outcome.lines).worst_bytes
+    )
 
 
-def _weights(run: Run, outcome: Outcome) -> Vector:
-    path = f"checkpoint/{run.budget.rounds}.safetensors"
+def _weights(outcome: Outcome, last: int) -> Vector:
+    path = f"checkpoint/{last}.safetensors"
     for host in outcome.hosts:
         if host.failed is not None:
             raise host.failed

@@ -18,8 +18,8 @@ from bench.converge.play import played
 from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
-from bench.converge.trial import SAMPLES, How, Trial, run_of
-from bench.converge.tries import delta, firm, held, solo
+from bench.converge.trial import CONTEXT, SAMPLES, How, Trial, run_of
+from bench.converge.tries import LONGER, delta, firm, held, solo
 from msgspec import json
 from msgspec.structs import replace
 
@@ -30,6 +30,10 @@ from atoll.spec.axes.optimizer import AdamW
 from atoll.spec.axes.work import Cosine
 from atoll.spec.load import load_recipe
 from atoll.spec.run import Fresh, Run
+from atoll.swarm.log import History, Key, Member
+from atoll.swarm.messages import Standing
+from atoll.swarm.policy.quotas import quotas_of
+from atoll.swarm.state import Broker, Presence
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of
 from tests.model.toys import ToyData
 
@@ -83,6 +87,41 @@ def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: 
     assert rows[0].moved_bytes > 0
     assert "diverged" in rows[3].failed
     assert all(row.trial.name in tables(rows) for row in rows)
+
+
+def test_rounds_of_a_trial_that_grow_are_as_many_as_it_says(shards: Path) -> None:
+    tokens = 8 * 2 * 40 * 16
+    changes = {**SMALL, **LONGER, "recipe.work.quota.most": 9, "budget.tokens": tokens}
+    trial = replace(delta("diloco", 3, 2e-3, changes, peers=2, grown=99), batch=16)
+    row = played(trial, shards, "cpu", commit="abc", jobs=1)
+    assert row.bits_per_byte is not None
+    assert row.rounds == len(lengths(run_of(trial, shards), trial.peers, 16)) < 40 / 3, "what it came to, not 99"
+    for each in (each for each in trials() if each.grown):
+        run = run_of(each, shards)
+        steps = lengths(run, each.peers, CONTEXT)
+        assert (len(steps), sum(steps), steps[0]) == (each.rounds, each.steps, each.every)
+
+
+def lengths(run: Run, peers: int, tokens_per_sample: int) -> list[int]:
+    """Return how many steps the rounds of a run have, by what a broker would announce."""
+    each = {bytes([number]) * 32: 1.0 for number in range(peers)}
+    present = {peer: Presence(Member(peer, ()), Standing(0, "a", samples_s=speed)) for peer, speed in each.items()}
+    broker = Broker(
+        me=min(each),
+        term=1,
+        run=run,
+        started_s=0.0,
+        tokens_per_sample=tokens_per_sample,
+        history=History(),
+        present=present,
+    )
+    steps: list[int] = []
+    while broker.spent < 1.0:
+        _, quotas, _ = quotas_of(broker, Key("outer", len(steps) + 1), sorted(each))
+        steps.append(max(quotas.values()) // run.recipe.work.batch)
+        samples = broker.history.samples + sum(quotas.values())
+        broker = replace(broker, history=History(version=len(steps), samples=samples))
+    return steps
 
 
 def test_of_a_trial_that_two_played_what_ended_first_counts(shards: Path, tmp_path: Path) -> None:
@@ -151,7 +190,7 @@ def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
 def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
     grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
-    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 22
+    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 23
     assert {trial.batch for trial in grid} == {24, 48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
 

@@ -17,7 +17,7 @@ from atoll.spec.axes.pace import Blend, Carry, Delay, Late, Quorum, Slack
 from atoll.spec.axes.whom import All, Star
 from atoll.spec.axes.work import Constant, Schedule
 from atoll.spec.run import Run
-from atoll.sync.schedule import rate
+from atoll.spec.schedule import rate
 from tests.identity.small import SAME, apart, digest_of, diloco, engine_of, steps_over, trained, weights_of
 from tests.identity.test_overlap import fragment_of_each_element
 from tests.peer.world import log_of

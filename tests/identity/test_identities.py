@@ -15,9 +15,9 @@ from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Muon, Outer, Sgd, Si
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad
 from atoll.spec.axes.whom import AllGather, Butterfly
 from atoll.spec.axes.work import Cosine, Wsd
+from atoll.spec.schedule import rate
 from atoll.sync.codec import decode, encode
 from atoll.sync.frequencies import Frequencies
-from atoll.sync.schedule import rate
 from atoll.sync.units import whole
 from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, steps_over, trained, weights_of
 from tests.peer.world import events

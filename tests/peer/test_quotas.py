@@ -17,10 +17,10 @@ from atoll.spec.axes.merge import Mean
 from atoll.spec.axes.optimizer import AdamW, Lamb
 from atoll.spec.axes.pace import OneRound, Overlap
 from atoll.spec.axes.when import TargetBatch
-from atoll.spec.axes.work import BySpeed, Cyclic, Growing, Same
+from atoll.spec.axes.work import ByRate, BySpeed, Cosine, Cyclic, Growing, Same
 from atoll.spec.load import load_recipe
-from atoll.spec.run import Run
-from atoll.sync.schedule import rate
+from atoll.spec.run import Budget, Run
+from atoll.spec.schedule import rate
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of
 from tests.peer.world import assert_sound, counting_run, events, name, once, play
 
@@ -182,6 +182,21 @@ def test_rounds_that_move_little_are_followed_by_longer_ones_up_to_the_most() ->
     assert steps[0] == 2
     assert steps[-1] > 4, "it doubled at least twice"
     assert all(after in (before, min(16, 2 * before)) for before, after in pairwise(steps)), "a new broker goes on"
+
+
+def test_rounds_grow_as_the_rate_falls_and_end_with_the_budget() -> None:
+    run = counting_run(steps=2, start_with=3)
+    work = replace(run.recipe.work, quota=ByRate(power=1.0, most=8), schedule=Cosine(warmup_steps=4, floor=0.05))
+    batch, tokens = run.recipe.work.batch, 60 * 3 * run.recipe.work.batch * run.data.context
+    run = replace(run, recipe=replace(run.recipe, work=work), budget=Budget(tokens=tokens))
+    outcome = play(run, 3, faults=[Crash(at_s=4.0, peer=0, restart_after_s=0.5)])
+    rounds = events(outcome, journal.RoundCommitted, peer=1)
+    assert_sound(run, outcome, version=rounds[-1].version)
+    assert {len(e.contributors) for e in rounds} == {2, 3}, "one was away for a while, who had led"
+    steps = [e.samples // len(e.contributors) // batch for e in rounds]
+    assert (steps[0], max(steps)) == (2, 8)
+    assert steps[:-1] == sorted(steps[:-1]), "a new broker goes on where the old one was"
+    assert sum(e.samples for e in rounds) * run.data.context == tokens, "the last takes what is left"
 
 
 def test_the_rate_falls_within_each_round_and_is_back_at_the_next() -> None:

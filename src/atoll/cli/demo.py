@@ -66,8 +66,8 @@ def _alone(run: Run) -> float:
     """Return the held-out loss of one peer that trains alone, in the plain way, on its own share of the tokens."""
     from atoll.cli.machine import Machine, build_torch
     from atoll.model.compute import Step
+    from atoll.spec.schedule import rate
     from atoll.spec.turns import round_steps
-    from atoll.sync.schedule import rate
 
     engine = build_torch(run, Machine(device="cpu", threads=1))
     total, batch = run.budget.rounds * round_steps(run.recipe), run.recipe.work.batch

@@ -24,13 +24,13 @@ from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Quorum, RoundsLa
 from atoll.spec.axes.what import Delta, Grad, Params
 from atoll.spec.axes.when import Parts
 from atoll.spec.recipe import Channel
+from atoll.spec.schedule import rate
 from atoll.swarm import lease
 from atoll.swarm.lease import Lease
 from atoll.swarm.log import Key
 from atoll.sync.above import to_tell
 from atoll.sync.merge import Anchor
 from atoll.sync.overlap import blend, one_more, shift
-from atoll.sync.schedule import rate
 from atoll.sync.units import Places, Unit, length
 
 SLICE_S = 1.0

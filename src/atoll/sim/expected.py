@@ -25,11 +25,11 @@ from atoll.spec.axes.what import Delta, Params
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
+from atoll.spec.schedule import rate
 from atoll.spec.turns import rarest
 from atoll.swarm.log import Entry
 from atoll.sync.grid import grid_of
 from atoll.sync.merge import Anchor, Pushes, advance, approach, finish, outer_names
-from atoll.sync.schedule import rate
 from atoll.sync.units import Tensor, directed, whole
 
 Channels = dict[int, Channel]

@@ -33,10 +33,10 @@ from atoll.spec.axes.what import Feedback, Grad, Hold, Params
 from atoll.spec.axes.when import Parts
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
+from atoll.spec.schedule import rate
 from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
 from atoll.swarm.log import MODEL, Entry
 from atoll.sync.merge import Anchor, Pushes, advance, approach, first_anchor
-from atoll.sync.schedule import rate
 from atoll.sync.units import Unit, directed, units_of, whole
 
 

@@ -598,8 +598,7 @@ def _budget_spent(broker: Broker, *, rounds: int = 0, samples: int = 0) -> bool:
     budget, history = broker.run.budget, broker.history
     if budget.rounds:
         return history.newest + rounds >= budget.rounds
-    samples += history.samples + sum(sum(each.quotas) for each in history.under_way)
-    return samples * broker.tokens_per_sample >= budget.tokens
+    return (broker.given_samples + samples) * broker.tokens_per_sample >= budget.tokens
 
 
 def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:

@@ -1,1 +1,1 @@
-"""How replicas stay one model: the chunk grid, codecs, merging, the anchor, schedules. Pure functions only."""
+"""How replicas stay one model: the chunk grid, codecs, merging, the anchor. Pure functions only."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from atoll.spec.axes.when import Every, TargetBatch
-from atoll.spec.axes.work import BySpeed, Same
+from atoll.spec.axes.work import ByRate, BySpeed, Cosine, Same
 from atoll.spec.load import load_recipe
 from atoll.spec.run import Budget, Run
 from atoll.swarm.log import History, Key, Member
@@ -100,3 +100,32 @@ def test_who_comes_or_goes_changes_the_quotas_of_a_batch_of_all_together() -> No
     first, _, _ = quotas_of(broker(speeds, target=96), KEY, sorted(speeds))
     _, fewer, _ = quotas_of(first, KEY, sorted(speeds)[:3])
     assert list(fewer.values()) == [32, 32, 32]
+
+
+def at_rate(rule: ByRate, budget: Budget, history: History) -> int:
+    """Return the steps of a round of four members, of a run whose rate falls to a tenth."""
+    one = broker(dict.fromkeys(map(peer, range(4)), 1.0), by_speed=False)
+    work = replace(one.run.recipe.work, quota=rule, schedule=Cosine(warmup_steps=1000, floor=0.1))
+    run = replace(one.run, recipe=replace(one.run.recipe, work=work), budget=budget)
+    _, found, _ = quotas_of(replace(one, run=run, history=history), KEY, sorted(one.present))
+    assert len({*found.values()}) == 1
+    return next(iter(found.values())) // BATCH
+
+
+def test_rounds_have_more_steps_the_further_the_rate_has_fallen() -> None:
+    def after(part: float, rule: ByRate) -> int:
+        return at_rate(rule, Budget(tokens=10**6), History(samples=round(part * 10**6)))
+
+    assert [after(part, ByRate(power=1.0)) for part in (0.0, 0.5, 0.9)] == [30, round(30 / 0.55), round(30 / 0.122)]
+    assert [after(part, ByRate()) for part in (0.0, 0.5)] == [30, round(30 / 0.55**2)]
+    assert after(0.5, ByRate(power=0.0)) == 30
+    assert after(0.9, ByRate(power=1.0, most=100)) == 100
+    assert after(0.5, ByRate(power=1.0, most=10)) == 30, "never fewer than at the peak"
+
+
+def test_the_last_of_growing_rounds_takes_what_is_left_of_a_budget() -> None:
+    members, tokens = 4, 100_000
+    left = 7 * members * BATCH - 1
+    assert at_rate(ByRate(), Budget(tokens=tokens), History(samples=tokens - left)) == 7
+    by_rounds = History(version=9, samples=10**9)
+    assert at_rate(ByRate(power=1.0), Budget(rounds=18), by_rounds) == round(30 / 0.55), "of rounds it is their number"

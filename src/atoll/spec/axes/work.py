@@ -63,7 +63,20 @@ class Growing(Axis, tag="growing"):
     """Steps of a round at most."""
 
 
-Quota = Same | BySpeed | Growing
+class ByRate(Axis, tag="by-rate"):
+    """Everybody takes the same steps: the more, the further the schedule has brought the rate down from its peak.
+
+    Peers part from each other by rate times steps. At the part f of the peak a round has (1 / f) ** power times the
+    steps that it has at the peak: two is the quadratic synchronization rule of Gu et al. (2024), and with one they part
+    as far in every round.
+    """
+
+    power: float = 2.0
+    most: int = 2**20
+    """Steps of a round at most."""
+
+
+Quota = Same | BySpeed | Growing | ByRate
 
 
 class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import Carried, Regions
-from atoll.spec.axes.work import Growing
+from atoll.spec.axes.work import ByRate, Growing
 from atoll.spec.knobs import PEER_BYTES, beginning, delay_max, turned
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.rules.channel import LATE_MAX, channel_rules
@@ -40,7 +40,7 @@ def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
     yield not any(isinstance(route, Carried | Regions) for route in routes), (*at, "whom", "route"), said, hint
     said = "what an owner left out of one form of results does not fit another"
     yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
-    grows = isinstance(recipe.work.quota, Growing)
+    grows = isinstance(recipe.work.quota, Growing | ByRate)
     said = "two would turn the number of steps: this and recipe.control"
     yield not grows, ("recipe", "work", "quota"), said, "choose one of them"
     yield bool(policy.ladder), (*path, "ladder"), "is empty", "give at least one rung: a codec, and steps at most"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atoll.spec.axes.control import Nobody
-from atoll.spec.axes.work import BATCH_MAX, BySpeed, Cosine, Cyclic, Growing, Work, Wsd
+from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.work import BATCH_MAX, ByRate, BySpeed, Cosine, Cyclic, Growing, Work, Wsd
 from atoll.spec.recipe import Recipe
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.control import control_rules
@@ -23,6 +24,9 @@ def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
     for name, channel in recipe.channel.items():
         yield named((*path, name), name)
         yield from channel_rules((*path, name), channel, recipe.work)
+        grows = isinstance(recipe.work.quota, ByRate) and isinstance(channel.when, TargetBatch)
+        said = "a round of this channel ends at a number of samples, whatever the rate"
+        yield not grows, ("recipe", "work", "quota"), said, 'choose { kind = "same" }, or when = { kind = "every" }'
     if len(recipe.channel) > 1:
         yield from turn_rules(recipe)
     if not isinstance(recipe.control, Nobody):
@@ -49,4 +53,10 @@ def _work_rules(work: Work) -> Iterator[Rule]:
         yield within(("recipe", "work", "quota", "below"), work.quota.below, 0)
         yield within(("recipe", "work", "quota", "factor"), work.quota.factor, 2, 1000)
         yield within(("recipe", "work", "quota", "most"), work.quota.most, 1)
+    if isinstance(work.quota, ByRate):
+        yield within(("recipe", "work", "quota", "power"), work.quota.power, 0, 8)
+        yield within(("recipe", "work", "quota", "most"), work.quota.most, 1)
+        said = "rounds grow as the rate falls, and this one does not fall"
+        hint = 'choose { kind = "cosine" } or { kind = "wsd" }, or quota = { kind = "same" }'
+        yield isinstance(work.schedule, Cosine | Wsd), path, said, hint
     yield from optimizer_rules(("recipe", "work", "inner"), work.inner)

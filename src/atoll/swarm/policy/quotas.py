@@ -8,6 +8,7 @@ round's samples, and all would wait for them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from statistics import median
 
@@ -16,7 +17,8 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.net.identity import short
 from atoll.spec.axes.when import TargetBatch
-from atoll.spec.axes.work import BySpeed, Growing, Same
+from atoll.spec.axes.work import ByRate, BySpeed, Growing, Same
+from atoll.spec.schedule import rate
 from atoll.swarm import lease
 from atoll.swarm.log import Key
 from atoll.swarm.state import Action, Broker, Note
@@ -47,7 +49,7 @@ def _chosen(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker,
     speeds = _speeds(broker, members)
     wanted = _wanted(broker, speeds)
     present = broker.quotas
-    steady = not isinstance(broker.run.recipe.work.quota, Growing)
+    steady = not isinstance(broker.run.recipe.work.quota, Growing | ByRate)
     grown = isinstance(broker.setting.when, TargetBatch) and sum(present.values()) < sum(wanted.values())
     same = steady and present.keys() == wanted.keys() and not grown
     if same and _slowest_s(present, speeds) <= GAIN_MIN * _slowest_s(wanted, speeds):
@@ -78,6 +80,8 @@ def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
             return dict.fromkeys(speeds, broker.round_steps * work.batch)
         case Growing():
             return dict.fromkeys(speeds, _grown(broker, work.quota, broker.round_steps * work.batch))
+        case ByRate():
+            return dict.fromkeys(speeds, _at_rate(broker, work.quota, len(speeds)) * work.batch)
         case BySpeed(least=least):
             fastest = max(speeds.values())
             most = broker.round_steps
@@ -97,6 +101,21 @@ def _grown(broker: Broker, growing: Growing, first: int) -> int:
     if settled and standing is not None and 0.0 < standing.moved <= growing.below:
         samples = min(growing.factor * samples, max(samples, growing.most * broker.run.recipe.work.batch))
     return samples
+
+
+def _at_rate(broker: Broker, rule: ByRate, members: int) -> int:
+    """Return everybody's steps: more as the rate falls.
+
+    The last round takes what is left of a budget of tokens, unless members have samples for it already.
+    """
+    work, first = broker.run.recipe.work, broker.round_steps
+    factor = rate(work.schedule, work.schedule.warmup_steps, broker.spent)  # it may still rise, and be low for that
+    longer = first * min(factor**-rule.power, rule.most / first) if factor > 0.0 else rule.most
+    steps = max(first, round(longer))
+    if broker.run.budget.rounds or broker.setting.ahead:
+        return steps
+    left = broker.run.budget.tokens / broker.tokens_per_sample - broker.given_samples
+    return max(1, min(steps, math.ceil(left / (members * work.batch))))
 
 
 def _shared_out(batches: int, batch: int, speeds: Mapping[bytes, float]) -> Quotas:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from atoll.spec.axes.work import Constant, Cosine, Schedule, Wsd
-from atoll.sync.schedule import rate
+from atoll.spec.schedule import rate
 
 WARM: list[Schedule] = [Constant(warmup_steps=10), Cosine(warmup_steps=10), Wsd(warmup_steps=10)]
 
