@@ -10,13 +10,15 @@ is shown.
 
 Three figures: encoding where it is done, as long as chunks are there; the whole way to the host's memory, where the
 network takes them, which on a device is mostly the bus; and the limit, which is reading and writing once whatever has
-to be read and written, at the speed of a copy. What a limit forbids no kernel can mend.
+to be read and written, at the speed of a copy. What a limit forbids no kernel can mend. And from which batch on
+encoding is a hundredth of the work at most: there are as many values to encode whatever that is.
 
 What is not in it: decoding results, and what owners do with contributions.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -49,6 +51,7 @@ CONTEXT = 1024
 PEERS = 8
 SIZES = {"cpu": "5m", "cuda": "125m"}
 STEPS = 4
+HUNDREDTH = 0.01
 
 
 @dataclass
@@ -61,6 +64,8 @@ class Share:
     """The kind of device that encodes."""
     steps: float
     """Of its inner phase."""
+    batch: int
+    """Samples of each."""
     inner_s: float
     encode_s: float
     """Of that device."""
@@ -70,6 +75,11 @@ class Share:
     """If memory alone decided."""
     same_bits: bool = True
     """Whether a device makes what the processor makes."""
+
+    @property
+    def enough(self) -> int:
+        """Return from how many samples a step on encoding is at most a hundredth of the inner phase."""
+        return math.ceil(self.batch * self.encode_s / (HUNDREDTH * self.inner_s))
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,18 @@ class Rates:
             bits = made.bits if factors else bits
         limit_s = self._takes_s(2 * row.copy_gb_s) * _passes(channel, codec, bits)
         inner_s = steps * recipe.work.batch * CONTEXT * self._model.token_s
-        return Share(name, _words(channel, codec), where, steps, inner_s, encode_s, whole_s, limit_s, same_bits)
+        return Share(
+            recipe=name,
+            codec=_words(channel, codec),
+            where=where,
+            steps=steps,
+            batch=recipe.work.batch,
+            inner_s=inner_s,
+            encode_s=encode_s,
+            whole_s=whole_s,
+            limit_s=limit_s,
+            same_bits=same_bits,
+        )
 
     def _takes_s(self, rate_gb_s: float) -> float:
         return 4e-9 * self._model.engine.size / rate_gb_s
@@ -133,10 +154,12 @@ class Rates:
 
 def share_text(row: Share) -> str:
     """Return a recipe's line."""
-    phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{row.steps:6.0f} steps {row.inner_s:10.2f} s"
+    work = f"{row.steps:6.0f} steps of {row.batch:<2} {row.inner_s:10.2f} s"
+    phase = f"{row.recipe:<18}{row.codec:<34}{row.where:<6}{work}"
     ways = (("encoding", row.encode_s), ("to the host", row.whole_s), ("limit", row.limit_s))
     wrong = "" if row.same_bits else "   OTHER BITS"
-    return phase + "".join(f"   {what} {took_s / row.inner_s:9.4%}" for what, took_s in ways) + wrong
+    shares = "".join(f"   {what} {took_s / row.inner_s:9.4%}" for what, took_s in ways)
+    return f"{phase}{shares}   a hundredth from {row.enough} samples a step{wrong}"
 
 
 def _passes(channel: Channel, codec: Codec, bits: float) -> float:

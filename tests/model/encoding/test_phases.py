@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 from bench.codec import Bench, Row
 from bench.phases import CONTEXT, Model, Rates, _forms, _passes
+from msgspec.structs import replace
 
 from atoll.model.engine import TorchEngine
 from atoll.spec.axes.codec import Codec, Fp16
@@ -43,6 +44,20 @@ def test_a_form_with_few_steps_is_dearer_than_a_slower_one_with_many() -> None:
     dearest = max(found, key=lambda form: found[form])
     assert dearest == ("fp16, fed back", 10.0)
     assert found[dearest] == pytest.approx(4e-3 / 2.0 / (10 * load_recipe("auto").work.batch * CONTEXT * 1e-6))
+
+
+def test_from_which_batch_on_it_is_a_hundredth() -> None:
+    recipe = load_recipe("gaia")
+    rates = Rates(cast(Bench, Even()), Model(cast(TorchEngine, Size()), token_s=1e-6))
+
+    def part(batch: int) -> float:
+        changed = replace(recipe, work=replace(recipe.work, batch=batch))
+        one = rates.share("", changed, *next(_forms(changed)))
+        assert one.enough == enough
+        return one.encode_s / one.inner_s
+
+    enough = rates.share("", recipe, *next(_forms(recipe))).enough
+    assert part(enough) <= 0.01 < part(enough - 1)
 
 
 @pytest.mark.parametrize(
