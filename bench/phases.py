@@ -10,8 +10,8 @@ is shown.
 
 Three figures: encoding where it is done, as long as chunks are there; the whole way to the host's memory, where the
 network takes them, which on a device is mostly the bus; and the limit, which is reading and writing once whatever has
-to be read and written, at the speed of a copy. What a limit forbids no kernel can mend. And from which batch on
-encoding is a hundredth of the work at most: there are as many values to encode whatever that is.
+to be read and written, at the speed of a copy. What a limit forbids no kernel can mend. And from how many samples
+between two exchanges on encoding is a hundredth of the work at most: there are as many values to encode.
 
 What is not in it: decoding results, and what owners do with contributions.
 """
@@ -77,9 +77,14 @@ class Share:
     """Whether a device makes what the processor makes."""
 
     @property
+    def samples(self) -> float:
+        """Return how many a peer works on between two exchanges."""
+        return self.steps * self.batch
+
+    @property
     def enough(self) -> int:
-        """Return from how many samples a step on encoding is at most a hundredth of the inner phase."""
-        return math.ceil(self.batch * self.encode_s / (HUNDREDTH * self.inner_s))
+        """Return from how many samples between two exchanges on encoding is at most a hundredth of the work on them."""
+        return math.ceil(self.samples * self.encode_s / (HUNDREDTH * self.inner_s))
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ def share_text(row: Share) -> str:
     ways = (("encoding", row.encode_s), ("to the host", row.whole_s), ("limit", row.limit_s))
     wrong = "" if row.same_bits else "   OTHER BITS"
     shares = "".join(f"   {what} {took_s / row.inner_s:9.4%}" for what, took_s in ways)
-    return f"{phase}{shares}   a hundredth from {row.enough} samples a step{wrong}"
+    return f"{phase}{shares}   a hundredth from {row.enough} samples, here {row.samples:.0f}{wrong}"
 
 
 def _passes(channel: Channel, codec: Codec, bits: float) -> float:

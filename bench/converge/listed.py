@@ -170,6 +170,8 @@ FADES = [
     held(34, changes={**TWICE_AGAIN, **FADING}, also="-fade0.6-0.9-firm0.12-m0.95", batch=192),
 ]
 """Sixty rounds in which what a bit leaves out is not kept for ever: as the best so far, and with twice its batch."""
+FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.6-0.9-firm0.06")
+"""Twice as many."""
 HALF = words(2.8e-3, 0.2)
 """For what is no matrix: an outer step that makes twice of it what DDP is best at."""
 LOWER = [
@@ -180,9 +182,7 @@ LOWER = [
 ]
 """Sixty rounds at rates that come, by the outer step, to what one model with all of the batch is best at."""
 GROWN = held(41, changes={**TWICE, **LONGER}, also="-longer-firm0.086-m0.95", lr=0.014, grown=60)
-"""Sixty rounds, the first of 41 steps and the last of 120."""
-FADED = held(34, changes={**firm(0.06), **FADING}, also="-fade0.6-0.9-firm0.06")
-"""Twice as many."""
+"""Sixty rounds, the first of 41 steps and late ones of 120."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 

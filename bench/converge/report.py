@@ -28,7 +28,7 @@ def write(rows: list[Done]) -> None:
 def tables(rows: list[Done]) -> str:
     """Return what was played, best first in each family, means over seeds, and what was not played yet."""
     seeds = _by_configuration(rows)
-    ddp = min((fmean(bits) for name, bits in seeds.items() if _family(name) == "ddp"), default=None)
+    ddp = _lowest_mean([bits for name, bits in seeds.items() if _family(name) == "ddp"])
     solo = min((bit for name, bits in seeds.items() if _family(name) == "solo" for bit in bits), default=None)
     lines = [
         "| trial | bits per byte | over DDP | gain kept | times fewer bytes than DDP | training loss | s |",
@@ -65,6 +65,11 @@ def _by_configuration(rows: list[Done]) -> dict[str, list[float]]:
         if row.bits_per_byte is not None:
             found.setdefault(row.trial.name.removesuffix(named("", seed=row.trial.seed)), []).append(row.bits_per_byte)
     return dict(sorted(found.items(), key=lambda pair: (_rank(pair[0]), fmean(pair[1]))))
+
+
+def _lowest_mean(seeds: list[list[float]]) -> float | None:
+    """Return the lowest mean of configurations that were played more than once, if there are any."""
+    return min(map(fmean, [bits for bits in seeds if len(bits) > 1] or seeds), default=None)
 
 
 def _family(name: str) -> str:

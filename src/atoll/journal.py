@@ -196,7 +196,7 @@ class TreesChanged(_Event):
 
 
 class QuotasChanged(_Event):
-    """Members work on other numbers of samples than before, by the speeds that they measured."""
+    """Members work on other numbers of samples than before: speeds that they measured are others, or rounds grow."""
 
     channel: str
     version: int

@@ -139,6 +139,7 @@ def test_gaps_are_to_the_lowest_mean_over_seeds_not_to_a_lucky_trial(shards: Pat
     alone = replace(solo(2e-3), changes={**solo(2e-3).changes, **SMALL, "budget.rounds": 2})
     one = played(alone, shards, "cpu", commit="abc", jobs=1)
     came_to = {
+        "ddp-once": 1.1,
         "ddp-lucky": 1.0,
         "ddp-lucky-seed1": 1.6,
         "ddp-good": 1.25,

@@ -298,7 +298,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=0}", "recipe.channel.outer.when.count"),
         ("recipe.channel.outer.when={kind='target-batch', samples=64}", "recipe.channel.outer.when"),
         ("recipe.work.quota={kind='by-speed', least=0}", "recipe.work.quota.least"),
-        ("recipe.work.quota={kind='by-rate', power=-1}", "recipe.work.quota.power"),
+        ("recipe.work.quota={kind='by-rate', most=1000, power=-1}", "recipe.work.quota.power"),
         ("recipe.channel.outer.overlap={kind='delay', steps=0}", "recipe.channel.outer.overlap.steps"),
         ("recipe.channel.outer.barrier={kind='quorum', contributors=0}", "recipe.channel.outer.barrier.contributors"),
         (
@@ -564,7 +564,7 @@ def test_a_threshold_that_nothing_could_be_compared_with_is_refused(
         ("recipe.channel.outer.overlap={kind='one-round'}", "channel.outer.overlap", "does not survive"),
         ("recipe.channel.outer.when={kind='fragments', steps=10, count=2}", "channel.outer.when", "whole model"),
         ("recipe.work.quota={kind='growing', below=0.1}", "work.quota", "two would turn"),
-        ("recipe.work.quota={kind='by-rate'}", "work.quota", "two would turn"),
+        ("recipe.work.quota={kind='by-rate', most=1000}", "work.quota", "two would turn"),
         ("recipe.channel.outer.barrier={kind='quorum'}", "channel.outer.barrier", "outlast"),
         (
             "recipe.control.ladder=[{codec={kind='int8'}, steps=50, route={kind='ring'}}]",
@@ -694,23 +694,26 @@ def test_work_that_outlasts_a_round_is_refused_where_it_cannot(
 
 
 @pytest.mark.parametrize(
-    ("recipe", "schedule", "where", "why"),
+    ("recipe", "changes", "where", "why"),
     [
-        ("diloco", "{kind='constant'}", "recipe.work.schedule", "does not fall"),
-        ("diloco", "{kind='cyclic'}", "recipe.work.schedule", "does not fall"),
-        ("dedloc", "{kind='cosine'}", "recipe.work.quota", "ends at a number of samples"),
+        ("diloco", {"schedule": "{kind='constant'}"}, "recipe.work.schedule", "does not fall"),
+        ("diloco", {"schedule": "{kind='cyclic'}"}, "recipe.work.schedule", "does not fall"),
+        ("diloco", {"quota": "{kind='by-rate', most=400}"}, "recipe.work.quota.most", "at least 500"),
+        ("diloco", {"quota": "{kind='by-rate'}"}, "recipe.work.quota", "most"),
+        ("dedloc", {}, "recipe.work.quota", "ends at a number of samples"),
+        ("eager", {}, "recipe.work.quota", "before this one is over"),
+        ("streaming", {}, "recipe.work.quota", "before this one is over"),
     ],
 )
-def test_rounds_that_grow_with_the_rate_need_one_that_falls_and_ends_of_their_own(
-    tmp_path: Path, recipe: str, schedule: str, where: str, why: str
+def test_rounds_that_grow_with_the_rate_need_one_that_falls_and_nothing_begun_before_them(
+    tmp_path: Path, recipe: str, changes: dict[str, str], where: str, why: str
 ) -> None:
-    overrides = ("recipe.work.quota={kind='by-rate'}", f"recipe.work.schedule={schedule}")
+    usual = {"quota": "{kind='by-rate', most=1000}", "schedule": "{kind='cosine'}"}
     text = f'name = "small"\n[recipe]\nbase = "{recipe}"\n[budget]\nrounds = 3\n'
-    said, hint = refused(tmp_path, text, *overrides)
-    assert f"{where}: " in said
-    assert why in said
-    assert hint
-    load(tmp_path, RUN, "recipe.work.quota={kind='by-rate'}", "recipe.work.schedule={kind='wsd'}")
+    said, hint = refused(tmp_path, text, *(f"recipe.work.{key}={value}" for key, value in {**usual, **changes}.items()))
+    assert where in said
+    assert why in f"{said}, {hint}"
+    load(tmp_path, RUN, "recipe.work.quota={kind='by-rate', most=1000}", "recipe.work.schedule={kind='wsd'}")
 
 
 def test_a_gradient_recipe_whose_schedule_would_do_nothing_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 from bench.codec import Bench, Row
 from bench.phases import CONTEXT, Model, Rates, _forms, _passes
-from msgspec.structs import replace
 
 from atoll.model.engine import TorchEngine
 from atoll.spec.axes.codec import Codec, Fp16
@@ -46,18 +45,19 @@ def test_a_form_with_few_steps_is_dearer_than_a_slower_one_with_many() -> None:
     assert found[dearest] == pytest.approx(4e-3 / 2.0 / (10 * load_recipe("auto").work.batch * CONTEXT * 1e-6))
 
 
-def test_from_which_batch_on_it_is_a_hundredth() -> None:
-    recipe = load_recipe("gaia")
+@pytest.mark.parametrize("name", ["gaia", "sparseloco", "stellatrain"])
+def test_from_how_many_samples_on_it_is_a_hundredth(name: str) -> None:
     rates = Rates(cast(Bench, Even()), Model(cast(TorchEngine, Size()), token_s=1e-6))
+    channel, codec, steps = next(_forms(load_recipe(name)))
 
-    def part(batch: int) -> float:
-        changed = replace(recipe, work=replace(recipe.work, batch=batch))
-        one = rates.share("", changed, *next(_forms(changed)))
-        assert one.enough == enough
+    def part(samples: int) -> float:
+        one = rates.share(name, load_recipe(name), channel, codec, steps * samples / shipped.samples)
+        assert one.samples == pytest.approx(samples)
+        assert one.enough == shipped.enough
         return one.encode_s / one.inner_s
 
-    enough = rates.share("", recipe, *next(_forms(recipe))).enough
-    assert part(enough) <= 0.01 < part(enough - 1)
+    shipped = rates.share(name, load_recipe(name), channel, codec, steps)
+    assert part(shipped.enough) <= 0.01 < part(shipped.enough - 1)
 
 
 @pytest.mark.parametrize(

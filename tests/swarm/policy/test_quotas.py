@@ -116,16 +116,18 @@ def test_rounds_have_more_steps_the_further_the_rate_has_fallen() -> None:
     def after(part: float, rule: ByRate) -> int:
         return at_rate(rule, Budget(tokens=10**6), History(samples=round(part * 10**6)))
 
-    assert [after(part, ByRate(power=1.0)) for part in (0.0, 0.5, 0.9)] == [30, round(30 / 0.55), round(30 / 0.122)]
-    assert [after(part, ByRate()) for part in (0.0, 0.5)] == [30, round(30 / 0.55**2)]
-    assert after(0.5, ByRate(power=0.0)) == 30
+    line = ByRate(power=1.0, most=1000)
+    assert [after(part, line) for part in (0.0, 0.5, 0.9)] == [30, round(30 / 0.55), round(30 / 0.122)]
+    assert [after(part, ByRate(most=1000)) for part in (0.0, 0.5)] == [30, round(30 / 0.55**2)]
+    assert after(0.5, ByRate(power=0.0, most=1000)) == 30
     assert after(0.9, ByRate(power=1.0, most=100)) == 100
-    assert after(0.5, ByRate(power=1.0, most=10)) == 30, "never fewer than at the peak"
 
 
 def test_the_last_of_growing_rounds_takes_what_is_left_of_a_budget() -> None:
     members, tokens = 4, 100_000
     left = 7 * members * BATCH - 1
-    assert at_rate(ByRate(), Budget(tokens=tokens), History(samples=tokens - left)) == 7
+    assert at_rate(ByRate(most=1000), Budget(tokens=tokens), History(samples=tokens - left)) == 7
     by_rounds = History(version=9, samples=10**9)
-    assert at_rate(ByRate(power=1.0), Budget(rounds=18), by_rounds) == round(30 / 0.55), "of rounds it is their number"
+    assert at_rate(ByRate(power=1.0, most=1000), Budget(rounds=18), by_rounds) == round(30 / 0.55), (
+        "of rounds it is their number"
+    )

@@ -67,13 +67,14 @@ class ByRate(Axis, tag="by-rate"):
     """Everybody takes the same steps: the more, the further the schedule has brought the rate down from its peak.
 
     Peers part from each other by rate times steps. At the part f of the peak a round has (1 / f) ** power times the
-    steps that it has at the peak: two is the quadratic synchronization rule of Gu et al. (2024), and with one they part
-    as far in every round.
+    steps that it has at the peak; with one they part as far in every round. Two is the quadratic synchronization rule
+    of Gu et al. (2024) where that begins to lengthen rounds at the peak. A budget of tokens is kept to; one of rounds
+    gets as many rounds, of more steps.
     """
 
-    power: float = 2.0
-    most: int = 2**20
+    most: int
     """Steps of a round at most."""
+    power: float = 2.0
 
 
 Quota = Same | BySpeed | Growing | ByRate

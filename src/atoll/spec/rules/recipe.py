@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.when import TargetBatch
 from atoll.spec.axes.work import BATCH_MAX, ByRate, BySpeed, Cosine, Cyclic, Growing, Work, Wsd
-from atoll.spec.recipe import Recipe
+from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.rules.channel import channel_rules
 from atoll.spec.rules.control import control_rules
 from atoll.spec.rules.optimizer import optimizer_rules
@@ -24,13 +24,23 @@ def recipe_rules(recipe: Recipe) -> Iterator[Rule]:
     for name, channel in recipe.channel.items():
         yield named((*path, name), name)
         yield from channel_rules((*path, name), channel, recipe.work)
-        grows = isinstance(recipe.work.quota, ByRate) and isinstance(channel.when, TargetBatch)
-        said = "a round of this channel ends at a number of samples, whatever the rate"
-        yield not grows, ("recipe", "work", "quota"), said, 'choose { kind = "same" }, or when = { kind = "every" }'
+        if isinstance(recipe.work.quota, ByRate):
+            yield from _growth_rules(recipe.work.quota, channel)
     if len(recipe.channel) > 1:
         yield from turn_rules(recipe)
     if not isinstance(recipe.control, Nobody):
         yield from control_rules(recipe, recipe.control)
+
+
+def _growth_rules(quota: ByRate, channel: Channel) -> Iterator[Rule]:
+    """What must hold of a channel whose rounds grow as the rate falls."""
+    path: KeyPath = ("recipe", "work", "quota")
+    said = "a round of this channel ends at a number of samples, whatever the rate"
+    same = 'choose { kind = "same" }'
+    yield not isinstance(channel.when, TargetBatch), path, said, f'{same}, or when = {{ kind = "every" }}'
+    said = "members begin the next round before this one is over, and its length would not be the one they began with"
+    yield channel.ahead == 0, path, said, f'{same}, or overlap = {{ kind = "block" }}'
+    yield within((*path, "most"), quota.most, channel.when.round_steps)
 
 
 def _work_rules(work: Work) -> Iterator[Rule]:
@@ -55,7 +65,6 @@ def _work_rules(work: Work) -> Iterator[Rule]:
         yield within(("recipe", "work", "quota", "most"), work.quota.most, 1)
     if isinstance(work.quota, ByRate):
         yield within(("recipe", "work", "quota", "power"), work.quota.power, 0, 8)
-        yield within(("recipe", "work", "quota", "most"), work.quota.most, 1)
         said = "rounds grow as the rate falls, and this one does not fall"
         hint = 'choose { kind = "cosine" } or { kind = "wsd" }, or quota = { kind = "same" }'
         yield isinstance(work.schedule, Cosine | Wsd), path, said, hint

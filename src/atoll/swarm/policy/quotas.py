@@ -2,8 +2,8 @@
 
 Where work follows speed everybody is done at about the same time, however unequal the machines. Quotas change when that
 makes a round clearly shorter, not with every measure: whoever goes on with the next round's samples while this one is
-exchanged would begin them anew. A speed far beyond the others' is not believed: whoever claimed it would get most of a
-round's samples, and all would wait for them.
+exchanged would begin them anew. So where they follow the rate, nobody does. A speed far beyond the others' is not
+believed: whoever claimed it would get most of a round's samples, and all would wait for them.
 """
 
 from __future__ import annotations
@@ -104,17 +104,14 @@ def _grown(broker: Broker, growing: Growing, first: int) -> int:
 
 
 def _at_rate(broker: Broker, rule: ByRate, members: int) -> int:
-    """Return everybody's steps: more as the rate falls.
-
-    The last round takes what is left of a budget of tokens, unless members have samples for it already.
-    """
-    work, first = broker.run.recipe.work, broker.round_steps
+    """Return everybody's steps: more as the rate falls; the last round takes what is left of a budget of tokens."""
+    work, budget = broker.run.recipe.work, broker.run.budget
     factor = rate(work.schedule, work.schedule.warmup_steps, broker.spent)  # it may still rise, and be low for that
-    longer = first * min(factor**-rule.power, rule.most / first) if factor > 0.0 else rule.most
-    steps = max(first, round(longer))
-    if broker.run.budget.rounds or broker.setting.ahead:
+    longer = broker.round_steps * factor**-rule.power if factor > 0.0 else rule.most
+    steps = round(min(rule.most, longer))
+    if budget.rounds:
         return steps
-    left = broker.run.budget.tokens / broker.tokens_per_sample - broker.given_samples
+    left = budget.tokens / broker.tokens_per_sample - broker.given_samples
     return max(1, min(steps, math.ceil(left / (members * work.batch))))
 
 
