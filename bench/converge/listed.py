@@ -19,7 +19,6 @@ from bench.converge.tries import (
     FINE_SIGN,
     HALVES,
     HELD_SIGN,
-    LONGER,
     PARTS,
     SIGN,
     TEN_THOUSAND,
@@ -30,6 +29,7 @@ from bench.converge.tries import (
     firm,
     held,
     keep,
+    longer,
     mean,
     muloco,
     named,
@@ -75,7 +75,11 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
         *_seeds_of_best(
-            [each for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, GROWN) if "held" in each.name],
+            [
+                each
+                for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, *GROWN)
+                if "held" in each.name
+            ],
             scores,
         ),
         *fewer,
@@ -113,6 +117,7 @@ FIRM = [
     ddp(6.7e-3, 48, decay=0.2),
     ddp(5.6e-3, 48, decay=0.15),
     ddp(4e-3, 48, decay=0.3),
+    ddp(8e-3, 96, decay=0.2),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and at other rates."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -181,8 +186,11 @@ LOWER = [
     held(68, changes={**firm(0.06), **mean(0.95), **HALF}, also="-firm0.06-m0.95-words0.2", lr=0.01),
 ]
 """Sixty rounds at rates that come, by the outer step, to what one model with all of the batch is best at."""
-GROWN = held(41, changes={**TWICE, **LONGER}, also="-longer-firm0.086-m0.95", lr=0.014, grown=60)
-"""Sixty rounds, the first of 41 steps and late ones of 120."""
+GROWN = [
+    held(41, changes={**TWICE, **longer(1.0, 120)}, also="-longer-firm0.086-m0.95", lr=0.014, grown=60),
+    held(30, changes={**TWICE, **longer(2.0, 204)}, also="-longer2-firm0.086-m0.95", lr=0.014, grown=60),
+]
+"""Sixty rounds that grow, with the inverse of the rate or with its square."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -257,7 +265,7 @@ def _second() -> list[Trial]:
         *LARGER,
         *FADES,
         *LOWER,
-        GROWN,
+        *GROWN,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

@@ -159,12 +159,15 @@ def words(lr: float, decay: float) -> Changes:
     return {"recipe.work.inner.adamw.lr": lr, "recipe.work.inner.adamw.weight_decay": decay}
 
 
-LONGER = {
-    "recipe.work.quota.kind": "by-rate",
-    "recipe.work.quota.power": 1.0,
-    "recipe.work.quota.most": 120,
-}
-"""Rounds that have more steps the lower the rate is, so that peers part as far in each of them, up to three times."""
+def longer(power: float, most: int) -> Changes:
+    """Return rounds that have more steps the lower the rate is."""
+    return {
+        "recipe.work.quota.kind": "by-rate",
+        "recipe.work.quota.power": power,
+        "recipe.work.quota.most": most,
+    }
+
+
 PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed"}
 """In parts of nearly equal size, whose tensors lie anywhere in the model."""
 

@@ -19,7 +19,7 @@ from bench.converge.record import append, done
 from bench.converge.report import tables
 from bench.converge.sift import Paper, Text, sift
 from bench.converge.trial import CONTEXT, SAMPLES, How, Trial, run_of
-from bench.converge.tries import LONGER, delta, firm, held, solo
+from bench.converge.tries import delta, firm, held, longer, solo
 from msgspec import json
 from msgspec.structs import replace
 
@@ -91,7 +91,7 @@ def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: 
 
 def test_rounds_of_a_trial_that_grow_are_as_many_as_it_says(shards: Path) -> None:
     tokens = 8 * 2 * 40 * 16
-    changes = {**SMALL, **LONGER, "recipe.work.quota.most": 9, "budget.tokens": tokens}
+    changes = {**SMALL, **longer(1.0, 9), "budget.tokens": tokens}
     trial = replace(delta("diloco", 3, 2e-3, changes, peers=2, grown=99), batch=16)
     row = played(trial, shards, "cpu", commit="abc", jobs=1)
     assert row.bits_per_byte is not None
@@ -191,7 +191,7 @@ def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
 def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
     grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
-    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 23
+    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 24
     assert {trial.batch for trial in grid} == {24, 48, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
 

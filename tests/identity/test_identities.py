@@ -5,8 +5,11 @@ The training is real (a tiny model on torch), the world around it is simulated.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from atoll import journal
 from atoll.model.compute import Step, Vector
@@ -14,13 +17,27 @@ from atoll.spec.axes.codec import Codec, Fp32, Significance, Threshold, TopK
 from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Muon, Outer, Sgd, SignSgd
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad
 from atoll.spec.axes.whom import AllGather, Butterfly
-from atoll.spec.axes.work import Cosine, Wsd
+from atoll.spec.axes.work import ByRate, Cosine, Same, Wsd
+from atoll.spec.run import Budget, Run
 from atoll.spec.schedule import rate
 from atoll.sync.codec import decode, encode
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.units import whole
-from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, steps_over, trained, weights_of
-from tests.peer.world import events
+from tests.identity.small import (
+    BATCH,
+    SAME,
+    apart,
+    ddp,
+    demo,
+    digest_of,
+    diloco,
+    engine_of,
+    steps_over,
+    trained,
+    weights_of,
+)
+from tests.model.toys import CONTEXT
+from tests.peer.world import events, play
 
 MUON = Muon(lr=0.02, adamw=AdamW(lr=3e-3))
 MUON_SAME = 10 * SAME
@@ -100,6 +117,42 @@ def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
             engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
         common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
+def growing(power: float, *, base: int = 2, peers: int = 3, total: int = 30) -> Run:
+    """Return local averaging in rounds that grow, of so many steps of everybody in all."""
+    schedule = Cosine(warmup_steps=20, floor=0.1)
+    run = diloco(inner=AdamW(lr=3e-3), outer=Assign(), steps=base, rounds=1, start_with=peers, schedule=schedule)
+    work = replace(run.recipe.work, quota=ByRate(power=power, most=6))
+    budget = Budget(tokens=total * peers * BATCH * CONTEXT)
+    return replace(run, recipe=replace(run.recipe, work=work), budget=budget)
+
+
+def test_qsr_is_a_mean_after_as_many_steps_as_the_base_over_the_square_of_the_rate() -> None:
+    base, peers, total = 2, 3, 30
+    run = growing(2.0, base=base, peers=peers, total=total)
+    schedule, engines = run.recipe.work.schedule, [engine_of(run) for _ in range(peers)]
+    common, done = engines[0].weights(), 0
+    lengths: list[int] = []
+    while done < total:
+        fallen = 0.1 + 0.9 * (1 + math.cos(math.pi * done / total)) / 2
+        steps = min(round(min(6, base / fallen**2)), total - done)
+        rates = [rate(schedule, done + i, (done + i) / total) for i in range(steps)]
+        for place, engine in enumerate(engines):
+            engine.assign(common)
+            engine.train(steps_over((done * peers + place * steps) * BATCH, steps, rates))
+        common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
+        done, lengths = done + steps, [*lengths, steps]
+    assert lengths == sorted(lengths[:-1]) + lengths[-1:]
+    assert max(lengths) == 6
+    assert apart(weights_of(play(run, peers, build=engine_of)), common) < SAME
+
+
+def test_rounds_that_do_not_grow_with_the_rate_are_those_of_local_averaging() -> None:
+    run = growing(0.0)
+    plain = replace(run, recipe=replace(run.recipe, work=replace(run.recipe.work, quota=Same())))
+    assert digest_of(play(run, 3, build=engine_of)) == digest_of(play(plain, 3, build=engine_of))
+    assert digest_of(play(growing(1.0), 3, build=engine_of)) != digest_of(play(plain, 3, build=engine_of))
 
 
 def test_slowmo_is_the_papers_slow_momentum_at_a_constant_inner_rate() -> None:

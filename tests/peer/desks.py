@@ -174,7 +174,9 @@ class Office:
             broker=self.keys[0].peer,
         )
         member.history = self.history
-        member.past = {v + 1: Past(samples_before=0, round_samples=8, start=v, base=digest(v)) for v in (VERSION,)}
+        member.past = {
+            v + 1: Past(samples_before=0, round_samples=8, steps=1, start=v, base=digest(v)) for v in (VERSION,)
+        }
         member.ready = state is not None
         return member
 

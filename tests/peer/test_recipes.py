@@ -85,6 +85,7 @@ KNOBS: dict[str, dict[str, Any]] = {
     "opendiloco": {"what": Delta()},
     "sgp": {"whom": All(), "merge": Merge(outer=NESTEROV)},
     "powersgd": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
+    "qsr": {"merge": Merge(outer=NESTEROV)},
     "ravnest": {"whom": All(), "merge": Merge(outer=NESTEROV), "what": Delta()},
     "sagq": {"what": Delta(), "merge": Merge(outer=NESTEROV)},
     "slowmo": {"merge": Merge(outer=NESTEROV)},

@@ -24,7 +24,7 @@ from tests.sim.under import few_of, read_back, run_under
 
 RATES: tuple[Quota, ...] = (ByRate(power=6.0, most=4 * STEPS), ByRate(most=3 * STEPS))
 LITTLE: Quota = Growing(below=1e3, most=2 * STEPS)
-WAITING = ("diloco", "held-bit", "noloco", "co-learning")
+WAITING = ("diloco", "held-bit", "noloco", "co-learning", "qsr")
 BESIDE = ("eager", "streaming", "decoupled")
 """Whose members go on while results are on their way: their rounds do not follow the rate."""
 WAYS = [*product(WAITING, RATES), *((recipe, LITTLE) for recipe in WAITING + BESIDE)]

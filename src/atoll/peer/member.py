@@ -32,7 +32,7 @@ from atoll.spec.axes.pace import StandIn
 from atoll.spec.axes.what import Dct, Feedback, Params
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import Carried, Regions, Rings, Trees
-from atoll.spec.axes.work import BySpeed, Growing
+from atoll.spec.axes.work import ByRate, BySpeed, Growing
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
@@ -84,6 +84,8 @@ class Past(Struct, frozen=True, kw_only=True):
 
     samples_before: int
     round_samples: int
+    steps: int
+    """Of who has most of these."""
     start: int
     """The version that it starts from, and the digest of that."""
     base: str
@@ -281,7 +283,10 @@ class Member:
         return self._turned[turn]
 
     def steps_before(self, version: int) -> int:
-        """Return how many local steps the rounds before one have."""
+        """Return how many local steps the rounds before one have; if they grow, by how much was worked on in them."""
+        past = self.past.get(version)
+        if past is not None and isinstance(self.run.recipe.work.quota, ByRate):
+            return past.samples_before * past.steps // past.round_samples
         changes = [turn.version for turn in self.history.turned if turn.version < version]
         starts = [1, *changes, version]
         return sum(self.channel_of(first).worked(first, end) * self.steps_of(first) for first, end in pairwise(starts))
@@ -389,6 +394,7 @@ class Member:
                 self.past[key.version] = Past(
                     samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
                     round_samples=sum(announced.quotas),
+                    steps=max(announced.quotas) // self.run.recipe.work.batch,
                     start=announced.start,
                     base=base or announced.base_at(home),
                     of_all=key.scope == ALL,
