@@ -215,11 +215,13 @@ def check_plan(member: Member, plan: Plan) -> None:
         len(plan.settled) != len(announced.members) or all(serial is None for serial in plan.settled)
     ):
         raise PeerError("the broker settled a round on nobody, or on others than its members")
-    inside = [peer in plan.owners for peer in announced.members]
-    whole = sum(tree.chunks for tree in plan.trees) == member.grid_of(plan.key).chunks
-    carriers = len(plan.owners) == sum(inside) and all(is_tree(tree, inside) for tree in plan.trees)
-    if plan.trees and not (whole and carriers):
-        raise PeerError("the broker plans trees that are none, or not for every chunk")
+    if plan.trees:
+        owners = frozenset(plan.owners)
+        inside = [peer in owners for peer in announced.members]
+        whole = sum(tree.chunks for tree in plan.trees) == member.grid_of(plan.key).chunks
+        carriers = len(owners) == sum(inside) and all(is_tree(tree, inside) for tree in plan.trees)
+        if not (whole and carriers):
+            raise PeerError("the broker plans trees that are none, or not for every chunk")
 
 
 async def _report(member: Member, stream: Stream) -> None:

@@ -152,10 +152,10 @@ def return_s(broker: Broker, round_: Round) -> float:
 def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float, str]:
     """Return the longest time that one of some members needs on the wire, by its own measure; 0: none is known."""
     moved = _moved_up_and_down(round_) if round_.trees else _moved_by_owners(broker, round_)
-    took_s, moves_bytes, rate = 0.0, 0.0, 0.0
+    bulk, took_s, moves_bytes, rate = broker.bulk, 0.0, 0.0, 0.0
     for peer in peers:
         if (own_rate := rate_of(broker, peer)) > 0:
-            own_bytes = max(moved.get(peer, 0.0), broker.bulk.chunks) * broker.bulk.chunk_bytes
+            own_bytes = max(moved.get(peer, 0.0), bulk.chunks) * bulk.chunk_bytes
             if own_bytes / own_rate > took_s:
                 took_s, moves_bytes, rate = own_bytes / own_rate, own_bytes, own_rate
     return took_s, f"the {took_s:.1f} s for {moves_bytes / 1e6:.1f} MB at {rate / 1e6:.1f} MB/s" if took_s else ""
@@ -163,10 +163,10 @@ def _wire(broker: Broker, round_: Round, peers: Iterable[bytes]) -> tuple[float,
 
 def _moved_by_owners(broker: Broker, round_: Round) -> dict[bytes, float]:
     """Return how many chunks each owner sends, or receives: its own, and what it owns of others."""
-    more, owned = max(_gathered_by_one(round_) - 2, 0), Counter[bytes]()
+    more, owned, own = max(_gathered_by_one(round_) - 2, 0), Counter[bytes](), broker.bulk.chunks
     for shard in round_.shards:
         owned[shard.owner] += shard.count
-    return {peer: broker.bulk.chunks + more * chunks for peer, chunks in owned.items()}
+    return {peer: own + more * chunks for peer, chunks in owned.items()}
 
 
 def _moved_up_and_down(round_: Round) -> dict[bytes, float]:
