@@ -392,7 +392,7 @@ class Member:
                 announced = self.history.under_way[-1]
                 home = self.history.homes.of.get(self.me)
                 self.past[key.version] = Past(
-                    samples_before=before.samples + sum(sum(each.quotas) for each in before.under_way),
+                    samples_before=before.given_samples,
                     round_samples=sum(announced.quotas),
                     steps=max(announced.quotas) // self.run.recipe.work.batch,
                     start=announced.start,

@@ -99,7 +99,7 @@ def spent(member: Member, version: int) -> float:
     """Return the share of the budget that is used when round `version` begins; later rounds are as long as the last."""
     budget = member.run.budget
     if budget.rounds:
-        return (version - 1) / budget.rounds
+        return budget.part(rounds=version - 1, tokens=0)
     past = member.past.get(version)
     if past is not None:
         samples = past.samples_before
@@ -107,7 +107,7 @@ def spent(member: Member, version: int) -> float:
         newest = max(known for known in member.past if known < version)
         before = member.past[newest]
         samples = before.samples_before + (version - newest) * before.round_samples
-    return samples * member.engine.tokens_per_sample / budget.tokens
+    return budget.part(rounds=version - 1, tokens=samples * member.engine.tokens_per_sample)
 
 
 def factor_of(member: Member, version: int) -> float:

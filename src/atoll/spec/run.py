@@ -104,6 +104,10 @@ class Budget(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     tokens: int = 0
     rounds: int = 0
 
+    def part(self, *, rounds: int, tokens: int) -> float:
+        """Return which part so many rounds are, of so many tokens: broker and members go by the same."""
+        return rounds / self.rounds if self.rounds else tokens / self.tokens
+
 
 class Open(Axis, tag="open"):
     """Whoever holds a ticket may join."""

@@ -598,7 +598,7 @@ def _budget_spent(broker: Broker, *, rounds: int = 0, samples: int = 0) -> bool:
     budget, history = broker.run.budget, broker.history
     if budget.rounds:
         return history.newest + rounds >= budget.rounds
-    return (broker.given_samples + samples) * broker.tokens_per_sample >= budget.tokens
+    return (history.given_samples + samples) * broker.tokens_per_sample >= budget.tokens
 
 
 def _say_farewell(broker: Broker) -> tuple[Broker, list[Action]]:

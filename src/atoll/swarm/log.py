@@ -422,6 +422,11 @@ class History(Struct, frozen=True, kw_only=True):
         """Return the newest version that is committed or under way."""
         return self.version + len(self.under_way)
 
+    @property
+    def given_samples(self) -> int:
+        """Return how many samples all rounds have so far, those under way among them."""
+        return self.samples + sum(sum(each.quotas) for each in self.under_way)
+
 
 class BadLog(PeerError):
     """A record does not follow from the log before it."""

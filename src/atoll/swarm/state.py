@@ -323,17 +323,10 @@ class Broker(Struct, frozen=True, kw_only=True):
         return channel_of(self.run.recipe, self.history.version + 1, self.knobs)
 
     @property
-    def given_samples(self) -> int:
-        """Return how many samples all rounds have so far, those under way among them."""
-        return self.history.samples + sum(sum(each.quotas) for each in self.history.under_way)
-
-    @property
     def spent(self) -> float:
-        """Return which part of the budget they take."""
-        budget = self.run.budget
-        if budget.rounds:
-            return self.history.newest / budget.rounds
-        return self.given_samples * self.tokens_per_sample / budget.tokens
+        """Return which part of the budget all rounds take so far, those under way among them."""
+        tokens = self.history.given_samples * self.tokens_per_sample
+        return self.run.budget.part(rounds=self.history.newest, tokens=tokens)
 
     @property
     def round_steps(self) -> int:

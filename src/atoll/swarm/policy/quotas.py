@@ -111,7 +111,7 @@ def _at_rate(broker: Broker, rule: ByRate, members: int) -> int:
     steps = round(min(rule.most, longer))
     if budget.rounds:
         return steps
-    left = budget.tokens / broker.tokens_per_sample - broker.given_samples
+    left = budget.tokens / broker.tokens_per_sample - broker.history.given_samples
     return max(1, min(steps, math.ceil(left / (members * work.batch))))
 
 
