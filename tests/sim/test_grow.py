@@ -1,4 +1,4 @@
-"""Storms over runs whose rounds grow, as the rate falls or when one moved little; and what is left of a budget then.
+"""Storms over runs whose rounds grow, as the rate falls or when one moved little.
 
 Rates fall as a budget is spent, so these have a small one, of rounds or of tokens.
 """
