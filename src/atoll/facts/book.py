@@ -50,8 +50,8 @@ from atoll.facts.rows import (
 )
 
 R = TypeVar("R", bound=Row)
-GROWS = (0.4, 0.7, 1.5)
-"""With which power of the number of peers a loss grows: at least, most likely, at most."""
+GROWS = (0.4, 0.7, 1.8)
+"""With which power of the number of peers a loss grows: at least, most likely, at most (decision 35)."""
 NAMES_MAX = 12
 """More names than this are not all listed in a hint."""
 PARTS_OFF_MAX = 0.01
