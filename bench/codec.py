@@ -293,7 +293,7 @@ def there_on(
 
 
 def _size_bytes(wire: Tensor | Kept) -> int:
-    return sum(wire.lengths) if isinstance(wire, Kept) else wire.numel()
+    return int(wire.lengths.sum()) if isinstance(wire, Kept) else wire.numel()
 
 
 def _contributes(

@@ -6,10 +6,12 @@ keeps is asked of the device, once for all of them: the host cuts the row by tha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from atoll.model.encoding.bits import pack, packed_bytes
@@ -18,6 +20,8 @@ COUNT_BYTES = 4
 ALIGN_BYTES = 4
 """Chunks begin at multiples of this, so that a device writes whole numbers there."""
 
+Numbers = NDArray[np.int64]
+"""Of chunks, in the host's memory."""
 ToBytes = Callable[[Tensor, int], Tensor]
 """Returns the wire bytes of some values of one chunk, which is the n-th."""
 
@@ -38,10 +42,10 @@ class Kept(NamedTuple):
 
     wire: Tensor
     """The bytes of all, each from where it begins on."""
-    starts: Sequence[int]
-    counts: Sequence[int]
+    starts: Numbers
+    counts: Numbers
     """How many values each is about."""
-    lengths: Sequence[int]
+    lengths: Numbers
     at: Tensor | None
     """Which values are in them, counted through all chunks; none: nobody will ask."""
 
@@ -61,13 +65,10 @@ def is_mapped(keep: int, count: int) -> bool:
     return packed_bytes(count, 1) < packed_bytes(keep, bits_of(count))
 
 
-def laid_out(lengths: Sequence[int]) -> tuple[list[int], int]:
-    """Return where chunks of such lengths begin, and how long all of them are together."""
-    starts, at = [], 0
-    for length in lengths:
-        starts.append(at)
-        at += -(-length // ALIGN_BYTES) * ALIGN_BYTES
-    return starts, at
+def starts_of(lengths: Numbers) -> Numbers:
+    """Return where chunks of such lengths begin, one after the other."""
+    steps = -(-lengths // ALIGN_BYTES) * ALIGN_BYTES
+    return np.cumsum(steps) - steps
 
 
 def to_above(values: Tensor, least: Least, to_bytes: ToBytes) -> Kept:
@@ -83,9 +84,9 @@ def to_above(values: Tensor, least: Least, to_bytes: ToBytes) -> Kept:
         number = torch.tensor([keep], dtype=torch.int32).view(torch.uint8).to(device)
         packed = maps[nth] if is_mapped(keep, count) else pack(where[None], bits_of(count))[0]
         chunks.append(torch.cat([number, to_bytes(some, nth), packed]) if keep else number)
-    lengths = [chunk.numel() for chunk in chunks]
-    starts, size = laid_out(lengths)
-    wire = torch.zeros(size, dtype=torch.uint8, device=device)
-    for start, chunk in zip(starts, chunks, strict=True):
+    lengths = np.array([chunk.numel() for chunk in chunks])
+    starts = starts_of(lengths)
+    wire = torch.zeros(int(starts[-1] + lengths[-1]), dtype=torch.uint8, device=device)
+    for start, chunk in zip(starts.tolist(), chunks, strict=True):
         wire[start : start + chunk.numel()] = chunk
-    return Kept(wire, starts, counts, lengths, at)
+    return Kept(wire, starts, np.array(counts), lengths, at)

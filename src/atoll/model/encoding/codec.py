@@ -82,7 +82,9 @@ def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | N
             return _encode_some(codec, values, asked, left)
         case _:
             wire = _encode(codec, values, asked)
-            if left is not None:
+            if left is not None and isinstance(codec, Fp32):
+                left.zero_()  # a pass less than taking each from itself
+            elif left is not None:
                 torch.sub(values, decoded(codec, wire, values.shape[1]), out=left)
             return wire
 
@@ -203,7 +205,7 @@ def _elements(codec: TopK | CacheLines, places: Tensor, count: int) -> Tensor:
 def decoded_above(codec: Above, kept: Kept, count: int) -> Tensor:
     """Return chunks of so many elements from what `encode_above` made."""
     spread = torch.zeros(len(kept.counts) * count, device=kept.wire.device)
-    each = zip(kept.starts, kept.counts, strict=True)
+    each = zip(kept.starts.tolist(), kept.counts.tolist(), strict=True)
     some = [_values_of(codec, kept.wire[start + COUNT_BYTES :], keep) for start, keep in each if keep]
     if some:
         spread[kept.at] = torch.cat(some)

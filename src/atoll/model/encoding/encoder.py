@@ -28,8 +28,10 @@ from atoll.model.locked import lock
 from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
 from atoll.spec.axes.what import Feedback, Forget, Residual
 
-FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**26
-"""Encoded at once on a device: what takes a codec longer than its launching; and the most, if there is room."""
+FEW_ELEMENTS, MANY_ELEMENTS = 2**24, 2**27
+"""Encoded at once on a device: what takes a codec longer than its launching; and the most, if there is room.
+
+A host needs as long to start a codec's kernels, whatever they are about, as they take for tens of millions."""
 WORKING_BYTES = 40
 """Of an element, while it is encoded."""
 PIECE_BYTES = 2**24
@@ -83,7 +85,10 @@ class TorchEncoder:
 
     @property
     def elements(self) -> int:
-        return MANY_ELEMENTS if _has_room(self._device, WORKING_BYTES * MANY_ELEMENTS) else FEW_ELEMENTS
+        many = MANY_ELEMENTS
+        while many > FEW_ELEMENTS and not _has_room(self._device, WORKING_BYTES * many):
+            many //= 2
+        return many
 
     @torch.no_grad()
     def encode(

@@ -7,12 +7,14 @@ bytes stay where they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from atoll.model.encoding.above import Numbers
 
 
 class Sending:
@@ -20,28 +22,29 @@ class Sending:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._sent: list[tuple[Tensor, Sequence[int], Sequence[int]]] = []
+        self._sent: list[tuple[Tensor, Numbers, Numbers]] = []
 
     def rows(self, wire: Tensor) -> None:
         """Send chunks of one length, a row each; what lies between rows goes along."""
         (many, size), step = wire.shape, wire.stride(0)
         data = wire.as_strided(((many - 1) * step + size,), (1,))
-        self.cut(data, range(0, many * step, step), [size] * many)
+        self.cut(data, np.arange(many) * step, np.full(many, size))
 
-    def cut(self, wire: Tensor, starts: Sequence[int], lengths: Sequence[int]) -> None:
+    def cut(self, wire: Tensor, starts: Numbers, lengths: Numbers) -> None:
         """Send chunks that begin somewhere in one row of bytes."""
         self._sent.append((self._to_host(wire), starts, lengths))
 
     def chunks(self) -> list[memoryview]:
         """Return all of them, when they have arrived."""
-        if self._device.type == "cuda":
-            _stream(self._device).synchronize()
-        return [
-            data[start : start + length]
+        chunks = [
+            data[start : start + length]  # where it will be
             for wire, starts, lengths in self._sent
             for data in [wire.numpy().data]
-            for start, length in zip(starts, lengths, strict=True)
+            for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
         ]
+        if self._device.type == "cuda":
+            _stream(self._device).synchronize()
+        return chunks
 
     def _to_host(self, wire: Tensor) -> Tensor:
         if self._device.type != "cuda":

@@ -22,7 +22,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atoll.model.encoding.above import ALIGN_BYTES, COUNT_BYTES, Kept, Least, Limits, bits_of, to_above
+from atoll.model.encoding.above import (
+    ALIGN_BYTES,
+    COUNT_BYTES,
+    Kept,
+    Least,
+    Limits,
+    Numbers,
+    bits_of,
+    starts_of,
+    to_above,
+)
 from atoll.model.encoding.bits import packed_bytes
 from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
 from atoll.model.encoding.trials import equal_bits, trial
@@ -57,9 +67,10 @@ class Sifted(NamedTuple):
 
     def kept(self, keeps: NDArray[np.int32]) -> Kept:
         """Return the chunks, now that it is known what each keeps."""
-        starts, lengths = laid_out(keeps.astype(np.int64), self.value_bytes, self.width)
-        wire = self.wire[: int(starts[-1] + lengths[-1])]
-        return Kept(wire, starts.tolist(), keeps.tolist(), lengths.tolist(), None)
+        counts = keeps.astype(np.int64)
+        lengths = lengths_of(counts, self.value_bytes, self.width)
+        starts = starts_of(lengths)
+        return Kept(self.wire[: int(starts[-1] + lengths[-1])], starts, counts, lengths, None)
 
 
 def sifted(
@@ -160,12 +171,10 @@ def _starts(keeps: Tensor, value_bytes: int, place_bytes: int, map_bytes: int) -
     return starts
 
 
-def laid_out(keeps: NDArray[np.int64], value_bytes: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where chunks of so many elements begin, and how long they are, by how many values they keep."""
+def lengths_of(keeps: Numbers, value_bytes: int, count: int) -> Numbers:
+    """Return how long chunks of so many elements are, by how many values they keep."""
     places = np.minimum(keeps * (bits_of(count) // 8), packed_bytes(count, 1))
-    lengths = COUNT_BYTES + value_bytes * keeps + places
-    ends = np.cumsum(-(-lengths // ALIGN_BYTES) * ALIGN_BYTES)
-    return np.concatenate([[0], ends[:-1]]), lengths
+    return COUNT_BYTES + value_bytes * keeps + places
 
 
 @cache
@@ -226,11 +235,11 @@ def _same(ends: Ends, least: Least, codec: Quantiser, *, leaves: bool) -> bool:
     left = torch.empty_like(values) if before is None else before
     made = _sifted(type(codec), ends._replace(before=before), least, left if leaves else None, ours)
     kept = made.kept(made.keeps.cpu().numpy())
-    each = zip(kept.starts, kept.lengths, strict=True)
+    each = zip(kept.starts.tolist(), kept.lengths.tolist(), strict=True)
     same = all(torch.equal(kept.wire[at : at + size], expected.wire[at : at + size]) for at, size in each)
     return (
         same
-        and kept[1:4] == expected[1:4]
+        and all(map(np.array_equal, kept[1:4], expected[1:4]))
         and torch.equal(ours > 0, theirs > 0)
         and (not leaves or equal_bits(left, rest.view(values.shape)))
     )
@@ -262,5 +271,5 @@ def _same_bad(device: torch.device) -> bool:
 def _same_starts(device: torch.device) -> bool:
     """Return whether more chunks than are laid out at once begin at the same places."""
     keeps = torch.arange(2 * CHUNKS + 7) * 7919 % 65_536
-    expected, _ = laid_out(keeps.numpy(), 2, 65_536)
+    expected = starts_of(lengths_of(keeps.numpy(), 2, 65_536))
     return bool(torch.equal(_starts(keeps.int().to(device), 2, 2, 8192).cpu(), torch.from_numpy(expected)))
