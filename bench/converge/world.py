@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 from unittest.mock import patch
 
@@ -90,11 +90,19 @@ class Played(NamedTuple):
     """Sent and received by the peer that had most to do."""
 
 
-def play(run: Run, peers: int, data: Batches, device: str, *, compiled: bool | None = None) -> Played:
+def play(
+    run: Run,
+    peers: int,
+    data: Batches,
+    device: str,
+    *,
+    compiled: bool | None = None,
+    wrap: Callable[[TorchEngine], Engine] = Lean,
+) -> Played:
     """Train for real among simulated peers; raises when they did not all end on one anchor."""
 
     def build(run: Run) -> Engine:
-        return Lean(build_engine(run, data, device=device, compile=compiled))
+        return wrap(build_engine(run, data, device=device, compile=compiled))
 
     machine = Machine(
         name=HERE,

@@ -1,0 +1,74 @@
+"""What a look at a trial's weights says: of vectors worked out by hand, and of peers whose exchange leaves nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from bench.converge.lost import Book, End, Round, looked
+from bench.converge.tries import ALONE_STEPS, CHANNEL, HELD_SIGN, Changes, delta
+
+from atoll.data.prepare import prepare
+
+HERE = torch.device("cpu")
+SMALL = {
+    "model.size.dim": 16,
+    "model.size.layers": 1,
+    "model.size.heads": 2,
+    "model.size.kv_heads": 2,
+    "model.size.ffn": 32,
+    "data.context": 16,
+    "budget.rounds": 4,
+    "recipe.work.schedule.warmup_steps": 1,
+}
+IN_FULL = {**ALONE_STEPS, f"{CHANNEL}.what.codec.kind": "fp32", f"{CHANNEL}.what.result.kind": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("text")
+    (folder / "some.txt").write_text("\n\n".join(f"On day {day} the sea lies still. " * 5 for day in range(40)))
+    prepare([folder / "some.txt"], folder / "shards", "bytes", split="blank-lines", held_out=0.2)
+    return folder / "shards"
+
+
+def test_ways_are_told_apart_into_what_is_common_and_what_is_not() -> None:
+    book, start = Book(2, 1, HERE), np.zeros(512, np.float32)
+    both = np.ones(512, np.float32)
+    own, other = (np.tile(some, 128).astype(np.float32) for some in ([1, -1, 1, -1], [1, 1, -1, -1]))
+    for _ in range(2):
+        book.arrives(start, start)
+    for way in (both + own, both + other):  # half of each way's square is in both
+        book.arrives(way, 2 * both)
+    for way in (3 * both, 3 * both):
+        book.arrives(way, 3 * both)
+    first, second = book.rounds
+    assert (first.common, second.common) == pytest.approx((0.5, 1.0))
+    assert (first.behind, second.behind) == pytest.approx((1.0, 0.0)), "the anchor went as far, and elsewhere"
+    assert (first.again, second.again) == pytest.approx((0.0, (2 / 3) ** 0.5))
+    assert first.way == pytest.approx((2 * 512) ** 0.5)
+    assert first.leaves["sign"] == pytest.approx((1 / 4, 1 / 6)), "of 2 a sign makes the mean, which is 1"
+
+
+def seen(changes: Changes, shards: Path) -> tuple[list[Round], dict[str, float]]:
+    trial = delta("muloco", 4, 2e-2, {**SMALL, **changes}, peers=2, batch=12)
+    rows = list(looked(trial, shards, "cpu", 1))
+    rounds = [row for row in rows if isinstance(row, Round)]
+    return rounds, {row.weights: row.bits_per_byte for row in rows if isinstance(row, End)}
+
+
+def test_where_all_is_sent_nothing_is_behind(shards: Path) -> None:
+    rounds, ends = seen(IN_FULL, shards)
+    assert [each.number for each in rounds] == [1, 2, 3], "the last is not given to anybody who works on"
+    assert all(each.behind < 1e-5 and 0 < each.common < 1 for each in rounds)
+    assert ends["anchor"] == pytest.approx(ends["peers' mean"], abs=1e-5)
+    assert ends["one peer"] != pytest.approx(ends["anchor"], abs=1e-5)
+    assert ends["last 4 anchors"] > ends["anchor"], "so early in a training the last is the best"
+
+
+def test_where_a_bit_is_sent_the_rest_is_with_the_peers(shards: Path) -> None:
+    rounds, ends = seen(HELD_SIGN, shards)
+    assert all(each.behind > 0.1 for each in rounds)
+    assert ends["anchor"] != pytest.approx(ends["peers' mean"], abs=1e-4)
