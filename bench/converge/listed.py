@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from bench.converge.trial import Trial
 from bench.converge.tries import (
     ADAMW,
+    AHEAD,
+    ALIKE,
     ALONE_STEPS,
     CALM,
     CHANNEL,
@@ -23,6 +25,7 @@ from bench.converge.tries import (
     SIGN,
     TEN_THOUSAND,
     TURNED,
+    Changes,
     bits,
     ddp,
     delta,
@@ -77,7 +80,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *_seeds_of_best(
             [
                 each
-                for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, *GROWN)
+                for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, *GROWN, *BETTER)
                 if "held" in each.name
             ],
             scores,
@@ -118,8 +121,14 @@ FIRM = [
     ddp(5.6e-3, 48, decay=0.15),
     ddp(4e-3, 48, decay=0.3),
     ddp(8e-3, 96, decay=0.2),
+    ddp(5.6e-3, 48, decay=0.2, beta2=0.98),
+    ddp(5.6e-3, 96, decay=0.3, beta2=0.98),
+    ddp(6.7e-3, 96, decay=0.3),
+    ddp(5.6e-3, 96, decay=0.4),
+    ddp(4.8e-3, 48, decay=0.2),
+    ddp(5.6e-3, 48, decay=0.25),
 ]
-"""DDP at its best with other decays, and with the best of them at other batches and at other rates."""
+"""DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 SEEDS = (1, 2)
 THOUSAND = [
@@ -191,6 +200,23 @@ GROWN = [
     held(30, changes={**TWICE, **longer(2.0, 204)}, also="-longer2-firm0.086-m0.95", lr=0.014, grown=60),
 ]
 """Sixty rounds that grow, with the inverse of the rate or with its square."""
+
+
+def quick(name: str, changes: Changes, *, lr: float = 0.014, decay: float = 0.086) -> Trial:
+    """Return sixty rounds whose outer step answers at once: as far in the end, with less of what was."""
+    also = f"{name}-firm{decay:g}-m0.95"
+    return held(68, 0.3, {**TWICE, **changes, "recipe.work.inner.weight_decay": decay}, also, rate=1.4, lr=lr)
+
+
+BETTER = [
+    quick("-alike-ahead", {**ALIKE, **AHEAD}),
+    held(68, changes={**TWICE, **ALIKE, **AHEAD}, also="-alike-ahead-firm0.086-m0.95", lr=0.014),
+    quick("-ahead", AHEAD),
+    quick("-alike", ALIKE),
+    quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=0.02, decay=0.06),
+    quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=0.01, decay=0.12),
+]
+"""Sixty rounds with a better Muon, and an outer step that adds less to what a bit brings late."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -266,6 +292,7 @@ def _second() -> list[Trial]:
         *FADES,
         *LOWER,
         *GROWN,
+        *BETTER,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

@@ -27,7 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atoll.data.samples import open_folder
 from atoll.model.llama import Llama
-from atoll.model.muon import orthonormal
+from atoll.model.muon import evened, orthonormal, row_squares
 from atoll.model.shape import initial, shapes
 from atoll.spec.run import Size
 
@@ -129,6 +129,10 @@ class Way:
     """Of Muon's matrices."""
     mean: float = 0.9
     """Muon's momentum."""
+    nesterov: bool = False
+    """Whether it looks ahead."""
+    beta2: float = 0.0
+    """By which rows of its moves are made alike; 0: they are not."""
 
 
 def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way:
@@ -176,6 +180,16 @@ WAYS = {
     "small-60-slow3": small(60, slow=3.0),
     "small-60-slow10": small(60, slow=10.0),
     "small-60-slow3-parts4": small(60, slow=3.0, fragments=4),
+    "rows-60": small(60, lr=0.014, mean=0.95, beta2=0.95),
+    "rows-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, beta2=0.95, outer=(1.4, 0.3)),
+    "rows-60-ahead-outer1.4-0.3": small(60, lr=0.014, mean=0.95, beta2=0.95, nesterov=True, outer=(1.4, 0.3)),
+    "plain-60": small(60, lr=0.014, mean=0.95),
+    "plain-60-ahead": small(60, lr=0.014, mean=0.95, nesterov=True),
+    "plain-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, outer=(1.4, 0.3)),
+    "plain-60-outer0.6-0.7": small(60, lr=0.014, mean=0.95, outer=(0.6, 0.7)),
+    "plain-60-up-bit": small(60, lr=0.014, mean=0.95, down=exact),
+    "plain-60-down-bit": small(60, lr=0.014, mean=0.95, up=exact),
+    "plain-fp-60": small(60, lr=0.014, mean=0.95, up=exact, down=exact),
 }
 """Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
 0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all. Of
@@ -261,8 +275,13 @@ class Study:
         ).to(device)
         self._first = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         self._second = {name: torch.zeros_like(v) for name, v in self.weights.items() if not _is_inside(name, v)}
-        each = torch.tensor([(way.lr, way.decay, way.mean) for way in ways.values()], device=device)
-        self._rates, self._decays, self._means = each.repeat_interleave(PEERS, dim=0).unbind(1)
+        self._squares = {
+            name: torch.zeros_like(value[..., :1]) for name, value in self.weights.items() if _is_inside(name, value)
+        }
+        each = torch.tensor(
+            [(way.lr, way.decay, way.mean, way.nesterov, way.beta2) for way in ways.values()], device=device
+        ).repeat_interleave(PEERS, dim=0)
+        self._rates, self._decays, self._means, self._ahead, self._betas = each.unbind(1)
         self.swarms = {
             name: Swarm(way, {key: value[at * PEERS : (at + 1) * PEERS] for key, value in self.weights.items()}, steps)
             for at, (name, way) in enumerate(ways.items())
@@ -301,11 +320,19 @@ class Study:
             if name in self._second:
                 self._adam(name, value, gradient, factor, step + 1)
                 continue
-            mean = self._first[name].lerp_(gradient, 1 - self._means.view(each))
             rows, columns = value.shape[1:]
             rates = (self._rates * factor).view(each)
             value.mul_(1 - rates * self._decays.view(each))
-            value.sub_(orthonormal(mean) * (rates * max(1.0, rows / columns) ** 0.5))
+            value.sub_(self._way(name, gradient) * (rates * max(1.0, rows / columns) ** 0.5))
+
+    def _way(self, name: str, gradient: Tensor) -> Tensor:
+        """Return where Muon moves matrices to."""
+        each = (-1, 1, 1)
+        means, betas = self._means.view(each), self._betas.view(each)
+        mean = self._first[name].lerp_(gradient, 1 - means)
+        moves = orthonormal(torch.where(self._ahead.view(each) > 0, gradient.lerp(mean, means), mean))
+        squares = self._squares[name].lerp_(row_squares(moves), 1 - betas)
+        return torch.where(betas > 0, evened(moves, squares), moves)
 
     def _adam(self, name: str, value: Tensor, gradient: Tensor, factor: float, step: int) -> None:
         one, two = BETAS

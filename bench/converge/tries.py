@@ -50,12 +50,16 @@ ADAMW = {"recipe.work.inner.kind": "adamw", "recipe.work.clip": 1.0}
 """Recipes whose own inner optimizer is SGD are also played with the one all others have."""
 
 
-def ddp(lr: float, batch: int, seed: int = 0, decay: float | None = None) -> Trial:
-    """Return all peers' batches through one AdamW, perhaps with another decay than everybody's."""
-    changes = {f"{CHANNEL}.merge.outer.lr": lr}
+def ddp(lr: float, batch: int, seed: int = 0, decay: float | None = None, beta2: float | None = None) -> Trial:
+    """Return all peers' batches through one AdamW, perhaps with another decay or a longer memory than everybody's."""
+    changes: Changes = {f"{CHANNEL}.merge.outer.lr": lr}
+    special = []
     if decay is not None:
         changes[f"{CHANNEL}.merge.outer.weight_decay"] = decay
-    special = [] if decay is None else [f"firm{decay:g}"]
+        special.append(f"firm{decay:g}")
+    if beta2 is not None:
+        changes[f"{CHANNEL}.merge.outer.betas"] = [0.9, beta2]
+        special.append(f"beta{beta2:g}")
     name = named("ddp", *special, f"b{batch}", f"lr{lr:g}", seed=seed)
     return Trial(name=name, recipe="ddp", peers=1, how=How.PLAIN, batch=batch, changes=changes, seed=seed)
 
@@ -134,10 +138,18 @@ def muloco(every: int, changes: Changes, *, also: str, lr: float = 0.02, batch: 
     return delta("muloco", every, lr, {**MUON, **changes}, also=also, batch=batch, **more)
 
 
-def held(every: int, momentum: float = 0.5, changes: Changes | None = None, also: str = "", **more: Any) -> Trial:
+def held(
+    every: int,
+    momentum: float = 0.5,
+    changes: Changes | None = None,
+    also: str = "",
+    *,
+    rate: float = 1.0,
+    **more: Any,
+) -> Trial:
     """Return a bit an element both ways, held back, with a calm outer step."""
-    words = f"sign-held-outer1-{momentum:g}{also}"
-    return muloco(every, {**HELD_SIGN, **outer(1.0, momentum), **(changes or {})}, also=words, **more)
+    words = f"sign-held-outer{rate:g}-{momentum:g}{also}"
+    return muloco(every, {**HELD_SIGN, **outer(rate, momentum), **(changes or {})}, also=words, **more)
 
 
 def firm(decay: float, lr: float = 4e-3) -> Changes:
@@ -152,6 +164,12 @@ DECAY = {"recipe.work.inner.weight_decay": 0.2}
 def mean(momentum: float) -> Changes:
     """Return another mean of gradients: Muon steps as far whatever it is sure of, and over more steps that is more."""
     return {"recipe.work.inner.momentum": momentum}
+
+
+ALIKE = {"recipe.work.inner.beta2": 0.95}
+"""Muon whose rows all move alike (NorMuon, with its authors' number)."""
+AHEAD = {"recipe.work.inner.nesterov": True}
+"""Muon that looks ahead, as in its first form; MuLoCo's does not."""
 
 
 def words(lr: float, decay: float) -> Changes:

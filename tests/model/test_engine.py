@@ -20,7 +20,7 @@ from atoll.model.encoding import encoder
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.held import Held
 from atoll.model.llama import Llama
-from atoll.model.muon import MuonOptimizer
+from atoll.model.muon import MuonOptimizer, orthonormal
 from atoll.model.shape import elements, initial, is_inside, pieces, shapes
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
@@ -30,6 +30,7 @@ from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_
 
 MOMENTUM = Sgd(lr=0.1, momentum=0.9, nesterov=True)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=AdamW(lr=3e-3))
+NORMUON = Muon(lr=0.02, beta2=0.95, adamw=AdamW(lr=3e-3))
 
 
 def make(run: Run | None = None, threads: int = 1) -> TorchEngine:
@@ -85,7 +86,7 @@ def test_training_lowers_the_loss() -> None:
     assert after / tokens < trained.loss_sum / trained.steps
 
 
-@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1), MUON])
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1), MUON, NORMUON])
 def test_a_resumed_engine_goes_on_bit_for_bit(inner: Inner) -> None:
     run = toy_run(inner=inner, clip=1.0)
     whole = make(run)
@@ -355,6 +356,32 @@ def test_muon_moves_as_torchs_own_does() -> None:
                 optimizer.step()
         moved.append(matrix.detach() - start)
     assert float((moved[0] - moved[1]).norm() / moved[1].norm()) < 0.02
+
+
+def test_rows_of_normuon_move_alike_and_all_of_them_as_far_as_muons() -> None:
+    """By hand: each row by the root of what its moves were, squared, in the mean; then the length that there was."""
+    torch.manual_seed(0)
+    beta, start = 0.9, torch.randn(16, 24)
+    gradients = [torch.randn(16, 24) * torch.linspace(0.1, 3.0, 16)[:, None] for _ in range(4)]
+    matrix, still = (torch.nn.Parameter(start.clone()) for _ in range(2))
+    rates: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "nesterov": False, "weight_decay": 0.0, "beta2": beta}
+    optimizer = MuonOptimizer([{"params": [matrix, still]}], **rates)
+    mean, squares, expected = torch.zeros(16, 24), torch.zeros(16), start.clone()
+    for nth, gradient in enumerate(gradients):
+        matrix.grad, still.grad = gradient.clone(), torch.zeros(16, 24)
+        before = matrix.detach().clone()
+        optimizer.step()
+        mean = 0.8 * mean + 0.2 * gradient
+        plain = orthonormal(mean[None])[0]
+        squares = beta * squares + (1 - beta) * (plain**2).mean(dim=1)
+        even = plain / squares.sqrt()[:, None]
+        expected -= 0.1 * even * plain.norm() / even.norm()
+        lengths = (matrix.detach() - before).norm(dim=1)
+        if nth == 0:
+            assert float(lengths.std() / lengths.mean()) < 1e-4, "at first all rows move as far"
+        assert float((matrix.detach() - before).norm()) == pytest.approx(0.1 * float(plain.norm()), rel=1e-4)
+    assert float((matrix.detach() - expected).norm() / (expected - start).norm()) < 1e-5
+    assert torch.equal(still.detach(), start), "what has no gradient goes nowhere"
 
 
 def test_muon_with_its_rate_on_the_device_moves_the_same() -> None:

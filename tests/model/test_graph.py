@@ -19,6 +19,7 @@ pytestmark = [
 
 ADAMW = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=ADAMW)
+NORMUON = Muon(lr=0.02, beta2=0.95, adamw=ADAMW)
 STEPS = [Step(samples=tuple(range(8 * at, 8 * at + 8)), rate=1 / (1 + at)) for at in range(6)]
 ALIKE = 1e-3
 """Of how far training moved a model: kernels that add up in any order make it no less."""
@@ -34,7 +35,7 @@ def apart(one: Vector, other: Vector, start: Vector) -> float:
 
 
 @pytest.mark.parametrize("micro_batch", [0, 3])
-@pytest.mark.parametrize("inner", [ADAMW, Sgd(lr=0.1, momentum=0.9, nesterov=True), MUON])
+@pytest.mark.parametrize("inner", [ADAMW, Sgd(lr=0.1, momentum=0.9, nesterov=True), MUON, NORMUON])
 def test_a_recorded_step_moves_the_model_as_any_other(inner: Inner, micro_batch: int) -> None:
     run = toy_run(inner=inner, batch=8, micro_batch=micro_batch, clip=0.5)
     plain, recorded = make(run, record=False), make(run, record=True)

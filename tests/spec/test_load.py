@@ -346,6 +346,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.what.codec={kind='significance'}", "recipe.channel.outer.what.result"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
+        ("recipe.work.inner={kind='muon', lr=1, beta2=1, adamw={kind='adamw', lr=1}}", "recipe.work.inner.beta2"),
         ("membership.start_with=0", "membership.start_with"),
         ("membership.who={kind='allow-list', peers=['abc']}", "membership.who.peers[0]"),
         ("seeds.data=-1", "seeds.data"),

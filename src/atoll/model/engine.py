@@ -280,11 +280,9 @@ class TorchEngine:
 
     def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
         parameter = self._trained.get(name)
-        fits = parameter is not None and set(state) == _slots(_optimized_by(self._work.inner, name, parameter))
-        for slot, value in state.items():
-            shape = torch.Size([]) if slot == "step" or parameter is None else parameter.shape
-            fits = fits and value.shape == shape and value.dtype == torch.float32
-        if not fits:
+        slots = None if parameter is None else _slots(_optimized_by(self._work.inner, name, parameter), parameter.shape)
+        shapes = {slot: value.shape for slot, value in state.items()}
+        if shapes != slots or any(value.dtype != torch.float32 for value in state.values()):
             raise LocalError(
                 f"the saved optimizer state of {name} does not fit this model",
                 hint="it belongs to another run; it can be dropped, at the price of a few slow steps",
@@ -498,6 +496,7 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
                 momentum=inner.momentum,
                 nesterov=inner.nesterov,
                 weight_decay=inner.weight_decay,
+                beta2=inner.beta2,
             )
         case AdamW():
             matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
@@ -530,17 +529,17 @@ def _kind(inner: Inner) -> str:
     return str(inner.__struct_config__.tag)
 
 
-def _slots(inner: Inner) -> set[str]:
-    """Return what the optimizer remembers about a parameter."""
+def _slots(inner: Inner, shape: torch.Size) -> dict[str, torch.Size]:
+    """Return what the optimizer remembers about a parameter of such a shape, and in which."""
     match inner:
         case AdamW():
-            return {"step", "exp_avg", "exp_avg_sq"}
-        case Muon():
-            return {"momentum_buffer"}
+            return {"step": torch.Size([]), "exp_avg": shape, "exp_avg_sq": shape}
+        case Muon(beta2=beta2):
+            return {"momentum_buffer": shape} | ({"row_squares": torch.Size([shape[0], 1])} if beta2 else {})
         case Sgd(momentum=momentum) if momentum > 0:
-            return {"momentum_buffer"}
+            return {"momentum_buffer": shape}
         case _:
-            return set()
+            return {}
 
 
 def _digest(tensors: dict[str, Tensor]) -> str:

@@ -2,6 +2,9 @@
 
 Torch has one of its own, which works in bf16 on every device; on a processor without bf16 a single step of a small
 model then takes seconds. This one works in fp32 on a CPU, as all training there, and in bf16 on CUDA.
+
+Directions are equal then, rows are not: with a `beta2` each row is divided by the root of the mean square of its moves
+so far, and the whole scaled back to the length it had (Li et al. 2025, NorMuon, arXiv 2510.05491).
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ from atoll.model.shape import NEWTON_STEPS
 A, B, C = 3.4445, -4.7750, 2.0315
 """Jordan et al.'s quintic: steep at zero, so that five steps lift small singular values to between 0.7 and 1.2."""
 NORM_MIN = 1e-7
+ROW_MIN = 1e-8
+"""Added to the size of a row's moves: a row that never moves stays where it is."""
 TOGETHER = 2**25
 """Elements that are stepped at once, at most: their copies take a few times their memory."""
 
@@ -32,8 +37,9 @@ class MuonOptimizer(torch.optim.Optimizer):
         momentum: float,
         nesterov: bool,
         weight_decay: float,
+        beta2: float = 0.0,
     ) -> None:
-        rates = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay}
+        rates = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "beta2": beta2}
         # With a rate that lies on the device a step asks the processor for nothing, and can be recorded.
         super().__init__(groups, {**rates, "capturable": isinstance(lr, Tensor)})
 
@@ -55,21 +61,26 @@ class MuonOptimizer(torch.optim.Optimizer):
     def _move(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """Step matrices of one shape: what many small ones take is mostly the launching of it, so they go together."""
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        means = [self._mean(matrix) for matrix in matrices]
+        means = [self._remembered(matrix, "momentum_buffer", matrix) for matrix in matrices]
         torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, means, group["momentum"]) if group["nesterov"] else means
         rows, columns = matrices[0].shape
-        moves = orthonormal(torch.stack(ahead)) * (group["lr"] * max(1.0, rows / columns) ** 0.5)
+        moves = orthonormal(torch.stack(ahead))
+        if group["beta2"]:
+            squares = [self._remembered(matrix, "row_squares", matrix[:, :1]) for matrix in matrices]
+            torch._foreach_lerp_(squares, list(row_squares(moves).unbind()), 1 - group["beta2"])
+            moves = evened(moves, torch.stack(squares))
+        moves = moves * (group["lr"] * max(1.0, rows / columns) ** 0.5)
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_sub_(matrices, moves.unbind())
 
-    def _mean(self, matrix: Tensor) -> Tensor:
-        """Return the running mean of a matrix's gradients."""
+    def _remembered(self, matrix: Tensor, slot: str, like: Tensor) -> Tensor:
+        """Return something that is kept about a matrix, zeros at first."""
         state = self.state[matrix]
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = torch.zeros_like(matrix)
-        mean: Tensor = state["momentum_buffer"]
-        return mean
+        if slot not in state:
+            state[slot] = torch.zeros_like(like, memory_format=torch.contiguous_format)
+        kept: Tensor = state[slot]
+        return kept
 
 
 def orthonormal(matrices: Tensor) -> Tensor:
@@ -82,6 +93,19 @@ def orthonormal(matrices: Tensor) -> Tensor:
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=B, alpha=C), x, beta=A)
     return (x.mT if tall else x).to(matrices.dtype)
+
+
+def row_squares(moves: Tensor) -> Tensor:
+    """Return the mean square of every row of matrices."""
+    return moves.square().mean(dim=-1, keepdim=True)
+
+
+def evened(moves: Tensor, squares: Tensor) -> Tensor:
+    """Return moves as long as before, each row by the root of what its moves have been squared, in the mean."""
+    even = moves / (squares.sqrt() + ROW_MIN)
+    lengths = [each.norm(dim=(-2, -1), keepdim=True) for each in (moves, even)]
+    scaled: Tensor = even * (lengths[0] / lengths[1].clamp(min=NORM_MIN))
+    return scaled
 
 
 def _alike(matrices: Iterable[Tensor]) -> Iterator[list[Tensor]]:

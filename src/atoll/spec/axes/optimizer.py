@@ -69,6 +69,8 @@ class Muon(Axis, tag="muon"):
     """For what is not a matrix inside the model."""
     momentum: float = 0.95
     nesterov: bool = True
+    beta2: float = 0.0
+    """By which the size of each row's moves is remembered, so that all rows move alike (NorMuon); 0: they need not."""
     weight_decay: float = 0.1
 
 

@@ -34,6 +34,7 @@ def optimizer_rules(path: KeyPath, optimizer: Inner | Outer) -> Iterator[Rule]:
         case Muon():
             yield above((*path, "lr"), optimizer.lr)
             yield below_one((*path, "momentum"), optimizer.momentum)
+            yield below_one((*path, "beta2"), optimizer.beta2)
             yield within((*path, "weight_decay"), optimizer.weight_decay, 0)
             yield from optimizer_rules((*path, "adamw"), optimizer.adamw)
         case Assign() | Accumulate():
