@@ -70,6 +70,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in FIRM),
         *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
+        *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),

@@ -7,7 +7,7 @@ look is no trial: nothing goes into the record. Of a round it says
 
     way        how far a peer has come from the anchor that the round began with, in the mean of all peers
     common     which part of that, squared, all of them have in common; the rest is each one's own
-    again      the cosine of the peers' mean way with that of the round before
+    again      the cosine of the peers' mean way with that of the round before; what they hold back is in both
     behind     how far the new anchor is from the mean of the peers' weights, beside that mean way
     sign ...   which part of a peer's way, squared, such a codec leaves out, and which part of their mean way
 
@@ -39,6 +39,8 @@ from atoll.errors import SpecError
 from atoll.model.compute import Step, Trained, Vector
 from atoll.model.engine import TorchEngine, pick_device
 from atoll.model.held import Held
+from atoll.spec.axes.pace import Block
+from atoll.spec.axes.what import Delta
 
 CODECS: dict[str, study.Codec] = {"sign": study.sign, "turned": study.turned, "three": study.three, "four": study.four}
 MEANS = (2, 4, 8)
@@ -52,7 +54,7 @@ class Round:
     number: int
     way: float
     common: float
-    again: float
+    again: float | None
     behind: float
     leaves: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Of one peer's way and of the mean way, by codec."""
@@ -107,7 +109,7 @@ class Book:
         # Of the mean's square as much is everybody's own as there is of it in each, by the number of peers.
         common = (self._many * both / each - 1) / (self._many - 1) if self._many > 1 else 1.0
         before = self._before
-        again = 0.0 if before is None else float(np.dot(mean, before)) / (both * _square(before)) ** 0.5
+        again = None if before is None else float(np.dot(mean, before)) / (both * _square(before)) ** 0.5
         behind = (_square(self.anchors[-1] + mean - anchor) / both) ** 0.5
         rows = [torch.from_numpy(way).to(self._device)[None] for way in (one, mean)]
         leaves = {name: (_left(codec, rows[0]), _left(codec, rows[1])) for name, codec in CODECS.items()}
@@ -152,6 +154,12 @@ class Watched(world.Lean):
 def looked(trial: Trial, shards: Path, device: str, every: int) -> Iterator[Round | End]:
     """Play a trial; yield what was seen of it."""
     run = run_of(trial, shards)
+    channel = run.recipe.channel["outer"]
+    if not isinstance(channel.what, Delta) or not isinstance(channel.overlap, Block):
+        raise SpecError(
+            f"{trial.name}: peers of this one send gradients, or work on before they have a round's result",
+            hint="a look is at the ways of peers that all begin from one anchor",
+        )
     data = open_data(run.data, run.seeds.data, shards)
     where = pick_device(device)
     book = Book(trial.peers, every, where)
@@ -160,7 +168,7 @@ def looked(trial: Trial, shards: Path, device: str, every: int) -> Iterator[Roun
     anchors = [*book.anchors, played.weights]
     own = [peer.came_to for peer in book.peers]
     ends = {"anchor": played.weights, "peers' mean": _mean(own), "one peer": own[0]}
-    ends |= {f"last {many} anchors": _mean(anchors[-many:]) for many in MEANS}
+    ends |= {f"last {many} anchors": _mean(anchors[-many:]) for many in MEANS if many <= len(anchors)}
     for name, weights in ends.items():
         loss, _ = judged(run, data, where, weights)
         yield End(name, data.bits_per_byte(loss))
@@ -178,7 +186,8 @@ def text(row: Round | End) -> str:
     if isinstance(row, End):
         return f"{row.weights:<16} {row.bits_per_byte:.4f} bits per byte"
     leaves = "".join(f"   {name} {one:.2f} {mean:.2f}" for name, (one, mean) in row.leaves.items())
-    parts = f"way {row.way:8.3f}   common {row.common:5.2f}   again {row.again:5.2f}   behind {row.behind:5.2f}"
+    again = "    -" if row.again is None else f"{row.again:5.2f}"
+    parts = f"way {row.way:8.3f}   common {row.common:5.2f}   again {again}   behind {row.behind:5.2f}"
     return f"round {row.number:<4} {parts}{leaves}"
 
 

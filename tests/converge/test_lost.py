@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 from bench.converge.lost import Book, End, Round, looked
-from bench.converge.tries import ALONE_STEPS, CHANNEL, HELD_SIGN, Changes, delta
+from bench.converge.trial import Trial
+from bench.converge.tries import ALONE_STEPS, CHANNEL, HELD_SIGN, Changes, ddp, delta
 
 from atoll.data.prepare import prepare
+from atoll.errors import SpecError
 
 HERE = torch.device("cpu")
 SMALL = {
@@ -23,6 +25,8 @@ SMALL = {
     "budget.rounds": 4,
     "recipe.work.schedule.warmup_steps": 1,
 }
+AS_IT_IS = {key: value for key, value in ALONE_STEPS.items() if ".merge." in key}
+"""The outer step, which would go elsewhere by itself."""
 IN_FULL = {**ALONE_STEPS, f"{CHANNEL}.what.codec.kind": "fp32", f"{CHANNEL}.what.result.kind": "fp32"}
 
 
@@ -47,7 +51,8 @@ def test_ways_are_told_apart_into_what_is_common_and_what_is_not() -> None:
     first, second = book.rounds
     assert (first.common, second.common) == pytest.approx((0.5, 1.0))
     assert (first.behind, second.behind) == pytest.approx((1.0, 0.0)), "the anchor went as far, and elsewhere"
-    assert (first.again, second.again) == pytest.approx((0.0, (2 / 3) ** 0.5))
+    assert first.again is None, "nothing was before"
+    assert second.again == pytest.approx((2 / 3) ** 0.5)
     assert first.way == pytest.approx((2 * 512) ** 0.5)
     assert first.leaves["sign"] == pytest.approx((1 / 4, 1 / 6)), "of 2 a sign makes the mean, which is 1"
 
@@ -69,6 +74,14 @@ def test_where_all_is_sent_nothing_is_behind(shards: Path) -> None:
 
 
 def test_where_a_bit_is_sent_the_rest_is_with_the_peers(shards: Path) -> None:
-    rounds, ends = seen(HELD_SIGN, shards)
+    rounds, ends = seen({**HELD_SIGN, **AS_IT_IS}, shards)
     assert all(each.behind > 0.1 for each in rounds)
-    assert ends["anchor"] != pytest.approx(ends["peers' mean"], abs=1e-4)
+    assert ends["peers' mean"] < ends["anchor"] - 0.01
+
+
+@pytest.mark.parametrize(
+    "trial", [delta("eager", 4, 2e-2, SMALL, peers=2, batch=12), ddp(2e-3, 12)], ids=lambda trial: trial.recipe
+)
+def test_of_what_does_not_wait_for_results_or_sends_gradients_nothing_is_said(trial: Trial, shards: Path) -> None:
+    with pytest.raises(SpecError, match=f"{trial.recipe}.*: peers"):
+        list(looked(trial, shards, "cpu", 1))

@@ -358,28 +358,30 @@ def test_muon_moves_as_torchs_own_does() -> None:
     assert float((moved[0] - moved[1]).norm() / moved[1].norm()) < 0.02
 
 
-def test_rows_of_normuon_move_alike_and_all_of_them_as_far_as_muons() -> None:
+@pytest.mark.parametrize("shape", [(16, 24), (24, 16)])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_rows_of_normuon_move_alike_and_all_of_them_as_far_as_muons(shape: tuple[int, int], nesterov: bool) -> None:
     """By hand: each row by the root of what its moves were, squared, in the mean; then the length that there was."""
     torch.manual_seed(0)
-    beta, start = 0.9, torch.randn(16, 24)
-    gradients = [torch.randn(16, 24) * torch.linspace(0.1, 3.0, 16)[:, None] for _ in range(4)]
+    beta, tall, start = 0.9, max(1.0, shape[0] / shape[1]) ** 0.5, torch.randn(shape)
+    gradients = [torch.randn(shape) * torch.linspace(0.1, 3.0, shape[0])[:, None] for _ in range(4)]
     matrix, still = (torch.nn.Parameter(start.clone()) for _ in range(2))
-    rates: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "nesterov": False, "weight_decay": 0.0, "beta2": beta}
+    rates: dict[str, Any] = {"lr": 0.1, "momentum": 0.8, "nesterov": nesterov, "weight_decay": 0.0, "beta2": beta}
     optimizer = MuonOptimizer([{"params": [matrix, still]}], **rates)
-    mean, squares, expected = torch.zeros(16, 24), torch.zeros(16), start.clone()
+    mean, squares, expected = torch.zeros(shape), torch.zeros(shape[0]), start.clone()
     for nth, gradient in enumerate(gradients):
-        matrix.grad, still.grad = gradient.clone(), torch.zeros(16, 24)
+        matrix.grad, still.grad = gradient.clone(), torch.zeros(shape)
         before = matrix.detach().clone()
         optimizer.step()
         mean = 0.8 * mean + 0.2 * gradient
-        plain = orthonormal(mean[None])[0]
+        plain = orthonormal((0.8 * mean + 0.2 * gradient if nesterov else mean)[None])[0]
         squares = beta * squares + (1 - beta) * (plain**2).mean(dim=1)
         even = plain / squares.sqrt()[:, None]
-        expected -= 0.1 * even * plain.norm() / even.norm()
+        expected -= 0.1 * tall * even * plain.norm() / even.norm()
         lengths = (matrix.detach() - before).norm(dim=1)
         if nth == 0:
             assert float(lengths.std() / lengths.mean()) < 1e-4, "at first all rows move as far"
-        assert float((matrix.detach() - before).norm()) == pytest.approx(0.1 * float(plain.norm()), rel=1e-4)
+        assert float((matrix.detach() - before).norm()) == pytest.approx(0.1 * tall * float(plain.norm()), rel=1e-4)
     assert float((matrix.detach() - expected).norm() / (expected - start).norm()) < 1e-5
     assert torch.equal(still.detach(), start), "what has no gradient goes nowhere"
 

@@ -4,7 +4,8 @@ Torch has one of its own, which works in bf16 on every device; on a processor wi
 model then takes seconds. This one works in fp32 on a CPU, as all training there, and in bf16 on CUDA.
 
 Directions are equal then, rows are not: with a `beta2` each row is divided by the root of the mean square of its moves
-so far, and the whole scaled back to the length it had (Li et al. 2025, NorMuon, arXiv 2510.05491).
+so far, so that in the mean they move alike (Li et al. 2025, NorMuon, arXiv 2510.05491). The whole is scaled back to the
+length it had, so that a rate means the same with and without; in the paper it is scaled to a fixed one.
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ def row_squares(moves: Tensor) -> Tensor:
 
 
 def evened(moves: Tensor, squares: Tensor) -> Tensor:
-    """Return moves as long as before, each row by the root of what its moves have been squared, in the mean."""
+    """Return moves of the same length, each row divided by the root of its mean square so far."""
     even = moves / (squares.sqrt() + ROW_MIN)
     lengths = [each.norm(dim=(-2, -1), keepdim=True) for each in (moves, even)]
     scaled: Tensor = even * (lengths[0] / lengths[1].clamp(min=NORM_MIN))

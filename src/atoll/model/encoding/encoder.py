@@ -100,7 +100,7 @@ class TorchEncoder:
         large: Large | None = None,
     ) -> list[memoryview]:
         work, sending = self._work(source, rule, residual, large), Sending(self._device)
-        pieces = pieces_of(portions, self._many)
+        pieces = self._pieces(portions)
         asked = self._asked(pieces)
         if isinstance(self._codec, Threshold | Significance | MaxN):
             self._send_above(self._codec, pieces, asked, work, large, sending)
@@ -112,7 +112,7 @@ class TorchEncoder:
     @torch.no_grad()
     def wanted(self, portion: Portion, source: Source | None, rule: Residual, residual: Held | None) -> Tensor:
         """Return what is to be sent of one portion, as it is, in memory of its own; raises as `encode`."""
-        (piece,), bad = pieces_of([portion], self._many), self._nothing_bad()
+        (piece,), bad = self._pieces([portion]), self._nothing_bad()
         values = self._wanted(piece, self._work(source, rule, residual, None), bad)
         _check(int(bad))
         return values.view(-1)
@@ -195,14 +195,16 @@ class TorchEncoder:
             case Start():
                 return work._replace(base=self._at_start(source), weights=self._weights)
 
-    def _many(self, count: int) -> int:
-        """Return how many chunks of so many elements are encoded at once, so that the bus has its first bytes soon.
+    def _pieces(self, portions: Sequence[Portion]) -> list[Piece]:
+        """Return what is encoded at once, so that the bus has its first bytes soon.
 
         Of what goes by size none leaves before all is counted: a piece is as long as it may be.
         """
-        if isinstance(self._codec, Threshold | Significance | MaxN):
-            return max(1, MANY_ELEMENTS // count)
-        return max(1, PIECE_BYTES // wire_bytes(self._codec, count))
+        codec = self._codec
+        if isinstance(codec, Threshold | Significance | MaxN):
+            most = self.elements
+            return pieces_of(portions, lambda count: max(1, most // count))
+        return pieces_of(portions, lambda count: max(1, PIECE_BYTES // wire_bytes(codec, count)))
 
     def _ends(self, piece: Piece, work: Work) -> Ends:
         """Return what there is to be sent of, a chunk a row."""

@@ -70,7 +70,7 @@ class Muon(Axis, tag="muon"):
     momentum: float = 0.95
     nesterov: bool = True
     beta2: float = 0.0
-    """By which the size of each row's moves is remembered, so that all rows move alike (NorMuon); 0: they need not."""
+    """By which the size of each row's moves is remembered, so that in the mean all move alike (NorMuon); 0: not."""
     weight_decay: float = 0.1
 
 
