@@ -21,7 +21,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,7 @@ class Round:
     common: float
     again: float | None
     behind: float
-    leaves: dict[str, tuple[float, float]] = field(default_factory=dict)
+    leaves: dict[str, tuple[float, float]]
     """Of one peer's way and of the mean way, by codec."""
 
 
@@ -73,36 +73,28 @@ class Book:
 
     def __init__(self, many: int, every: int, device: torch.device) -> None:
         self._many, self._every, self._device = many, every, device
-        self._number, self._arrived = 0, 0
-        self._total: Vector | None = None
-        self._squares = 0.0
-        self._one: Vector | None = None
+        self._came_to: list[Vector] = []
         self._before: Vector | None = None
+        self._number = 0
         self.anchors: deque[Vector] = deque(maxlen=max(MEANS))
         self.peers: list[Watched] = []
         self.rounds: list[Round] = []
 
     def arrives(self, own: Vector, anchor: Vector) -> None:
         """Note what one peer has when it is given an anchor; a round is over when all have been given it."""
-        if self.anchors:
-            way = own - self.anchors[-1]
-            self._total = way if self._total is None else self._total + way
-            self._one = way
-            self._squares += _square(way)
-        self._arrived += 1
-        if self._arrived == self._many:
-            self._close(anchor)
+        self._came_to.append(own)
+        if len(self._came_to) == self._many:
+            if self.anchors:  # else they begin, all with the same
+                self._number += 1
+                self._close([own - self.anchors[-1] for own in self._came_to], anchor)
+            self.anchors.append(anchor.copy())
+            self._came_to = []
 
-    def _close(self, anchor: Vector) -> None:
-        total, one, squares = self._total, self._one, self._squares
-        if total is not None and one is not None:
-            self._number += 1
-            mean = total / np.float32(self._many)
-            if self._number % self._every == 0:
-                self.rounds.append(self._seen(one, mean, squares / self._many, anchor))
-            self._before = mean
-        self.anchors.append(anchor.copy())
-        self._arrived, self._total, self._one, self._squares = 0, None, None, 0.0
+    def _close(self, ways: Sequence[Vector], anchor: Vector) -> None:
+        mean = _mean(ways)
+        if self._number % self._every == 0:
+            self.rounds.append(self._seen(ways[0], mean, sum(map(_square, ways)) / self._many, anchor))
+        self._before = mean
 
     def _seen(self, one: Vector, mean: Vector, each: float, anchor: Vector) -> Round:
         both = _square(mean)
@@ -130,24 +122,21 @@ class Watched(world.Lean):
 
     def __init__(self, engine: TorchEngine, book: Book) -> None:
         super().__init__(engine)
-        self._book, self._came_to = book, engine.weights()
+        self._book = book
+        self.came_to = engine.weights()
+        """By its own work, whatever it was given since."""
         book.peers.append(self)
-
-    @property
-    def came_to(self) -> Vector:
-        """Return what its own work came to last, whatever it was given since."""
-        return self._came_to
 
     def train(self, steps: Sequence[Step]) -> Trained:
         trained = super().train(steps)
-        self._came_to = self.weights()
+        self.came_to = self.weights()
         return trained
 
     def assign(
         self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
     ) -> None:
         if name is not None:  # a round begins from these; all else is on the way there
-            self._book.arrives(self._came_to, weights)
+            self._book.arrives(self.came_to, weights)
         super().assign(weights, first, name, less, part)
 
 

@@ -11,31 +11,14 @@ from bench.converge.lost import Book, End, Round, looked
 from bench.converge.trial import Trial
 from bench.converge.tries import ALONE_STEPS, CHANNEL, HELD_SIGN, Changes, ddp, delta
 
-from atoll.data.prepare import prepare
 from atoll.errors import SpecError
+from tests.converge.small import SMALL
 
 HERE = torch.device("cpu")
-SMALL = {
-    "model.size.dim": 16,
-    "model.size.layers": 1,
-    "model.size.heads": 2,
-    "model.size.kv_heads": 2,
-    "model.size.ffn": 32,
-    "data.context": 16,
-    "budget.rounds": 4,
-    "recipe.work.schedule.warmup_steps": 1,
-}
+SHORT = {**SMALL, "budget.rounds": 4, "recipe.work.schedule.warmup_steps": 1}
 AS_IT_IS = {key: value for key, value in ALONE_STEPS.items() if ".merge." in key}
 """The outer step, which would go elsewhere by itself."""
 IN_FULL = {**ALONE_STEPS, f"{CHANNEL}.what.codec.kind": "fp32", f"{CHANNEL}.what.result.kind": "fp32"}
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "some.txt").write_text("\n\n".join(f"On day {day} the sea lies still. " * 5 for day in range(40)))
-    prepare([folder / "some.txt"], folder / "shards", "bytes", split="blank-lines", held_out=0.2)
-    return folder / "shards"
 
 
 def test_ways_are_told_apart_into_what_is_common_and_what_is_not() -> None:
@@ -58,7 +41,7 @@ def test_ways_are_told_apart_into_what_is_common_and_what_is_not() -> None:
 
 
 def seen(changes: Changes, shards: Path) -> tuple[list[Round], dict[str, float]]:
-    trial = delta("muloco", 4, 2e-2, {**SMALL, **changes}, peers=2, batch=12)
+    trial = delta("muloco", 4, 2e-2, {**SHORT, **changes}, peers=2, batch=12)
     rows = list(looked(trial, shards, "cpu", 1))
     rounds = [row for row in rows if isinstance(row, Round)]
     return rounds, {row.weights: row.bits_per_byte for row in rows if isinstance(row, End)}
@@ -80,7 +63,7 @@ def test_where_a_bit_is_sent_the_rest_is_with_the_peers(shards: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "trial", [delta("eager", 4, 2e-2, SMALL, peers=2, batch=12), ddp(2e-3, 12)], ids=lambda trial: trial.recipe
+    "trial", [delta("eager", 4, 2e-2, SHORT, peers=2, batch=12), ddp(2e-3, 12)], ids=lambda trial: trial.recipe
 )
 def test_of_what_does_not_wait_for_results_or_sends_gradients_nothing_is_said(trial: Trial, shards: Path) -> None:
     with pytest.raises(SpecError, match=f"{trial.recipe}.*: peers"):

@@ -23,7 +23,6 @@ from bench.converge.tries import delta, firm, held, longer, solo
 from msgspec import json
 from msgspec.structs import replace
 
-from atoll.data.prepare import prepare
 from atoll.model.shape import elements, shapes, size_of
 from atoll.sim.loop import SimulationFailed
 from atoll.spec.axes.optimizer import AdamW
@@ -34,12 +33,12 @@ from atoll.swarm.log import History, Key, Member
 from atoll.swarm.messages import Standing
 from atoll.swarm.policy.quotas import quotas_of
 from atoll.swarm.state import Broker, Presence
+from tests.converge.small import SENTENCE, SMALL
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of
 from tests.model.toys import ToyData
 
 PEERS = 3
 ADAM = AdamW(lr=3e-3, weight_decay=0.1)
-SENTENCE = "The council of {} peers agrees on the log, and whoever is not in it is told of every record in its time. "
 
 
 def with_batch(run: Run, batch: int) -> Run:
@@ -55,24 +54,6 @@ def test_the_plain_loop_is_the_ddp_of_the_simulated_world(micro: int) -> None:
     assert apart(alone.weights, together.weights) < SAME
     assert np.allclose(alone.losses, together.losses, atol=1e-5)
     assert together.moved_bytes > 8 * 2 * 2 / PEERS * 2 * 4 * len(alone.weights), "every round sends and receives"
-
-
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("text")
-    (folder / "some.txt").write_text("\n\n".join(SENTENCE.format(n) for n in range(40)))
-    prepare([folder / "some.txt"], folder / "shards", "bytes", split="blank-lines", held_out=0.2)
-    return folder / "shards"
-
-
-SMALL = {
-    "model.size.dim": 16,
-    "model.size.layers": 1,
-    "model.size.heads": 2,
-    "model.size.kv_heads": 2,
-    "model.size.ffn": 32,
-    "data.context": 16,
-}
 
 
 def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: Path) -> None:
