@@ -420,7 +420,7 @@ def test_no_plan_asks_more_of_a_machine_than_it_has(case: tuple[Goal, list[Machi
 def at_least_bytes(goal: Goal, each: Judged) -> float:
     """Return what training takes on a device without any doubt: weights, gradients, moments, inputs of layers."""
     work = each.offer.run.recipe.work
-    tokens = (work.micro_batch or work.batch) * goal.context
+    tokens = work.at_once * goal.context
     moments = {"adamw": 2, "muon": 1}.get(work.inner.__struct_config__.tag, 0)  # type: ignore[arg-type]
     return 4.0 * goal.parameters * (2 + moments) + tokens * goal.size.layers * goal.size.dim * 2
 

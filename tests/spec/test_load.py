@@ -92,6 +92,12 @@ def test_paths_in_overrides_are_those_of_the_working_folder(tmp_path: Path, monk
     assert load(tmp_path, plain, "recipe.base=ddp").recipe == run.recipe, "a name stays a name"
 
 
+def test_a_batch_smaller_than_what_goes_at_once_goes_at_once(tmp_path: Path) -> None:
+    work = load(tmp_path, RUN, "recipe.work.micro_batch=32").recipe.work
+    assert (work.batch, work.at_once) == (4, 4)
+    assert load(tmp_path, RUN, "recipe.work.micro_batch=2").recipe.work.at_once == 2
+
+
 def test_overrides_go_on_top_and_take_toml_values_or_bare_words(tmp_path: Path) -> None:
     run = load(
         tmp_path,

@@ -130,11 +130,12 @@ def show(
 def explain(name: str, recipe: Recipe) -> list[str]:
     """Return a recipe as lines for people: its story, then one line for each axis."""
     work = recipe.work
+    passes = f", {work.at_once} at once" if work.at_once < work.batch else ""
     lines = [f"{name}: {recipe.about}", f"paper       {recipe.paper}", f"reproduced  {recipe.reproduced}", ""]
     lines += [
         f"between exchanges   {_said(work.inner)}",
         f"  quota             {_said(work.quota)}",
-        f"  batch             {work.batch} samples a step",
+        f"  batch             {work.batch} samples a step{passes}",
         f"  schedule          {_said(work.schedule)}",
         f"  clip              {work.clip or 'off'}",
     ]

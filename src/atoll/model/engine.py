@@ -93,8 +93,7 @@ def build_engine(
     adapter = run.model.adapter if isinstance(run.model, Folder) else None
     with say_memory():
         model, flat = _make(run, shape, layout, adapter, where)
-        micro = run.recipe.work.micro_batch or run.recipe.work.batch
-        model.model.recompute = _is_big(shape, micro, where) if recompute is None else recompute
+        model.model.recompute = _is_big(shape, run.recipe.work.at_once, where) if recompute is None else recompute
         compiled = _wants_compile(where, compile)
         records = where.type == "cuda" and record is not False
         encodes = where.type == "cuda" if encode is None else encode
@@ -134,7 +133,7 @@ class TorchEngine:
         self._data, self._threads, self._flat = data, threads, flat
         self._adapter = run.model.adapter if isinstance(run.model, Folder) else None
         self._work = run.recipe.work
-        self._micro = self._work.micro_batch or self._work.batch
+        self._micro = self._work.at_once
         self._trained = {name: model.get_parameter(name) for name in layout}
         self._optimizers = _optimizers(self._work.inner, self._trained)
         # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.

@@ -202,7 +202,7 @@ def offers(goal: Goal, recipe: str, base: Tree, crew: Crew, facts: Facts) -> Ite
     """Yield the ways in which a crew may train by a recipe."""
     plain = build_run(_tree(goal, recipe, base, crew), PLAN)
     at_once, recompute = _within_memory(goal, plain.recipe, crew)
-    micro: Tree = {} if at_once == plain.recipe.work.batch else {"recipe": {"work": {"micro_batch": at_once}}}
+    micro: Tree = {} if at_once == plain.recipe.work.at_once else {"recipe": {"work": {"micro_batch": at_once}}}
     why = OWN_DATA if goal.data_stays else ""
     proven = [row.steps for row in facts.rows(Loss) if row.recipe == recipe]
     for variant in _variants(plain.recipe, crew, proven):
@@ -272,9 +272,9 @@ def _shape(goal: Goal) -> Tree:
 def _within_memory(goal: Goal, recipe: Recipe, crew: Crew) -> tuple[int, bool]:
     """Return how many samples at once the smallest device holds, and whether layers must be computed twice."""
     memory_bytes = min(machine.device.memory_bytes for machine in crew.machines)
-    batch = recipe.work.batch
-    for at_once in sorted((count for count in range(1, batch + 1) if batch % count == 0), reverse=True):
-        tried = replace(recipe, work=replace(recipe.work, micro_batch=at_once))
+    work = recipe.work
+    for at_once in sorted((count for count in range(1, work.at_once + 1) if work.batch % count == 0), reverse=True):
+        tried = replace(recipe, work=replace(work, micro_batch=at_once))
         fit = fits(goal.size, goal.vocab, goal.context, tried, len(crew.machines), memory_bytes)
         if fit.fits and not fit.recompute:
             break

@@ -11,7 +11,7 @@ from bench.phases import CONTEXT, Model, Rates, _forms, _passes
 from atoll.model.engine import TorchEngine
 from atoll.spec.axes.codec import Codec, Fp16
 from atoll.spec.axes.what import Residual
-from atoll.spec.load import load_recipe
+from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.recipe import Recipe
 
 
@@ -75,3 +75,12 @@ def test_from_how_many_samples_on_it_is_a_hundredth(name: str) -> None:
 def test_what_is_read_and_written_at_least(name: str, passes: float) -> None:
     channel, codec, _ = next(_forms(load_recipe(name)))
     assert _passes(channel, codec, bits=16.0) == passes
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_whoever_encodes_works_on_hundreds_of_samples_before(name: str) -> None:
+    """As many values are encoded whatever was worked on: with few samples that alone is more than a hundredth of it."""
+    recipe = load_recipe(name)
+    for channel, codec, steps in _forms(recipe):
+        if _passes(channel, codec, bits=32.0):
+            assert steps * recipe.work.batch >= 256

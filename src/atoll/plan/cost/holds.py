@@ -147,8 +147,7 @@ def fits(
     kind: Kind = "cuda",
 ) -> Fit:
     """Return whether a peer with so much device memory can train the model by a recipe; 0 host bytes: not known."""
-    work = recipe.work
-    at_once = work.micro_batch or work.batch
+    work, at_once = recipe.work, recipe.work.at_once
     again = kind == "cuda" and is_big(Shape(size=size, vocab=vocab, context=context), at_once, memory_bytes)
     need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=again)
     host = host_bytes(recipe, parameters(size, vocab), members)

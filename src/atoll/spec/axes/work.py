@@ -87,8 +87,13 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     batch: int = 8
     """Samples per local step."""
     micro_batch: int = 0
-    """Samples per forward pass; the step accumulates them. 0: the whole batch at once."""
+    """Samples per forward pass at most; the step accumulates them. 0: the whole batch at once."""
     clip: float = 0.0
     """Largest norm of a local gradient; 0: no clipping."""
     schedule: Schedule = Constant()
     quota: Quota = Same()
+
+    @property
+    def at_once(self) -> int:
+        """Return the samples of a forward pass."""
+        return min(self.batch, self.micro_batch or self.batch)

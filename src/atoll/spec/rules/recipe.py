@@ -47,7 +47,7 @@ def _work_rules(work: Work) -> Iterator[Rule]:
     path: KeyPath = ("recipe", "work")
     yield within((*path, "batch"), work.batch, 1, BATCH_MAX)
     yield within((*path, "micro_batch"), work.micro_batch, 0, BATCH_MAX)
-    divides = work.micro_batch == 0 or work.batch % work.micro_batch == 0
+    divides = work.batch % work.at_once == 0
     what = f"{work.micro_batch} does not divide the batch of {work.batch}"
     yield divides, (*path, "micro_batch"), what, "choose a divisor, or 0 for the whole batch at once"
     yield within((*path, "clip"), work.clip, 0)
