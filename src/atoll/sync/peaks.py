@@ -4,7 +4,8 @@
 
 So the share of a tensor that is sent follows from how its values are spread, not from how large they are: a tensor of
 small gradients is heard as well as one of large ones. Which N a number of bytes allows is found from the values
-themselves: the ratio to the largest that so many of them reach. `model.encoding.peaks` is the same on a device.
+themselves, of very many from some of them: the ratio to the largest that so many reach. `model.encoding.peaks` is the
+same on a device.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from atoll.model.compute import Vector
-from atoll.model.encoding.near import part_of, reaching
+from atoll.model.encoding.near import looked_at, part_of, reaching
 from atoll.spec.axes.codec import MaxN
 from atoll.sync.codec import wire_bytes
 from atoll.sync.codec.above import COUNT_BYTES
@@ -44,9 +45,15 @@ def fitting(codec: MaxN, values: Vector, peak: Vector, keep: int) -> float:
     """Return the N of which about so many values are sent, within what the codec allows."""
     if keep >= values.size:
         return codec.most
+    return reaching(codec, reached(values, peak, keep) if keep else 1.0)
+
+
+def reached(values: Vector, peak: Vector, keep: int) -> float:
+    """Return the ratio of a magnitude to the largest that about so many values have, or a larger one."""
+    stride, some = looked_at(values.size, keep)
+    values, peak = values[::stride], peak[::stride]
     ratio = np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
-    reached = float(np.partition(ratio, values.size - keep)[values.size - keep]) if keep else 1.0
-    return reaching(codec, reached)
+    return float(np.partition(ratio, ratio.size - some)[ratio.size - some])
 
 
 def kept_within(codec: MaxN, grid: Grid, budget_bytes: float) -> int:

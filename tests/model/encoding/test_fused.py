@@ -48,7 +48,6 @@ ALIKE = [
     "same_e3m0",
     "same_buckets",
     "same_short",
-    "same_ratios",
     "same_wanted",
 ]
 BITS = [2, 3, 4, 8, 12]
@@ -202,10 +201,6 @@ some = {
         | {"count": "i32", "tiles": "i32", "blocks": "i32", "map_bytes": "i32"},
         {"KIND": 2, "HALF_MAX": 3e38, "PLACE_BYTES": 2, "LEAVES": True, "ROWS": 64}
         | {"TILES": 32, "WORDS": 256, "FEW": 8},
-    ),
-    kernels.ratio_counts: (
-        {"values": "*fp32", "limits": "*fp32", "counts": "*i64", "size": "i32", "bits": "i32"},
-        {"SHIFT": 8, "TILE": 4096, "TILES": 8},
     ),
     picks.line_scores: (
         {"values": "*fp32", "scores": "*fp32", "count": "i32", "lines": "i32"},

@@ -15,6 +15,7 @@ from hypothesis.extra.numpy import arrays
 from atoll.errors import LocalError
 from atoll.model.compute import Mean, Near, Portion, Source, Vector
 from atoll.model.encoding import encoder as encoder_module
+from atoll.model.encoding import near
 from atoll.model.encoding import peaks as there
 from atoll.model.encoding.above import Limits
 from atoll.model.encoding.encoder import TorchEncoder
@@ -91,6 +92,32 @@ def test_values_must_be_as_large_as_on_the_processor(codec: MaxN, device: str) -
             least = there.least_of(codec, Near(SIZES, keep), torch.from_numpy(values).to(device))
             limit = least.rows * least.part if isinstance(least, Limits) else torch.full((SIZE,), least)
             assert limit.cpu().numpy().tobytes() == here.limits(n, peak).tobytes(), (kind, keep)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_very_many_some_tell_the_same_on_any_device(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(near, "LOOKED_AT", 500)
+    assert near.looked_at(SIZE, 70) == (15, 5)
+    for seed in SEEDS:
+        values = KINDS[kind](seed)
+        peak, on_device = here.peaks(values, TENSORS), torch.from_numpy(values).to(device)
+        for keep in (1, 70, SIZE // 3, SIZE - 1):
+            ours = there.reached(on_device, there.limits(SIZES, on_device), keep)
+            assert ours == here.reached(values, peak, keep)
+            assert ours in np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
+
+
+@pytest.mark.parametrize("keep", [2_000, 20_000, 150_000])
+def test_about_as_many_are_sent_as_some_tell_of(keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of matrices whose columns differ: all of them take turns to be looked at."""
+    monkeypatch.setattr(near, "LOOKED_AT", 20_000)
+    values = bell(5, 400_000) * np.tile(np.linspace(0.1, 3.0, 64, dtype=np.float32), 6250)
+    tensors = [Tensor("", 0, 160_000), Tensor("", 160_000, 400_000)]
+    peak = here.peaks(values, tensors)
+    least = here.limits(here.fitting(MaxN(least=0.0), values, peak, keep), peak)
+    assert np.count_nonzero(np.abs(values) >= least) == pytest.approx(keep, rel=0.25 if keep == 2_000 else 0.05)
+    assert {near.looked_at(size, 1)[0] % 2 for size in range(1, 10**6, 777)} == {1}
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

@@ -18,7 +18,6 @@ from torch import Tensor
 from atoll.model.encoding.bins import PLAIN, Binned, Passes, to_buckets
 from atoll.model.encoding.bits import packed_bytes
 from atoll.model.encoding.floats import BF16_MAX, HALF_MAX, Short, to_short
-from atoll.model.encoding.ratios import ratio_counts as plain_ratios
 from atoll.model.encoding.scales import NORM_BITS, from_scales, levels_of, no_seed, to_scales
 from atoll.model.encoding.trials import equal_bits, trial
 from atoll.model.encoding.trust import fits, launch, trusted
@@ -33,10 +32,6 @@ CONSTANTS = {"STEPS": 127.0, "SCALE_MIN": SCALE_MIN, "TO_WHOLE": TO_WHOLE}
 """Of int8."""
 _TILE = 2048
 """Elements that one program makes int8 or powers of two of, or puts into bins."""
-_LONG_TILE = 4096
-"""Of ratios that one program counts at once."""
-_TILES = 8
-"""Of ratios that one program counts before it tells anybody."""
 _FEW_BITS = (1, 2, 4)
 """Of bins that fill bytes, and are few enough to be gone through one after the other."""
 
@@ -79,12 +74,6 @@ def _leaving(codec: Int8 | Stochastic, values: Tensor, left: Tensor | None, keys
     if left is not None:
         torch.sub(values, from_scales(codec, wire, values.shape[1]), out=left)
     return wire
-
-
-def ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
-    """Return how many magnitudes have each byte at a place of their ratio to a limit, after such bits before it."""
-    fast = values.numel() and trusted(same_ratios, values.device)
-    return (_ratio_counts if fast else plain_ratios)(values, limits, bits, shift)
 
 
 def e3m0(codec: E3m0, values: Tensor) -> Tensor:
@@ -132,21 +121,6 @@ def same_stochastic(device: torch.device, bits: int = 4) -> bool:
         _same(values, partial(_stochastic, codec, values, keys), partial(_leaving, codec, values, keys=keys))
         for codec in (Stochastic(bits=bits, block=block) for block in (32, 512))
     )
-
-
-def same_ratios(device: torch.device) -> bool:
-    """Return whether as many ratios have each byte, to the largest of a row and to what nothing reaches."""
-    for count in (5003, 8192):
-        values = trial((6, count), device)
-        largest = values.abs().amax(1, keepdim=True)
-        limits = torch.where(largest > 0, largest, torch.inf).expand(values.shape).contiguous()
-        limits[5] = torch.inf
-        some = (values.abs() / limits).view(torch.int32)[:, 7].tolist()
-        tried = sorted({(shift, ratio >> shift + 8) for shift in (24, 16, 8, 0) for ratio in some})
-        given = (values.view(-1), limits.view(-1))
-        if not all(torch.equal(_ratio_counts(*given, r, s), plain_ratios(*given, r, s)) for s, r in tried):
-            return False
-    return True
 
 
 def same_wanted(device: torch.device) -> bool:
@@ -287,14 +261,6 @@ def _stochastic(codec: Stochastic, values: Tensor, keys: Tensor | None, left: Te
         LEAVES=left is not None,
     )
     return wire
-
-
-def _ratio_counts(values: Tensor, limits: Tensor, bits: int, shift: int) -> Tensor:
-    counts = torch.zeros(256, dtype=torch.int64, device=values.device)
-    grid = (-(-values.numel() // (_LONG_TILE * _TILES)),)
-    given = (values.contiguous(), limits.contiguous(), counts, values.numel(), bits)
-    launch(_kernels().ratio_counts, grid, *given, SHIFT=shift, TILE=_LONG_TILE, TILES=_TILES)
-    return counts
 
 
 def _e3m0(block: int, values: Tensor) -> Tensor:

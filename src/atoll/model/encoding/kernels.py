@@ -301,23 +301,3 @@ def stochastic(
         tl.store(left + chunk * count + at, held - arrives, mask=at < count)
     code = tl.where(at < count, code + LEVELS, 0)
     _pack(codes + chunk * row_bytes + 4 * blocks, code, group, place, at, count, BITS)
-
-
-@triton.jit(do_not_specialize=["bits"])
-def ratio_counts(values, limits, counts, size, bits, SHIFT: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr):
-    """Some values: how many have each byte at a place of their ratio to a limit, of those with such bits before it."""
-    first = tl.program_id(0).to(tl.int64) * (TILE * TILES)
-    byte = tl.arange(0, 256)
-    total = tl.zeros((256,), tl.int32)
-    for nth in range(TILES):
-        at = first + nth * TILE + tl.arange(0, TILE)
-        there = at < size
-        held = tl.abs(tl.load(values + at, mask=there, other=0.0))
-        ratio = tl.div_rn(held, tl.load(limits + at, mask=there, other=1.0)).to(tl.int32, bitcast=True)
-        if SHIFT < 24:
-            there = there & ((ratio >> (SHIFT + 8)) == bits)
-        # All others are counted as zero, and taken off again.
-        code = tl.where(there, (ratio >> SHIFT) & 0xFF, 0)
-        others = tl.sum((~there).to(tl.int32))
-        total += tl.histogram(code, 256) - tl.where(byte == 0, others, 0)
-    tl.atomic_add(counts + byte, total.to(tl.int64), mask=total > 0)

@@ -12,6 +12,18 @@ from atoll.spec.axes.codec import MaxN
 
 ALL = 100.0
 """N of which everything is sent."""
+LOOKED_AT = 2**20
+"""Values that tell how many of all are so near; up to three times as many where that is all or a third of them."""
+
+
+def looked_at(size: int, keep: int) -> tuple[int, int]:
+    """Return of how many values one is looked at, and how many of these are to be sent if so many of all are.
+
+    Which N fits need not be known to the value, and to look at all of them costs more than to send some. It is an odd
+    number, so that all columns of most matrices take turns.
+    """
+    stride = size // LOOKED_AT | 1
+    return stride, -(-keep // stride)
 
 
 def reaching(codec: MaxN, ratio: float) -> float:

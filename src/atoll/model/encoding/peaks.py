@@ -1,9 +1,7 @@
 """Max-n on any device: of each tensor what is near its largest, as `sync.peaks` finds it, to the same bits.
 
-How near that is where only so many values are to be sent is a ratio to the largest that just so many of them reach. It
-is found without sorting them: numbers that are not negative are in the order of their bits, so values are counted by
-the first byte of their ratio, then, of those that have the byte in which the one looked for is, by the second, and so
-on: four passes, whose counts do not depend on any order.
+How near that is where only so many values are to be sent is a ratio to the largest that just so many of them reach, of
+very many values of those that are looked at (`model.encoding.near`).
 
     largest of each tensor    |a         |b    |c             |
     rows that share it        |---|---|---|---|---|---|---|---|    as long as the lengths of all tensors allow
@@ -12,20 +10,15 @@ on: four passes, whose counts do not depend on any order.
 from __future__ import annotations
 
 import math
-import struct
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from atoll.model.compute import Near
-from atoll.model.encoding import fused
 from atoll.model.encoding.above import Least, Limits
-from atoll.model.encoding.near import part_of, reaching
+from atoll.model.encoding.near import looked_at, part_of, reaching
 from atoll.spec.axes.codec import MaxN
-
-BYTE_BITS = 8
-BYTE_MAX = 255
 
 
 def least_of(codec: MaxN, near: Near, values: Tensor) -> Least:
@@ -55,14 +48,7 @@ def _tensor_of_rows(sizes: tuple[int, ...], width: int, device: torch.device) ->
 
 
 def reached(values: Tensor, peaks: Tensor, keep: int) -> float:
-    """Return the largest ratio of a magnitude to its limit that so many values have, or a larger one."""
-    bits, left = 0, keep
-    for shift in range(3 * BYTE_BITS, -1, -BYTE_BITS):
-        counts: list[int] = fused.ratio_counts(values, peaks, bits, shift).tolist()
-        byte = BYTE_MAX
-        while counts[byte] < left:
-            left -= counts[byte]
-            byte -= 1
-        bits = bits << BYTE_BITS | byte
-    (ratio,) = struct.unpack("<f", bits.to_bytes(4, "little"))
-    return float(ratio)
+    """Return the ratio of a magnitude to its limit that about so many values have, or a larger one."""
+    stride, some = looked_at(values.numel(), keep)
+    ratios = values[::stride].abs() / peaks[::stride]
+    return float(ratios.sort().values[-some])
