@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from bench.converge.trial import Trial
+from bench.converge.trial import BATCH, Trial
 from bench.converge.tries import (
     ADAMW,
     AHEAD,
@@ -68,9 +68,10 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
     listed = [
         *firm[0],
         *((trial, True) for trial in EDGE),
-        *((trial, True) for trial in FIRM),
+        *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
         *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
+        *((ddp(5.6e-3, 48, decay=0.2, beta2=0.98, seed=seed), True) for seed in SEEDS),
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),
@@ -81,7 +82,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *_seeds_of_best(
             [
                 each
-                for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, *GROWN, *BETTER)
+                for each in (*SIXTY, *STEADY, *FEWER, *TURNS, *LARGER, *FADES, *LOWER, *GROWN, *BETTER, *LARGE)
                 if "held" in each.name
             ],
             scores,
@@ -128,9 +129,14 @@ FIRM = [
     ddp(5.6e-3, 96, decay=0.4),
     ddp(4.8e-3, 48, decay=0.2),
     ddp(5.6e-3, 48, decay=0.25),
+    ddp(4.8e-3, 96, decay=0.3),
+    ddp(5.6e-3, 48, decay=0.2, beta2=0.99),
+    ddp(4e-3, 96, decay=0.3, beta2=0.98),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
+ALONE_LONGER = [solo(lr, batch=batch) for batch in (48, 96) for lr in (1e-3, 2e-3)]
+"""In as many steps as DDP has at its two best batches."""
 SEEDS = (1, 2)
 THOUSAND = [
     muloco(96, bits(2, 4), also="2-4bits"),
@@ -203,10 +209,24 @@ GROWN = [
 """Sixty rounds that grow, with the inverse of the rate or with its square."""
 
 
-def quick(name: str, changes: Changes, *, lr: float = 0.014, decay: float = 0.086, memory: float = 0.95) -> Trial:
+ROUND_SAMPLES = 68 * 96
+"""Of which sixty rounds are a training."""
+
+
+def quick(
+    name: str,
+    changes: Changes,
+    *,
+    lr: float = 0.014,
+    decay: float = 0.086,
+    memory: float = 0.95,
+    batch: int = 96,
+    seed: int = 0,
+) -> Trial:
     """Return sixty rounds whose outer step answers at once: as far in the end, with less of what was."""
     changes = {**firm(decay, lr=5.6e-3), **mean(memory), **changes}
-    return held(68, 0.3, changes, f"{name}-firm{decay:g}-m{memory:g}", rate=1.4, lr=lr)
+    words, every = f"{name}-firm{decay:g}-m{memory:g}", ROUND_SAMPLES // batch
+    return held(every, 0.3, changes, words, rate=1.4, lr=lr, batch=batch, seed=seed)
 
 
 BETTER = [
@@ -218,6 +238,15 @@ BETTER = [
     quick("-alike-ahead", {**ALIKE, **AHEAD}, memory=0.9),
 ]
 """Sixty rounds with a better Muon, and an outer step that adds less to what a bit brings late."""
+
+
+def large(lr: float, decay: float, memory: float, seed: int = 0) -> Trial:
+    """Return the best of them with twice the batch in half the steps."""
+    return quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=lr, decay=decay, memory=memory, batch=BATCH, seed=seed)
+
+
+LARGE = [large(0.02, 0.12, 0.95), large(0.02, 0.12, 0.9), large(0.028, 0.086, 0.95)]
+"""At a rate and decay that fit it, with as many steps in a mean and with as many samples, and at a higher rate."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -294,6 +323,8 @@ def _second() -> list[Trial]:
         *LOWER,
         *GROWN,
         *BETTER,
+        *LARGE,
+        *(large(0.02, 0.12, 0.95, seed) for seed in SEEDS),
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

@@ -64,11 +64,11 @@ def ddp(lr: float, batch: int, seed: int = 0, decay: float | None = None, beta2:
     return Trial(name=name, recipe="ddp", peers=1, how=How.PLAIN, batch=batch, changes=changes, seed=seed)
 
 
-def solo(lr: float, seed: int = 0) -> Trial:
-    """Return one peer of eight with its own share."""
+def solo(lr: float, seed: int = 0, batch: int = BATCH) -> Trial:
+    """Return one peer of eight with its own share of all samples, and of such a batch."""
     changes = {f"{CHANNEL}.merge.outer.lr": lr}
-    name = named("solo", f"b{BATCH // 8}", f"lr{lr:g}", seed=seed)
-    return Trial(name=name, recipe="ddp", peers=1, how=How.PLAIN, alone=8, changes=changes, seed=seed)
+    name = named("solo", f"b{batch // 8}", f"lr{lr:g}", seed=seed)
+    return Trial(name=name, recipe="ddp", peers=1, how=How.PLAIN, batch=batch, alone=8, changes=changes, seed=seed)
 
 
 def delta(
