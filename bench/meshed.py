@@ -11,8 +11,8 @@ import torch
 from bench.transforms import COLUMNS, Measure
 
 from atoll.model.compute import Encoder, Near, Vector
-from atoll.model.encoding import fused
-from atoll.model.encoding.above import Kept, Limits
+from atoll.model.encoding import fused, sieve
+from atoll.model.encoding.above import Kept
 from atoll.model.encoding.codec import encode_above
 from atoll.model.encoding.encoder import TorchEncoder
 from atoll.model.encoding.peaks import least_of
@@ -71,10 +71,13 @@ def there(device: torch.device, codec: MaxN, values: Vector, links: int) -> Meas
     left_out, bad = [torch.zeros_like(rows) for _ in range(links)], torch.zeros(1, dtype=torch.int32, device=device)
 
     def over(left: torch.Tensor) -> Kept:
-        wanted = fused.wanted(Ends(rows, None, 1, left, 1.0), bad)
-        least = least_of(codec, Near(linked.sizes, linked.keep), wanted.view(-1))
-        least = Limits(least.rows.view(rows.shape), least.part) if isinstance(least, Limits) else least
-        return encode_above(codec, wanted, least, left=left)
+        ends = Ends(rows, None, 1, left, 1.0)
+        least = least_of(codec, Near(linked.sizes, linked.keep), [ends], bad)
+        assert int(bad) == 0, "as an encoder asks before it writes"
+        made = sieve.sifted(type(codec.values), ends, least, left, bad)
+        if made is None:
+            return encode_above(codec, fused.wanted(ends, bad), least, left=left)
+        return made.kept(made.keeps.cpu().numpy())
 
     return Measure(
         {

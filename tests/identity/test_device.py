@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from atoll.model.compute import Engine, Near
 from atoll.model.encoding import cosines, encoder, peaks, products
 from atoll.model.encoding.above import Least
 from atoll.model.encoding.peaks import least_of
+from atoll.model.encoding.wanted import Ends
 from atoll.model.engine import build_engine
 from atoll.sim.faults import Crash, Fault
 from atoll.sim.scenario import Scenario, simulate
@@ -237,9 +238,9 @@ def test_it_is_the_device_that_looks_for_what_a_link_carries(monkeypatch: pytest
     """Of two rounds of work, at each of three peers for two links."""
     searched: list[Near] = []
 
-    def counted(codec: MaxN, near: Near, values: Tensor) -> Least:
+    def counted(codec: MaxN, near: Near, unit: Sequence[Ends], bad: Tensor) -> Least:
         searched.append(near)
-        return least_of(codec, near, values)
+        return least_of(codec, near, unit, bad)
 
     monkeypatch.setattr(peaks, "least_of", counted)
     over_links(MaxN(least=0.5), device=True, faults=[], rounds=3)

@@ -18,7 +18,7 @@ from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.chance import keys_of
 from atoll.model.encoding.codec import Asked, Even, OnDevice
 from atoll.model.encoding.encoder import Began, TorchEncoder
-from atoll.model.encoding.pieces import cut, pieces_of, together
+from atoll.model.encoding.pieces import pieces_of
 from atoll.model.held import Held
 from atoll.spec.axes.codec import (
     Above,
@@ -352,19 +352,6 @@ def test_chunks_that_lie_together_are_encoded_together_up_to_a_size() -> None:
     assert pieces[1].runs == [slice(192, 320)]
     assert [piece.width for piece in pieces] == [64, 64, 64, 64, 32]
     assert pieces_of([], lambda count: 3) == []
-
-
-def test_all_chunks_can_be_one_piece_and_be_cut_again() -> None:
-    values = np.arange(240, dtype=np.float32)
-    runs = [(slice(100, 164),), (slice(164, 228),), (slice(228, 292),), (slice(400, 420), slice(500, 528))]
-    portions = [Portion(run, values[64 * n : 64 * n + 64], 1000 + 64 * n) for n, run in enumerate(runs)]
-    pieces = pieces_of(portions, lambda count: 2)
-    (whole,), width, joined = together(pieces)
-    assert (width, joined) == (240, [slice(100, 292), slice(400, 420), slice(500, 528)])
-    assert whole.first == 1000 and whole.values is not None and whole.values.tolist() == values.tolist()
-    rows = cut(pieces, torch.from_numpy(values))
-    assert [tuple(each.shape) for each in rows] == [(2, 64), (1, 64), (1, 48)]
-    assert torch.cat([each.view(-1) for each in rows]).tolist() == values.tolist()
 
 
 def test_what_was_made_of_a_unit_lies_together_though_its_chunks_do_not() -> None:

@@ -48,6 +48,7 @@ ALIKE = [
     "same_e3m0",
     "same_buckets",
     "same_short",
+    "same_peaks",
     "same_wanted",
 ]
 BITS = [2, 3, 4, 8, 12]
@@ -177,6 +178,11 @@ some = {
         | {"bad": "*i32", "size": "i32", "steps": "fp32", "decay": "fp32"},
         {"WAY": False, "FED": True, "TILE": 2048},
     ),
+    kernels.row_peaks: (
+        {name: "*fp32" for name in ("base", "weights", "before", "peaks")}
+        | {"bad": "*i32", "rows": "i32", "steps": "fp32", "decay": "fp32"},
+        {"WAY": False, "FED": True, "WIDTH": 256, "ROWS": 8},
+    ),
     kernels.halves: (
         {"values": "*fp32", "wire": "*i16", "left": "*fp32", "size": "i32"},
         {"UPPER": False, "HALF_MAX": 65504.0, "LEAVES": True, "TILE": 2048},
@@ -190,7 +196,8 @@ some = {
         {name: "*fp32" for name in ("base", "weights", "before", "limits", "made")}
         | {"maps": "*i32", "many": "*i32", "bad": "*i32", "count": "i32", "tiles": "i32"}
         | {"steps": "fp32", "decay": "fp32", "least": "fp32", "part": "fp32"},
-        {"WAY": False, "MEAN": True, "FED": True, "MAKES": True, "LIMITED": True, "OF_BASE": False, "ROWS": 64},
+        {"WAY": False, "MEAN": True, "FED": True, "MAKES": True, "LIMITED": True, "OF_BASE": False}
+        | {"WIDTH": 256, "ROWS": 64},
     ),
     sieves.lay_out: (
         {"keeps": "*i32", "starts": "*i64", "chunks": "i32", "map_bytes": "i32"},

@@ -15,10 +15,11 @@ from hypothesis.extra.numpy import arrays
 from atoll.errors import LocalError
 from atoll.model.compute import Mean, Near, Portion, Source, Vector
 from atoll.model.encoding import encoder as encoder_module
-from atoll.model.encoding import near
+from atoll.model.encoding import near as near_module
 from atoll.model.encoding import peaks as there
 from atoll.model.encoding.above import Limits
 from atoll.model.encoding.encoder import TorchEncoder
+from atoll.model.encoding.wanted import Ends, as_it_is
 from atoll.model.held import Held
 from atoll.peer.mesh import Given, Link, encoded, over_link
 from atoll.peer.train import Gradients
@@ -67,57 +68,86 @@ KINDS: dict[str, Callable[[int], Vector]] = {
 KEEPS = (None, 0, 1, 2, 70, SIZE // 3, SIZE - 1, SIZE, 10 * SIZE)
 
 
+OPEN = MaxN(least=0.0)
+
+
+def least_on(device: str, codec: MaxN, near: Near, *unit: Ends) -> Vector:
+    """Return how large values must be by a device."""
+    bad = torch.zeros(1, dtype=torch.int32, device=device)
+    least, values = there.least_of(codec, near, unit, bad), torch.empty(sum(near.sizes), device=device)
+    assert not bad
+    return (least.each(values) if isinstance(least, Limits) else values.fill_(least)).cpu().numpy()
+
+
+def least_here(codec: MaxN, values: Vector, tensors: list[Tensor], keep: int | None) -> Vector:
+    """Return likewise by the processor."""
+    peak = here.peaks(values, tensors)
+    return here.limits(codec.most if keep is None else here.fitting(codec, values, peak, keep), peak)
+
+
+def chunks(values: Vector, device: str, width: int = SIZE) -> Ends:
+    return as_it_is(torch.from_numpy(values).to(device).view(-1, width))
+
+
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_ratio_that_so_many_reach_is_the_processors(kind: str, device: str) -> None:
+def test_values_must_be_as_large_as_on_the_processor(kind: str, device: str) -> None:
     for seed in SEEDS:
         values = KINDS[kind](seed)
-        peak = here.peaks(values, TENSORS)
-        ratios = np.sort(np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0))
-        on_device = torch.from_numpy(values).to(device)
-        largest = there.limits(SIZES, on_device)
-        assert largest.cpu().numpy().tobytes() == np.where(peak > 0, peak, np.float32(np.inf)).tobytes()
-        for keep in (1, 2, 70, SIZE // 3, SIZE - 1, SIZE):
-            assert there.reached(on_device, largest, keep) == ratios[SIZE - keep]
-
-
-@pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize("codec", [MaxN(), MaxN(least=5.0, most=60.0)], ids=["open", "bounded"])
-def test_values_must_be_as_large_as_on_the_processor(codec: MaxN, device: str) -> None:
-    for kind, made in KINDS.items():
-        values = made(3)
-        for keep in KEEPS:
-            peak = here.peaks(values, TENSORS)
-            n = codec.most if keep is None else here.fitting(codec, values, peak, keep)
-            least = there.least_of(codec, Near(SIZES, keep), torch.from_numpy(values).to(device))
-            limit = least.rows * least.part if isinstance(least, Limits) else torch.full((SIZE,), least)
-            assert limit.cpu().numpy().tobytes() == here.limits(n, peak).tobytes(), (kind, keep)
+        for codec in (OPEN, MaxN(), MaxN(least=5.0, most=60.0)):
+            for keep in KEEPS:
+                found = least_on(device, codec, Near(SIZES, keep), chunks(values, device))
+                assert found.tobytes() == least_here(codec, values, TENSORS, keep).tobytes(), (seed, keep)
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_very_many_some_tell_the_same_on_any_device(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near, "LOOKED_AT", 500)
-    assert near.looked_at(SIZE, 70) == (15, 5)
+    monkeypatch.setattr(near_module, "LOOKED_AT", 500)
+    assert near_module.looked_at(SIZE, 70) == (15, 5)
+    other = 0
     for seed in SEEDS:
         values = KINDS[kind](seed)
-        peak, on_device = here.peaks(values, TENSORS), torch.from_numpy(values).to(device)
         for keep in (1, 70, SIZE // 3, SIZE - 1):
-            ours = there.reached(on_device, there.limits(SIZES, on_device), keep)
-            assert ours == here.reached(values, peak, keep)
-            assert ours in np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
+            found = least_on(device, OPEN, Near(SIZES, keep), chunks(values, device))
+            assert found.tobytes() == least_here(OPEN, values, TENSORS, keep).tobytes(), (seed, keep)
+            monkeypatch.setattr(near_module, "LOOKED_AT", 2**18)
+            other += found.tobytes() != least_here(OPEN, values, TENSORS, keep).tobytes()
+            monkeypatch.setattr(near_module, "LOOKED_AT", 500)
+    assert other or kind in ("equal", "zeros of either sign", "few values"), "it is not by all of them"
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+@pytest.mark.parametrize("looked_at", [100, 700, 2**18])
+def test_of_a_unit_in_parts_it_is_that_of_the_whole(
+    device: str, looked_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of parts of any length, of chunks of several, and of what is made of a mean and of what was left out before."""
+    monkeypatch.setattr(near_module, "LOOKED_AT", looked_at)
+    total, left = bell(1), uneven(2)
+    values = left * np.float32(0.9) + total / np.float32(3)
+    rows = [torch.from_numpy(each).to(device) for each in (total, left)]
+    for cuts in ((4000, 3000), (3500, 3500), (8, 992, 6000), (6999, 1)):
+        unit, at = [], 0
+        for size in cuts:
+            base, before = (each[at : at + size].view(-1, 500 if size % 500 == 0 else size) for each in rows)
+            unit.append(Ends(base, None, 3, before, 0.9))
+            at += size
+        for keep in KEEPS:
+            found = least_on(device, OPEN, Near(SIZES, keep), *unit)
+            assert found.tobytes() == least_here(OPEN, values, TENSORS, keep).tobytes(), (cuts, keep)
 
 
 @pytest.mark.parametrize("keep", [2_000, 20_000, 150_000])
 def test_about_as_many_are_sent_as_some_tell_of(keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of matrices whose columns differ: all of them take turns to be looked at."""
-    monkeypatch.setattr(near, "LOOKED_AT", 20_000)
+    monkeypatch.setattr(near_module, "LOOKED_AT", 20_000)
     values = bell(5, 400_000) * np.tile(np.linspace(0.1, 3.0, 64, dtype=np.float32), 6250)
     tensors = [Tensor("", 0, 160_000), Tensor("", 160_000, 400_000)]
     peak = here.peaks(values, tensors)
     least = here.limits(here.fitting(MaxN(least=0.0), values, peak, keep), peak)
     assert np.count_nonzero(np.abs(values) >= least) == pytest.approx(keep, rel=0.25 if keep == 2_000 else 0.05)
-    assert {near.looked_at(size, 1)[0] % 2 for size in range(1, 10**6, 777)} == {1}
+    assert {near_module.looked_at(size, 1)[0] % 2 for size in range(1, 10**6, 777)} == {1}
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -128,11 +158,9 @@ def test_about_as_many_are_sent_as_some_tell_of(keep: int, monkeypatch: pytest.M
     keep=some.integers(1, 200),
 )
 def test_of_any_finite_values_it_is_the_processors(device: str, values: Vector, cut: int, keep: int) -> None:
-    peak = here.peaks(values, [Tensor("", 0, cut), Tensor("", cut, 200)])
-    ratio = np.divide(np.abs(values), peak, out=np.zeros_like(peak), where=peak > 0)
-    on_device = torch.from_numpy(values).to(device)
-    limits = there.limits((cut, 200 - cut), on_device)
-    assert there.reached(on_device, limits, keep) == np.sort(ratio)[200 - keep]
+    tensors = [Tensor("", 0, cut), Tensor("", cut, 200)]
+    found = least_on(device, OPEN, Near((cut, 200 - cut), keep), chunks(values, device, 200))
+    assert found.tobytes() == least_here(OPEN, values, tensors, keep).tobytes()
 
 
 # over links

@@ -30,7 +30,13 @@ class Limits(NamedTuple):
     """How large each value must be: as large as such a part of another."""
 
     rows: Tensor
+    """One for every value, or for so many, one after the other."""
     part: float
+    width: int = 1
+
+    def each(self, values: Tensor) -> Tensor:
+        """Return how large each of all values that these are about must be."""
+        return (self.rows.abs() * self.part).view(-1, 1).expand(-1, self.width).reshape(values.shape)
 
 
 Least = float | Limits
@@ -74,7 +80,7 @@ def starts_of(lengths: Numbers) -> Numbers:
 def to_above(values: Tensor, least: Least, to_bytes: ToBytes) -> Kept:
     """Return chunks, a row of values each."""
     count, device = values.shape[1], values.device
-    limit = least.rows.abs() * least.part if isinstance(least, Limits) else torch.tensor(least, device=device)
+    limit = least.each(values) if isinstance(least, Limits) else torch.tensor(least, device=device)
     there = ~(values.abs() < limit)
     counts: list[int] = there.sum(1).tolist()
     at = there.flatten().nonzero().squeeze(1)

@@ -20,9 +20,9 @@ from atoll.model.encoding import fused, peaks, sieve, sparse
 from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.chance import draws, keys_of
 from atoll.model.encoding.codec import Asked, Even, OnDevice, encode, encode_above, wire_bytes
-from atoll.model.encoding.pieces import Piece, cut, pieces_of, together
+from atoll.model.encoding.pieces import Piece, pieces_of
 from atoll.model.encoding.sending import Sending
-from atoll.model.encoding.wanted import Ends, as_it_is
+from atoll.model.encoding.wanted import Ends
 from atoll.model.held import Held
 from atoll.model.locked import lock
 from atoll.spec.axes.codec import Above, CacheLines, MaxN, Significance, Threshold, TopK
@@ -242,14 +242,13 @@ class TorchEncoder:
     def _near(self, pieces: Sequence[Piece], work: Work, bad: Tensor, near: Near) -> list[tuple[Ends, Least]]:
         """Return likewise where that depends on all values of the unit."""
         assert isinstance(self._codec, MaxN), "no other codec goes by that"
-        whole = self._wanted(together(pieces), work, bad)
+        ends = [self._ends(piece, work) for piece in pieces]
+        least = peaks.least_of(self._codec, near, ends, bad)
         _check(int(bad))
-        least = peaks.least_of(self._codec, near, whole.view(-1))
-        rows = [as_it_is(each) for each in cut(pieces, whole)]
         if not isinstance(least, Limits):
-            return [(each, least) for each in rows]
-        limits = [Limits(each, least.part) for each in cut(pieces, least.rows)]
-        return list(zip(rows, limits, strict=True))
+            return [(each, least) for each in ends]
+        rows = torch.split(least.rows, [each.base.numel() // least.width for each in ends])
+        return [(each, least._replace(rows=some)) for each, some in zip(ends, rows, strict=True)]
 
     def _nothing_bad(self) -> Tensor:
         """Return a number on the device that becomes more than zero if values are not finite."""

@@ -47,6 +47,19 @@ def wanted(ends: Ends, bad: Tensor, made: Tensor | None = None) -> Tensor:
     return plain_wanted(ends, bad)
 
 
+def row_peaks(ends: Ends, width: int, bad: Tensor) -> Tensor:
+    """Return the largest magnitude of every so many values that are to be sent, a power of two; `bad` as `wanted`."""
+    if width <= _TILE and ends.base.numel() and trusted(same_peaks, ends.base.device):
+        return _row_peaks(ends, width, bad)
+    return _plain_peaks(ends, width, bad)
+
+
+def _plain_peaks(ends: Ends, width: int, bad: Tensor) -> Tensor:
+    rows = plain_wanted(ends, bad).view(-1, width)
+    peaks: Tensor = torch.linalg.vector_norm(rows, torch.inf, dim=1)
+    return peaks
+
+
 def short(codec: Short, values: Tensor, left: Tensor | None = None) -> Tensor:
     """Return the wire bytes of chunks in two bytes an element, a row each, and write what is left out of them."""
     return (_short if len(values) and trusted(same_short, values.device) else to_short)(codec, values, left)
@@ -123,21 +136,42 @@ def same_stochastic(device: torch.device, bits: int = 4) -> bool:
     )
 
 
-def same_wanted(device: torch.device) -> bool:
-    """Return whether ways and means, with what was left out before and without, are the same."""
-    base, weights, before = (trial((5, 1003), device).roll(shift, 0) for shift in range(3))
-    ends = [
+def _ends_tried(shape: tuple[int, int], device: torch.device) -> list[Ends]:
+    """Return ways and means, with what was left out before and without."""
+    base, weights, before = (trial(shape, device).roll(shift, 0) for shift in range(3))
+    return [
         Ends(base, weights, 1, None, 1.0),
         Ends(base, weights, 1, before, 0.95),
         Ends(base, None, 7, None, 1.0),
         Ends(base, None, 3, before, 0.9),
     ]
+
+
+def same_peaks(device: torch.device) -> bool:
+    """Return whether rows have the same largest magnitudes, and whether it is said of one that is not finite."""
+    for ends in _ends_tried((5, 1024), device):
+        ours, theirs = torch.zeros(2, dtype=torch.int32, device=device)
+        for width in (1, 8, 1024):
+            if not equal_bits(_row_peaks(ends, width, ours), _plain_peaks(ends, width, theirs)) or ours or theirs:
+                return False
+        odd = ends.base.clone()
+        odd[3, 7] = torch.nan
+        _row_peaks(ends._replace(base=odd), 8, ours)
+        if not ours:
+            return False
+    return True
+
+
+def same_wanted(device: torch.device) -> bool:
+    """Return whether ways and means, with what was left out before and without, are the same."""
+    ends = _ends_tried((5, 1003), device)
     for each in ends:
         ours, theirs = torch.zeros(2, dtype=torch.int32, device=device)
         if not equal_bits(_wanted(each, ours), plain_wanted(each, theirs)) or ours or theirs:
             return False
-    there, bad = before.clone(), torch.zeros(1, dtype=torch.int32, device=device)
-    within = equal_bits(_wanted(ends[1]._replace(before=there), bad, there), plain_wanted(ends[1], bad))
+    way, bad = ends[1], torch.zeros(1, dtype=torch.int32, device=device)
+    there = torch.empty_like(way.base) if way.before is None else way.before.clone()
+    within = equal_bits(_wanted(way._replace(before=there), bad, there), plain_wanted(way, bad))
     return within and not bad and keeps_out_odd(_wanted, device)
 
 
@@ -192,6 +226,29 @@ def _wanted(ends: Ends, bad: Tensor, made: Tensor | None = None) -> Tensor:
         TILE=_TILE,
     )
     return made
+
+
+def _row_peaks(ends: Ends, width: int, bad: Tensor) -> Tensor:
+    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    rows, many = base.numel() // width, _TILE // width
+    peaks = torch.empty(rows, device=base.device)
+    launch(
+        _kernels().row_peaks,
+        (-(-rows // many),),
+        base,
+        base if weights is None else weights.contiguous(),
+        base if before is None else before.contiguous(),
+        peaks,
+        bad,
+        rows,
+        float(ends.steps),
+        float(ends.decay),
+        WAY=weights is not None,
+        FED=before is not None,
+        WIDTH=width,
+        ROWS=many,
+    )
+    return peaks
 
 
 def _short(codec: Short, values: Tensor, left: Tensor | None) -> Tensor:

@@ -189,6 +189,34 @@ def wanted(
 
 
 @triton.jit
+def row_peaks(
+    base,
+    weights,
+    before,
+    peaks,
+    bad,
+    rows,
+    steps,
+    decay,
+    WAY: tl.constexpr,
+    FED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    """The largest magnitude of what is to be sent of each of some rows; whether anything of it is not finite."""
+    first = tl.program_id(0).to(tl.int64) * ROWS
+    row = tl.arange(0, ROWS)
+    there = first + row < rows
+    base, weights, before = base + first * WIDTH, weights + first * WIDTH, before + first * WIDTH
+    at, inside = row[:, None] * WIDTH + tl.arange(0, WIDTH)[None, :], there[:, None]
+    value = tl.load(base + at, mask=inside, other=0.0)
+    value = wanted_of(value, weights, before, at, inside, steps, decay, WAY, not WAY, FED)
+    some = tl.max((is_odd(value) & inside).to(tl.int32))
+    tl.store(bad, some, mask=some > 0)
+    tl.store(peaks + first + row, tl.max(tl.abs(value), axis=1), mask=there)
+
+
+@triton.jit
 def half_of(value, HALF_MAX: tl.constexpr):
     """A value in IEEE's half precision, as its bits, and what arrives of it."""
     short = tl.minimum(tl.maximum(value, -HALF_MAX), HALF_MAX).to(tl.float16)

@@ -1,44 +1,38 @@
 """Max-n on any device: of each tensor what is near its largest, as `sync.peaks` finds it, to the same bits.
 
-How near that is where only so many values are to be sent is a ratio to the largest that just so many of them reach, of
-very many values of those that are looked at (`model.encoding.near`).
-
     largest of each tensor    |a         |b    |c             |
-    rows that share it        |---|---|---|---|---|---|---|---|    as long as the lengths of all tensors allow
+    rows that share it        |---|---|---|---|---|---|---|---|    as long as the lengths of tensors and chunks allow
+
+Values are read once for the largest of each row, and are not kept. How near to it is near, where only so many values
+are to be sent, is the ratio to the largest that just so many of them reach, or, of very many, that so many of those
+that are looked at do (`model.encoding.near`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from atoll.model.compute import Near
+from atoll.model.encoding import fused
 from atoll.model.encoding.above import Least, Limits
 from atoll.model.encoding.near import looked_at, part_of, reaching
+from atoll.model.encoding.wanted import Ends, wanted
 from atoll.spec.axes.codec import MaxN
 
-
-def least_of(codec: MaxN, near: Near, values: Tensor) -> Least:
-    """Return how large the values of a unit must be to be sent; all must be finite."""
-    n, peaks = codec.most, None
-    if near.keep is not None and near.keep < values.numel():
-        peaks = limits(near.sizes, values)
-        n = reaching(codec, reached(values, peaks, near.keep) if near.keep else 1.0)
-    part = part_of(n)
-    return 0.0 if part is None else Limits(limits(near.sizes, values) if peaks is None else peaks, part)
+ROW_MAX = 1024
+"""Elements of a row, a power of two as all others are."""
 
 
-def limits(sizes: tuple[int, ...], values: Tensor) -> Tensor:
-    """Return for every value the largest magnitude of its tensor; of a tensor of zeros what none of them reaches."""
-    width = math.gcd(*sizes)
-    tensor = _tensor_of_rows(sizes, width, values.device)
-    rows = torch.linalg.vector_norm(values.view(-1, width), torch.inf, dim=1)
-    largest = torch.zeros(len(sizes), device=values.device).scatter_reduce_(0, tensor, rows, "amax")
-    largest = torch.where(largest > 0, largest, torch.inf)
-    return largest[tensor][:, None].expand(-1, width).reshape(-1)
+def limits(sizes: Sequence[int], rows: Tensor, width: int) -> Tensor:
+    """Return for every row the largest magnitude of its tensor; of a tensor of zeros what nothing reaches."""
+    tensor = _tensor_of_rows(tuple(sizes), width, rows.device)
+    largest = torch.zeros(len(sizes), device=rows.device).scatter_reduce_(0, tensor, rows, "amax")
+    return torch.where(largest > 0, largest, torch.inf)[tensor]
 
 
 @lru_cache(maxsize=4)
@@ -47,8 +41,37 @@ def _tensor_of_rows(sizes: tuple[int, ...], width: int, device: torch.device) ->
     return torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes) // width).to(device)
 
 
-def reached(values: Tensor, peaks: Tensor, keep: int) -> float:
-    """Return the ratio of a magnitude to its limit that about so many values have, or a larger one."""
-    stride, some = looked_at(values.numel(), keep)
-    ratios = values[::stride].abs() / peaks[::stride]
+def least_of(codec: MaxN, near: Near, unit: Sequence[Ends], bad: Tensor) -> Least:
+    """Return how large the values of a unit must be to be sent, given as chunks, one after the other, in some parts.
+
+    A number becomes more than zero if any of them is not finite: then the rest has no meaning.
+    """
+    width = math.gcd(ROW_MAX, *near.sizes, *(each.base.shape[1] for each in unit))
+    rows = limits(near.sizes, torch.cat([fused.row_peaks(each, width, bad) for each in unit]), width)
+    n = codec.most
+    if near.keep is not None and near.keep < sum(near.sizes):
+        n = reaching(codec, _reached(near, unit, rows, width) if near.keep else 1.0)
+    part = part_of(n)
+    return 0.0 if part is None else Limits(rows, part, width)
+
+
+def _reached(near: Near, unit: Sequence[Ends], rows: Tensor, width: int) -> float:
+    """Return the ratio of a magnitude to the largest that about so many values have, or a larger one."""
+    size = sum(near.sizes)
+    stride, some = looked_at(size, near.keep or 0)
+    peaks = rows[torch.arange(0, size, stride, device=rows.device) // width]
+    ratios = torch.cat(list(_every(stride, unit))).abs() / peaks
     return float(ratios.sort().values[-some])
+
+
+def _every(stride: int, unit: Sequence[Ends]) -> Iterable[Tensor]:
+    """Yield every so-manieth of the values that are to be sent, through all parts."""
+    before = 0
+    for ends in unit:
+        at = slice(-before % stride, None, stride)
+        before += ends.base.numel()
+        parts = [None if each is None else each.flatten()[at] for each in (ends.base, ends.weights, ends.before)]
+        base, weights, left = parts
+        assert base is not None, "whatever is sent is made of something"
+        some = Ends(base, weights, ends.steps, left, ends.decay)
+        yield wanted(some, torch.zeros(1, dtype=torch.int32, device=base.device))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -76,21 +75,6 @@ def pieces_of(portions: Sequence[Portion], many: Callable[[int], int]) -> list[P
         first, width = at, _count(portion)
         most, end = many(width), -1 if run is None else run.stop
     return [*pieces, _piece(portions[first:])] if portions else pieces
-
-
-def together(pieces: Sequence[Piece]) -> Piece:
-    """Return all chunks of some pieces as a single one."""
-    portions = [portion for piece in pieces for portion in piece.portions]
-    given = [portion.values for portion in portions if portion.values is not None]
-    runs = _joined(run for piece in pieces for run in piece.runs)
-    return _piece([Portion(tuple(runs), np.concatenate(given) if given else None, portions[0].first)])
-
-
-def cut(pieces: Sequence[Piece], values: Tensor) -> list[Tensor]:
-    """Return values of some pieces one after the other, where they are: for each piece a chunk a row."""
-    sizes = [len(piece.portions) * piece.width for piece in pieces]
-    each = zip(pieces, torch.split(values.view(-1), sizes), strict=True)
-    return [some.view(-1, piece.width) for piece, some in each]
 
 
 def _piece(portions: Sequence[Portion]) -> Piece:

@@ -133,7 +133,8 @@ def _sifted(
 
 def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, bad: Tensor) -> None:
     base, weights, before = ends.base, ends.weights, ends.before
-    limits = least.rows.contiguous() if isinstance(least, Limits) else base
+    limits, width = (least.rows.contiguous(), least.width) if isinstance(least, Limits) else (base, 1)
+    assert base.shape[1] % width == 0, "a limit is about values of one chunk"
     launch(
         _kernels().sift,
         (many.numel(),),
@@ -157,6 +158,7 @@ def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, ba
         MAKES=made is not base or not ends.is_made,
         LIMITED=isinstance(least, Limits),
         OF_BASE=limits.data_ptr() == base.data_ptr(),
+        WIDTH=width,
         ROWS=ROWS,
         num_warps=WARPS,
     )
@@ -201,12 +203,17 @@ def same_above(device: torch.device, kind: type[Quantiser] = Fp32, shapes: Seque
     for shape in shapes:
         values = trial(shape, device)
         values[:, : shape[1] // 3] *= 0.01  # of which few are kept where of the others many are
-        leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7)]
+        leasts: list[Least] = [0.0, 2.5, 1e38, Limits(values.flip(1), 0.7), *_of_rows(values)]
         if not all(_same(as_it_is(values), least, codec, leaves=True) for least in leasts):
             return False
         if not all(_same(ends, least, codec, leaves=leaves) for ends, least, leaves in _tried(values)):
             return False
     return _same_bad(device) and _same_starts(device)
+
+
+def _of_rows(values: Tensor) -> list[Limits]:
+    """Return limits that some values share, where chunks are cut into such rows."""
+    return [Limits(values.view(-1, width)[:, 0], 0.7, width) for width in (8, 256) if values.shape[1] % width == 0]
 
 
 def _tried(values: Tensor) -> list[tuple[Ends, Least, bool]]:

@@ -35,6 +35,7 @@ def sift(
     MAKES: tl.constexpr,
     LIMITED: tl.constexpr,
     OF_BASE: tl.constexpr,
+    WIDTH: tl.constexpr,
     ROWS: tl.constexpr,
 ):
     """A tile of a chunk, in rows of 32: what is to be sent, and which of it is large enough, as a bit each; how many.
@@ -53,7 +54,7 @@ def sift(
     value = wanted_of(held, weights + first, before + first, at, there, steps, decay, WAY, MEAN, FED)
     if LIMITED:
         if not OF_BASE:
-            held = tl.load(limits + first + at, mask=there, other=0.0)
+            held = tl.load(limits + first // WIDTH + at // WIDTH, mask=there, other=0.0)
         large = there & ~(tl.abs(value) < tl.abs(held) * part)
     else:
         large = there & ~(tl.abs(value) < least)
