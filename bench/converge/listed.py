@@ -132,6 +132,7 @@ FIRM = [
     ddp(4.8e-3, 96, decay=0.3),
     ddp(5.6e-3, 48, decay=0.2, beta2=0.99),
     ddp(4e-3, 96, decay=0.3, beta2=0.98),
+    ddp(4.8e-3, 48, decay=0.25),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -245,8 +246,8 @@ def large(lr: float, decay: float, memory: float, seed: int = 0) -> Trial:
     return quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=lr, decay=decay, memory=memory, batch=BATCH, seed=seed)
 
 
-LARGE = [large(0.02, 0.12, 0.95), large(0.02, 0.12, 0.9), large(0.028, 0.086, 0.95)]
-"""At a rate and decay that fit it, with as many steps in a mean and with as many samples, and at a higher rate."""
+LARGE = [large(0.02, 0.12, 0.95), large(0.02, 0.12, 0.9), large(0.028, 0.086, 0.95), large(0.02, 0.17, 0.95)]
+"""At a rate and decay that fit it, with as many steps in a mean, or as many samples; at a higher rate; forgetting more."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 

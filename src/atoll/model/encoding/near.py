@@ -13,7 +13,7 @@ from atoll.spec.axes.codec import MaxN
 ALL = 100.0
 """N of which everything is sent."""
 LOOKED_AT = 2**18
-"""Values that tell how many of all are so near; up to three times as many where that is all or a third of them."""
+"""Values that tell how many of all are so near; two thirds of that to twice as many."""
 
 
 def looked_at(size: int, keep: int) -> tuple[int, int]:

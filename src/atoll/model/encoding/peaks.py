@@ -11,7 +11,7 @@ that are looked at do (`model.encoding.near`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 import torch
@@ -64,14 +64,12 @@ def _reached(near: Near, unit: Sequence[Ends], rows: Tensor, width: int) -> floa
     return float(ratios.sort().values[-some])
 
 
-def _every(stride: int, unit: Sequence[Ends]) -> Iterable[Tensor]:
-    """Yield every so-manieth of the values that are to be sent, through all parts."""
+def _every(nth: int, unit: Sequence[Ends]) -> Iterator[Tensor]:
+    """Yield every n-th of the values that are to be sent, counted through all parts."""
     before = 0
     for ends in unit:
-        at = slice(-before % stride, None, stride)
+        at = slice(-before % nth, None, nth)
         before += ends.base.numel()
-        parts = [None if each is None else each.flatten()[at] for each in (ends.base, ends.weights, ends.before)]
-        base, weights, left = parts
-        assert base is not None, "whatever is sent is made of something"
-        some = Ends(base, weights, ends.steps, left, ends.decay)
-        yield wanted(some, torch.zeros(1, dtype=torch.int32, device=base.device))
+        weights, left = (None if each is None else each.flatten()[at] for each in (ends.weights, ends.before))
+        some = ends._replace(base=ends.base.flatten()[at], weights=weights, before=left)
+        yield wanted(some, torch.zeros(1, dtype=torch.int32, device=some.base.device))

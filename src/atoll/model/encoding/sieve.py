@@ -157,7 +157,7 @@ def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, ba
         FED=before is not None,
         MAKES=made is not base or not ends.is_made,
         LIMITED=isinstance(least, Limits),
-        OF_BASE=limits.data_ptr() == base.data_ptr(),
+        OF_BASE=width == 1 and limits.data_ptr() == base.data_ptr(),
         WIDTH=width,
         ROWS=ROWS,
         num_warps=WARPS,
