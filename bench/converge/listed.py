@@ -247,7 +247,7 @@ def large(lr: float, decay: float, memory: float, seed: int = 0) -> Trial:
 
 
 LARGE = [large(0.02, 0.12, 0.95), large(0.02, 0.12, 0.9), large(0.028, 0.086, 0.95), large(0.02, 0.17, 0.95)]
-"""At a rate and decay that fit it, with as many steps in a mean, or as many samples; at a higher rate; forgetting more."""
+"""With as many steps in a mean, and with as many samples; at a higher rate; and with more decay."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
