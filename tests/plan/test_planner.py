@@ -63,6 +63,16 @@ def test_a_round_has_the_steps_of_its_offer() -> None:
             assert float(each.middle.pace.samples) == pytest.approx(samples)
 
 
+def test_a_batch_need_not_be_one_that_a_recipes_passes_divide() -> None:
+    """The planner shares out a batch of all; recipes say how many samples go at once at most."""
+    where = load_fleet("homes")
+    verdict = plan(GOAL, where, expand(where), ("demo-sgd", "gaia", "powersgd"), FACTS)
+    found = [each.offer.run.recipe.work for each in verdict.judged]
+    cut = [work for work in found if work.micro_batch]
+    assert any(work.batch % 32 for work in cut)
+    assert all(work.at_once <= 32 for work in cut)
+
+
 def test_a_step_of_muon_is_longer_by_its_products() -> None:
     where = load_fleet("homes")
     found = plan(GOAL, where, expand(where), ("held-bit", "opendiloco"), FACTS).judged

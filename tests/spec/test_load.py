@@ -95,7 +95,7 @@ def test_paths_in_overrides_are_those_of_the_working_folder(tmp_path: Path, monk
 def test_a_batch_smaller_than_what_goes_at_once_goes_at_once(tmp_path: Path) -> None:
     work = load(tmp_path, RUN, "recipe.work.micro_batch=32").recipe.work
     assert (work.batch, work.at_once) == (4, 4)
-    assert load(tmp_path, RUN, "recipe.work.micro_batch=2").recipe.work.at_once == 2
+    assert load(tmp_path, RUN, "recipe.work.micro_batch=3").recipe.work.at_once == 3
 
 
 def test_overrides_go_on_top_and_take_toml_values_or_bare_words(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("model={kind='folder', path='a', adapter={rank=0}}", "model.adapter.rank"),
         ("data.context=4", "data.context"),
         ("data.source={kind='corpus', tokenizer='bpe-12'}", "data.source.tokenizer"),
-        ("recipe.work.micro_batch=3", "recipe.work.micro_batch"),
+        ("recipe.work.micro_batch=-1", "recipe.work.micro_batch"),
         ("recipe.work.inner.lr=0", "recipe.work.inner.lr"),
         ("recipe.work.inner.betas=[0.9, 1.0]", "recipe.work.inner.betas[1]"),
         ("recipe.work.schedule.floor=2", "recipe.work.schedule.floor"),

@@ -339,7 +339,7 @@ class TorchEngine:
         self._recorded = Recorded(self.device, rows, context, parameters, self._accumulate, self._update)
 
     def _micro_batches(self, batch: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (tokens, targets) of at most `micro_batch` samples, padded to exactly that where shapes are fixed."""
+        """Yield (tokens, targets) of at most `at_once` samples, padded to exactly that where shapes are fixed."""
         for at in range(0, batch.shape[0], self._micro):
             rows = batch[at : at + self._micro]
             tokens, targets = rows[:, :-1], rows[:, 1:]

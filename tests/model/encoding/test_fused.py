@@ -140,6 +140,30 @@ for codec in (Threshold(least=2.0), CacheLines(), TopK(keep=8, block=512), Int8(
         except FloatingPointError as error:
             print(error, np.isfinite(left.read()).all())
 """
+UNTOUCHED = """
+import numpy as np
+import torch
+from atoll.model.encoding import encoder, fused, sieve
+from atoll.model.compute import Mean, Near, Portion
+from atoll.model.held import Held
+from atoll.spec.axes.codec import MaxN
+from atoll.spec.axes.what import Feedback
+
+fused.trusted = sieve.trusted = lambda *asked: True
+encoder.FEW_ELEMENTS = encoder.MANY_ELEMENTS = 512
+total, left = np.random.default_rng(0).standard_normal((2, 2048), np.float32)
+portions = [Portion((slice(at, at + 256),), first=at) for at in range(0, 2048, 256)]
+for at, odd in ((3, np.nan), (1000, np.inf), (2047, -np.inf), (None, 0.0)):
+    values, before = total.copy(), Held.of(left.copy())
+    if at is not None:
+        values[at] = odd
+    made = encoder.TorchEncoder(MaxN(), torch.zeros(2048))
+    try:
+        made.encode(portions, Mean(Held.of(values), 3), Feedback(), before, Near((1024, 1024), 40))
+    except FloatingPointError as error:
+        print(error, end=" ")
+    print(before.read().tobytes() == left.tobytes())
+"""
 COMPILED = """
 import triton
 from triton.backends.compiler import GPUTarget
@@ -279,6 +303,12 @@ def test_contributions_made_by_kernels_are_those_made_without() -> None:
 
 def test_values_that_are_not_finite_are_refused_and_never_left() -> None:
     assert said_by(REFUSED, TRITON_INTERPRET="1").splitlines() == ["some values are not finite True"] * 8
+
+
+def test_kernels_leave_what_was_left_on_a_link_as_it_was_if_any_of_many_pieces_is_not_finite() -> None:
+    pytest.importorskip("triton")
+    said = said_by(UNTOUCHED, TRITON_INTERPRET="1").splitlines()
+    assert said == ["some values are not finite True"] * 3 + ["False"], "and write it where all are"
 
 
 def test_what_is_compiled_rounds_each_operation_by_itself() -> None:

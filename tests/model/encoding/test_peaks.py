@@ -103,8 +103,8 @@ def test_values_must_be_as_large_as_on_the_processor(kind: str, device: str) -> 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_very_many_some_tell_the_same_on_any_device(kind: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(near_module, "LOOKED_AT", 500)
-    assert near_module.looked_at(SIZE, 70) == (15, 5)
+    monkeypatch.setattr(near_module, "LOOKED_AT", 400)
+    assert near_module.looked_at(SIZE, 70) == (17, 5)
     other = 0
     for seed in SEEDS:
         values = KINDS[kind](seed)
@@ -113,7 +113,7 @@ def test_of_very_many_some_tell_the_same_on_any_device(kind: str, device: str, m
             assert found.tobytes() == least_here(OPEN, values, TENSORS, keep).tobytes(), (seed, keep)
             monkeypatch.setattr(near_module, "LOOKED_AT", 2**18)
             other += found.tobytes() != least_here(OPEN, values, TENSORS, keep).tobytes()
-            monkeypatch.setattr(near_module, "LOOKED_AT", 500)
+            monkeypatch.setattr(near_module, "LOOKED_AT", 400)
     assert other or kind in ("equal", "zeros of either sign", "few values"), "it is not by all of them"
 
 
@@ -140,14 +140,25 @@ def test_of_a_unit_in_parts_it_is_that_of_the_whole(
 
 @pytest.mark.parametrize("keep", [2_000, 20_000, 150_000])
 def test_about_as_many_are_sent_as_some_tell_of(keep: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of matrices whose columns differ: all of them take turns to be looked at."""
+    """Of matrices of which few columns are large: all of them take turns to be looked at."""
     monkeypatch.setattr(near_module, "LOOKED_AT", 20_000)
-    values = bell(5, 400_000) * np.tile(np.linspace(0.1, 3.0, 64, dtype=np.float32), 6250)
-    tensors = [Tensor("", 0, 160_000), Tensor("", 160_000, 400_000)]
+    columns = np.ones(768, np.float32)
+    columns[[1, 100, 400, 601]] = 6.0
+    size = 1326 * 768
+    assert size // 20_000 % 3 == 2, "every 51st would meet a third of the columns only, and none of these"
+    values, tensors = bell(5, size) * np.tile(columns, 1326), [Tensor("", 0, size)]
     peak = here.peaks(values, tensors)
-    least = here.limits(here.fitting(MaxN(least=0.0), values, peak, keep), peak)
+    least = here.limits(here.fitting(OPEN, values, peak, keep), peak)
     assert np.count_nonzero(np.abs(values) >= least) == pytest.approx(keep, rel=0.25 if keep == 2_000 else 0.05)
-    assert {near_module.looked_at(size, 1)[0] % 2 for size in range(1, 10**6, 777)} == {1}
+
+
+def test_of_many_values_enough_are_looked_at() -> None:
+    for size in [*range(1, 10**7, 77_777), *range(10**7, 10**9, 7_777_777)]:
+        stride, some = near_module.looked_at(size, size // 2)
+        assert size / stride >= 0.8 * min(size, near_module.LOOKED_AT)
+        assert size / stride <= 17 * near_module.LOOKED_AT
+        assert (stride % 2 and stride % 3 and stride % 5 and stride % 7) or stride == 1
+        assert 1 <= some <= -(-size // stride) or size == 1
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
@@ -208,7 +219,9 @@ def test_chunks_and_what_is_left_on_a_link_are_the_processors(
     codec: MaxN, of: str, rule: Residual, device: str, room: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encoder_module, "_has_room", lambda device, size_bytes: room)
-    monkeypatch.setattr(encoder_module, "PIECE_BYTES", 2000)
+    monkeypatch.setattr(encoder_module, "FEW_ELEMENTS", 2048)
+    monkeypatch.setattr(encoder_module, "MANY_ELEMENTS", 2048)
+    monkeypatch.setattr(near_module, "LOOKED_AT", 300 if room else 2**18)
     unit, encoder = UNITS[of], TorchEncoder(codec, torch.zeros(MODEL, device=device))
     ours, theirs = Held(MODEL), np.zeros(MODEL, np.float32)
     lengths, left = set(), False

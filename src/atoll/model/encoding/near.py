@@ -6,6 +6,8 @@ the processor, `model.encoding.peaks` on a device.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from atoll.spec.axes.codec import MaxN
@@ -13,16 +15,22 @@ from atoll.spec.axes.codec import MaxN
 ALL = 100.0
 """N of which everything is sent."""
 LOOKED_AT = 2**18
-"""Values that tell how many of all are so near; two thirds of that to twice as many."""
+"""Values that tell how many of all are so near, or a little fewer."""
+COMMON = 3 * 5 * 7 * 11 * 13
+"""Of which, and of two, the widths of most matrices are made."""
+FEW = 17
+"""Times as many are all looked at: of the next to one it is the first odd number without such factors."""
 
 
 def looked_at(size: int, keep: int) -> tuple[int, int]:
     """Return of how many values one is looked at, and how many of these are to be sent if so many of all are.
 
-    Which N fits need not be known to the value, and to look at all of them costs more than to send some. It is an odd
-    number, so that all columns of most matrices take turns.
+    Which N fits need not be known to the value, and to look at all of them costs more than to send some. The stride has
+    no factor in common with the widths of most matrices, so that all of their columns take turns.
     """
-    stride = size // LOOKED_AT | 1
+    stride = size // LOOKED_AT | 1 if size >= FEW * LOOKED_AT else 1
+    while math.gcd(stride, COMMON) > 1:
+        stride += 2
     return stride, -(-keep // stride)
 
 

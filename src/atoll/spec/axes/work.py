@@ -87,7 +87,7 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
     batch: int = 8
     """Samples per local step."""
     micro_batch: int = 0
-    """Samples per forward pass at most; the step accumulates them. 0: the whole batch at once."""
+    """Samples per forward pass at most, the last may have fewer; the step accumulates them. 0: all of them at once."""
     clip: float = 0.0
     """Largest norm of a local gradient; 0: no clipping."""
     schedule: Schedule = Constant()
@@ -95,5 +95,5 @@ class Work(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_d
 
     @property
     def at_once(self) -> int:
-        """Return the samples of a forward pass."""
+        """Return the samples of a forward pass, of the last of a step perhaps fewer."""
         return min(self.batch, self.micro_batch or self.batch)

@@ -47,9 +47,6 @@ def _work_rules(work: Work) -> Iterator[Rule]:
     path: KeyPath = ("recipe", "work")
     yield within((*path, "batch"), work.batch, 1, BATCH_MAX)
     yield within((*path, "micro_batch"), work.micro_batch, 0, BATCH_MAX)
-    divides = work.batch % work.at_once == 0
-    what = f"{work.micro_batch} does not divide the batch of {work.batch}"
-    yield divides, (*path, "micro_batch"), what, "choose a divisor, or 0 for the whole batch at once"
     yield within((*path, "clip"), work.clip, 0)
     path = (*path, "schedule")
     yield within((*path, "warmup_steps"), work.schedule.warmup_steps, 0)
