@@ -24,6 +24,7 @@ from bench.converge.tries import (
     PARTS,
     SIGN,
     TEN_THOUSAND,
+    THREE,
     TURNED,
     Changes,
     bits,
@@ -132,7 +133,6 @@ FIRM = [
     ddp(4.8e-3, 96, decay=0.3),
     ddp(5.6e-3, 48, decay=0.2, beta2=0.99),
     ddp(4e-3, 96, decay=0.3, beta2=0.98),
-    ddp(4.8e-3, 48, decay=0.25),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -212,6 +212,9 @@ GROWN = [
 
 ROUND_SAMPLES = 68 * 96
 """Of which sixty rounds are a training."""
+THREE_SAMPLES = 86 * 96
+"""Of which 47 are: as many bytes, where results have three levels in place of two."""
+NO_CHANGES: Changes = {}
 
 
 def quick(
@@ -222,11 +225,12 @@ def quick(
     decay: float = 0.086,
     memory: float = 0.95,
     batch: int = 96,
+    samples: int = ROUND_SAMPLES,
     seed: int = 0,
 ) -> Trial:
-    """Return sixty rounds whose outer step answers at once: as far in the end, with less of what was."""
+    """Return rounds of so many samples whose outer step answers at once: as far in the end, with less of what was."""
     changes = {**firm(decay, lr=5.6e-3), **mean(memory), **changes}
-    words, every = f"{name}-firm{decay:g}-m{memory:g}", ROUND_SAMPLES // batch
+    words, every = f"{name}-firm{decay:g}-m{memory:g}", samples // batch
     return held(every, 0.3, changes, words, rate=1.4, lr=lr, batch=batch, seed=seed)
 
 
@@ -241,13 +245,13 @@ BETTER = [
 """Sixty rounds with a better Muon, and an outer step that adds less to what a bit brings late."""
 
 
-def large(lr: float, decay: float, memory: float, seed: int = 0) -> Trial:
+def large(decay: float, changes: Changes = NO_CHANGES, *, also: str = "", **more: int) -> Trial:
     """Return the best of them with twice the batch in half the steps."""
-    return quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=lr, decay=decay, memory=memory, batch=BATCH, seed=seed)
+    return quick(f"-alike-ahead{also}", {**ALIKE, **AHEAD, **changes}, lr=0.02, decay=decay, batch=BATCH, **more)
 
 
-LARGE = [large(0.02, 0.12, 0.95), large(0.02, 0.12, 0.9), large(0.028, 0.086, 0.95), large(0.02, 0.17, 0.95)]
-"""With as many steps in a mean, and with as many samples; at a higher rate; and with more decay."""
+LARGE = [large(0.12), large(0.17), large(0.12, THREE, also="-three", samples=THREE_SAMPLES)]
+"""With as much decay in all, with more; and with fewer rounds of finer results."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -325,7 +329,7 @@ def _second() -> list[Trial]:
         *GROWN,
         *BETTER,
         *LARGE,
-        *(large(0.02, 0.12, 0.95, seed) for seed in SEEDS),
+        *(large(0.12, seed=seed) for seed in SEEDS),
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

@@ -25,6 +25,8 @@ HOLD = {f"{CHANNEL}.what.residual.kind": "hold", f"{CHANNEL}.what.owners.kind": 
 HELD_SIGN = {key: value for key, value in FINE_SIGN.items() if ".residual." not in key} | HOLD
 TURNED = {f"{CHANNEL}.what.codec.kind": "turned-sign", f"{CHANNEL}.what.result.kind": "turned-sign"}
 """In a basis that each chunk draws, so that nothing stays left out for long."""
+THREE = {f"{CHANNEL}.what.result.kind": "ternary", f"{CHANNEL}.what.result.block": 512}
+"""Results of three levels: what contributions leave out is averaged over all peers, what these do is not."""
 FADING = {f"{CHANNEL}.what.residual.decay": 0.6, f"{CHANNEL}.what.owners.decay": 0.9}
 """So much is kept of what contributions leave out, and of what results do; the rest is given up."""
 HALVES = {

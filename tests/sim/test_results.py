@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll.sim.lots import BATCH, STEPS
-from atoll.spec.axes.codec import Bf16, Buckets, Codec, Fp32, Int8, Quantiser, Sign, TopK
+from atoll.spec.axes.codec import Bf16, Buckets, Codec, Fp32, Int8, Quantiser, Sign, Ternary, TopK
 from atoll.spec.axes.what import Feedback
 from atoll.spec.axes.when import Every
 from atoll.spec.load import load_recipe
@@ -18,6 +18,7 @@ QUICK = (700, 703)
 FORMS: list[tuple[Codec, Quantiser]] = [
     (Buckets(bits=2, width=6.0), Buckets(bits=4, width=6.0)),
     (Sign(), Int8()),
+    (Sign(block=512), Ternary()),
     (Fp32(), Bf16()),
     (TopK(keep=8, block=64), Buckets(bits=2, width=6.0)),
 ]

@@ -25,6 +25,7 @@ from atoll.spec.axes.codec import (
     Sign,
     Significance,
     Stochastic,
+    Ternary,
     Threshold,
     TopK,
     TurnedSign,
@@ -42,6 +43,7 @@ DENSE: list[Codec] = [
     Buckets(bits=2, width=6.0),
     E3m0(),
     Sign(block=32),
+    Ternary(block=32),
     Stochastic(),
     Stochastic(bits=3, block=32),
     Stochastic(bits=12, block=32),
@@ -322,6 +324,35 @@ def test_places_out_of_order_outside_or_of_another_number_are_refused() -> None:
 # what is lost, of a million normally distributed values
 
 
+def test_of_three_levels_five_are_a_byte_and_each_value_goes_to_the_nearest() -> None:
+    codec = Ternary(block=16)
+    values = np.array([0.0, 0.7, -0.8, 0.76, -9.0, 3.0, *[1.0] * 10, -2.0], np.float32)
+    wire = encode(codec, values)
+    assert len(wire) == wire_bytes(codec, 17) == 2 * 4 + 4
+    level = np.float32(np.abs(values[:16]).mean()) * np.float32(1.534)
+    expected = np.where(np.abs(values[:16]) < level / 2, 0, np.sign(values[:16])) * level
+    assert decode(codec, wire, 17).tolist() == [*expected, np.float32(2.0) * np.float32(1.534) * -1]
+    assert not decode(codec, encode(codec, np.zeros(17, np.float32)), 17).any()
+
+
+@pytest.mark.parametrize(("byte", "said"), [(242, ""), (243, "no elements"), (255, "no elements")])
+def test_a_byte_that_is_not_five_digits_is_refused(byte: int, said: str) -> None:
+    wire = bytes(encode(Ternary(), bell(5)))[:-1] + bytes([byte])
+    if not said:
+        assert np.isfinite(decode(Ternary(), wire, 5)).all()
+        return
+    with pytest.raises(BadChunk, match=said):
+        decode(Ternary(), wire, 5)
+
+
+def test_digits_after_the_last_element_are_refused() -> None:
+    wire = bytearray(encode(Ternary(), bell(7)))
+    assert wire[-1] < 9, "two digits"
+    wire[-1] = 9
+    with pytest.raises(BadChunk, match="no elements"):
+        decode(Ternary(), bytes(wire), 7)
+
+
 BELL = bell(2**20)
 
 
@@ -337,6 +368,7 @@ BELL = bell(2**20)
         (E3m0(block=2**20), 0.195),
         (E3m0(block=64), 0.188),
         (Sign(), 0.603),  # sqrt(1 - 2 / pi)
+        (Ternary(), 0.436),  # of the best three levels for a bell
         (TurnedSign(), 0.603),
     ],
 )

@@ -8,6 +8,8 @@ from torch.nn.functional import pad
 
 _GROUP = 8
 """Numbers that are packed together where a byte's end would cut one."""
+_FIVE = 5
+"""Numbers below three that are the digits of a byte."""
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -46,6 +48,28 @@ def unpack(data: Tensor, count: int, bits: int) -> Tensor:
     words = pad(full, (0, 8 - bits)).view(torch.int64)
     each = torch.arange(0, 8 * bits, bits, device=data.device)
     return ((words >> each) & ((1 << bits) - 1)).to(torch.uint8).flatten(1)[:, :count]
+
+
+def threes_bytes(count: int) -> int:
+    """Return how long so many numbers below three are."""
+    return -(-count // _FIVE)
+
+
+def pack_threes(numbers: Tensor) -> Tensor:
+    """Return rows of numbers below three as bytes, five in each, the first counting least."""
+    groups = pad(numbers, (0, -numbers.shape[1] % _FIVE)).view(len(numbers), -1, _FIVE)
+    return (groups * _digits(numbers.device)).sum(-1, dtype=torch.uint8)
+
+
+def unpack_threes(data: Tensor, count: int) -> Tensor:
+    """Return rows of `count` numbers from what `pack_threes` made of them."""
+    digits = torch.div(data[..., None], _digits(data.device), rounding_mode="floor") % 3
+    return digits.flatten(1)[:, :count]
+
+
+def _digits(device: torch.device) -> Tensor:
+    """Return what each of a byte's five digits counts for."""
+    return torch.tensor([3**place for place in range(_FIVE)], dtype=torch.uint8, device=device)
 
 
 def cut(wire: Tensor, at: int) -> tuple[Tensor, Tensor]:

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 from atoll.model.encoding import fused, lines, sieve, sparse
 from atoll.model.encoding.above import COUNT_BYTES, Kept, Least, places_bytes, to_above
 from atoll.model.encoding.bins import from_buckets, table_bytes
-from atoll.model.encoding.bits import cut, packed_bytes, unpack, viewed
+from atoll.model.encoding.bits import cut, packed_bytes, threes_bytes, unpack, viewed
 from atoll.model.encoding.scales import from_scales, to_scales
 from atoll.model.encoding.turned import from_turned, to_turned, turned_bytes
 from atoll.model.encoding.wanted import as_it_is
@@ -41,6 +41,7 @@ from atoll.spec.axes.codec import (
     Sign,
     Significance,
     Stochastic,
+    Ternary,
     Threshold,
     TopK,
     TurnedSign,
@@ -89,13 +90,13 @@ def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | N
             return wire
 
 
-def _encode(codec: Fp32 | E3m0 | Sign | TurnedSign | Buckets, values: Tensor, asked: Asked) -> Tensor:
+def _encode(codec: Fp32 | E3m0 | Sign | Ternary | TurnedSign | Buckets, values: Tensor, asked: Asked) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
         case E3m0():
             return fused.e3m0(codec, values)
-        case Sign():
+        case Sign() | Ternary():
             return to_scales(codec, values)
         case TurnedSign():
             return to_turned(codec, values, asked.keys)
@@ -161,7 +162,7 @@ def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
             return viewed(wire, torch.float16).float()
         case Bf16():
             return viewed(wire, torch.bfloat16).float()
-        case Int8() | E3m0() | Sign() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
             return from_scales(codec, wire, count)
         case TurnedSign():
             return from_turned(codec, wire, count)
@@ -226,6 +227,8 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
             return 2 * count
         case Int8() | E3m0() | Sign() | Stochastic():
             return 4 * -(-count // codec.block) + packed_bytes(count, codec.bits)
+        case Ternary():
+            return 4 * -(-count // codec.block) + threes_bytes(count)
         case TurnedSign():
             return turned_bytes(codec, count)
         case Buckets():

@@ -7,14 +7,15 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from atoll.model.encoding.bins import units_of
-from atoll.model.encoding.bits import cut, pack, unpack, viewed
+from atoll.model.encoding.bits import cut, pack, pack_threes, unpack, unpack_threes, viewed
 from atoll.model.encoding.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
-from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
+from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic, Ternary
 
-Scaled = Int8 | E3m0 | Sign | Stochastic
+Scaled = Int8 | E3m0 | Sign | Ternary | Stochastic
 
 _STEPS = 127.0
 _OCTAVES = 7
+_LEVEL = 1.534
 _HALF_UP = 1 << 22
 _EXPONENT_BIAS = 127
 _SCALE_MIN = 2.0**-120
@@ -29,8 +30,17 @@ def to_scales(codec: Scaled, values: Tensor, keys: Tensor | None = None) -> Tens
     count, rows = values.shape[1], in_blocks(values, codec.block)
     scales = nonzero(_scales(codec, rows, count))
     codes = _codes(codec, rows, scales, keys).flatten(1)[:, :count]
-    packed = codes.contiguous().view(torch.uint8) if isinstance(codec, Int8) else pack(codes, codec.bits)
-    return torch.cat([scales.contiguous().view(torch.uint8), packed], dim=1)
+    return torch.cat([scales.contiguous().view(torch.uint8), _packed(codec, codes)], dim=1)
+
+
+def _packed(codec: Scaled, codes: Tensor) -> Tensor:
+    match codec:
+        case Int8():
+            return codes.contiguous().view(torch.uint8)
+        case Ternary():
+            return pack_threes(codes)
+        case _:
+            return pack(codes, codec.bits)
 
 
 def nonzero(scales: Tensor) -> Tensor:
@@ -52,14 +62,22 @@ def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
         case E3m0():
             return _largest(rows)
         case Sign():
-            filled = torch.full((rows.shape[1],), float(codec.block), device=rows.device)
-            filled[-1:] -= -count % codec.block
-            return added(rows.abs()) / filled
+            return _means(rows, count)
+        case Ternary():
+            return _means(rows, count) * _LEVEL
         case Stochastic(bits=bits):
             unit, per_unit = units_of(_largest(rows), NORM_BITS)
             whole = (rows.abs() * unit[..., None]).ceil_().to(torch.int32)
             norms = (whole * whole).sum(-1, dtype=torch.int64).double().sqrt_() * per_unit
             return (norms / torch.tensor(float(levels_of(bits)), dtype=torch.float64, device=rows.device)).float()
+
+
+def _means(rows: Tensor, count: int) -> Tensor:
+    """Return the mean magnitude of each block of chunks of so many elements."""
+    blocks, block = rows.shape[1:]
+    filled = torch.full((blocks,), float(block), device=rows.device)
+    filled[-1:] -= -count % block
+    return added(rows.abs()) / filled
 
 
 def _largest(rows: Tensor) -> Tensor:
@@ -84,6 +102,8 @@ def _codes(codec: Scaled, rows: Tensor, scales: Tensor, keys: Tensor | None) -> 
     parts = rows * per_one[..., None]
     if isinstance(codec, Stochastic):
         return _rounded(parts, no_seed(rows) if keys is None else keys, levels_of(codec.bits))
+    if isinstance(codec, Ternary):
+        return (parts >= 0.5).to(torch.uint8) + (parts <= -0.5).to(torch.uint8) * 2
     return parts.round_().to(torch.int8) if isinstance(codec, Int8) else _powers(parts)
 
 
@@ -123,7 +143,7 @@ def _powers(parts: Tensor) -> Tensor:
 
 def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
     scales, packed = cut(wire, 4 * -(-count // codec.block))
-    codes = unpack(packed, count, codec.bits)
+    codes = unpack_threes(packed, count) if isinstance(codec, Ternary) else unpack(packed, count, codec.bits)
     match codec:
         case Int8():
             units = codes.contiguous().view(torch.int8).float()
@@ -133,6 +153,8 @@ def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
             units = each[codes.int()]
         case Sign():
             units = codes.float().mul_(-2.0).add_(1.0)
+        case Ternary():
+            units = (codes == 1).float() - (codes == 2).float()
         case Stochastic(bits=bits):
             units = codes.float().sub_(levels_of(bits))
     values = in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]

@@ -63,6 +63,15 @@ class Sign(Axis, tag="sign"):
         return 1
 
 
+class Ternary(Axis, tag="ternary"):
+    """Five elements a byte: each is nothing, or plus or minus the level of its block, whichever is nearest.
+
+    A level is 1.534 times the block's mean magnitude: of three the best for values that are spread like a bell.
+    """
+
+    block: int = 512
+
+
 class Stochastic(Axis, tag="stochastic"):
     """So many bits an element: even steps of its block's norm, up or down by chance so that the mean is right."""
 
@@ -77,7 +86,7 @@ class TurnedSign(Axis, tag="turned-sign"):
     """Elements that share a scale; a power of two."""
 
 
-Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Stochastic | TurnedSign
+Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Ternary | Stochastic | TurnedSign
 """What becomes of a value."""
 
 

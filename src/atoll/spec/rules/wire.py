@@ -22,6 +22,7 @@ from atoll.spec.axes.codec import (
     Significance,
     Sparse,
     Stochastic,
+    Ternary,
     Threshold,
     TopK,
     TurnedSign,
@@ -92,7 +93,8 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     yield from _turned_rules(path, channel)
     for name, form in channel.forms.items():
         yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
-    own = not isinstance(route, AllGather) or not isinstance(what.merged(), Buckets | Sign | Stochastic | TurnedSign)
+    sums = Buckets | Sign | Ternary | Stochastic | TurnedSign
+    own = not isinstance(route, AllGather) or not isinstance(what.merged(), sums)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
 
@@ -186,7 +188,7 @@ def _low_rank_rules(path: KeyPath, channel: Channel, low: LowRank) -> Iterator[R
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
     match codec:
-        case Int8() | E3m0() | Sign():
+        case Int8() | E3m0() | Sign() | Ternary():
             yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
         case Stochastic():
             yield within((*path, "bits"), codec.bits, 2, 12)

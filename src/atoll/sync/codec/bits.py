@@ -1,7 +1,8 @@
 """Numbers of a few bits each, side by side.
 
 Up to eight bits, eight numbers fill as many bytes as they have bits; what is longer is cut: first everybody's lowest
-byte, then the rest. So twelve bits are a byte each and then a nibble each, and nothing is shifted across a word.
+byte, then the rest. So twelve bits are a byte each and then a nibble each, and nothing is shifted across a word. Of
+numbers below three, five are the digits of a byte.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ def _spread(bits: int) -> NDArray[Any]:
 
 _SPREAD = {bits: _spread(bits) for bits in (2, 4)}
 """The numbers that share a byte, a byte each in one word, for every byte."""
+
+
+_DIGITS = 3 ** np.arange(5, dtype=np.uint8)
+"""What each of a byte's five digits counts for."""
+_THREES = np.arange(256, dtype=np.uint8)[:, None] // _DIGITS % np.uint8(3)
+"""The digits of every byte; of those above 242 they have no meaning."""
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -89,3 +96,28 @@ def is_padded(data: NDArray[np.uint8], count: int, bits: int) -> bool:
         return is_padded(data[count:], count, bits - 8)
     used = count * bits % 8
     return not used or not int(data[-1]) >> used
+
+
+def threes_bytes(count: int) -> int:
+    """Return how long so many numbers below three are."""
+    return -(-count // len(_DIGITS))
+
+
+def pack_threes(numbers: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return numbers below three as bytes, five in each, the first counting least; the last is filled up with zeros."""
+    groups = np.zeros((threes_bytes(numbers.size), len(_DIGITS)), np.uint8)
+    groups.reshape(-1)[: numbers.size] = numbers
+    packed: NDArray[np.uint8] = groups @ _DIGITS
+    return packed
+
+
+def unpack_threes(data: NDArray[np.uint8], count: int) -> NDArray[np.uint8]:
+    """Return `count` numbers from what `pack_threes` made of them."""
+    return _THREES[data].reshape(-1)[:count]
+
+
+def are_threes(data: NDArray[np.uint8], count: int) -> bool:
+    """Return whether all bytes are five digits, and those after the last number are zeros."""
+    used = count % len(_DIGITS)
+    full = not used or not data.size or int(data[-1]) < _DIGITS[used]
+    return full and bool((data < 3 ** len(_DIGITS)).all())

@@ -6,6 +6,7 @@ has one whose largest is too small to divide by.
     int8         a signed byte: so many steps, the largest of the block being 127
     e3m0         four bits: a sign, and 0 or 2^-6 .. 2^0 of the block's largest
     sign         a bit: plus or minus the block's mean magnitude
+    ternary      a fifth of a byte: nothing, or plus or minus one level of the block
     stochastic   a few bits: so many steps of the block's norm, rounded up or down by chance
 
 A norm is that of whole numbers, elements in parts of which the block's largest is 2^14 to 2^15, rounded up: so nobody
@@ -21,17 +22,30 @@ from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
 from atoll.model.encoding.chance import DRAWN_BITS
-from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic
-from atoll.sync.codec.bits import is_padded, pack, packed_bytes, unpack
+from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic, Ternary
+from atoll.sync.codec.bits import (
+    are_threes,
+    is_padded,
+    pack,
+    pack_threes,
+    packed_bytes,
+    threes_bytes,
+    unpack,
+    unpack_threes,
+)
 from atoll.sync.codec.chance import drawn
 
-Scaled = Int8 | E3m0 | Sign | Stochastic
+Scaled = Int8 | E3m0 | Sign | Ternary | Stochastic
 
 _STEPS = 127
 _OCTAVES = 7
 _POWERS = np.array([0.0, *(2.0 ** (power - _OCTAVES + 1) for power in range(_OCTAVES))], np.float32)
 _E3M0 = np.concatenate([_POWERS, -_POWERS])
 """What each four bits stand for, in units of the block's largest."""
+_LEVEL = np.float32(1.534)
+"""Of three, in mean magnitudes of a block."""
+_SIGNED = np.array([0.0, 1.0, -1.0], np.float32)
+"""What each of three digits stands for, in levels."""
 _EXPONENT_BIAS = 127
 _HALF_UP = 1 << 22
 """Added to the bits of a float, carries into its exponent from one and a half times a power of two upwards."""
@@ -50,7 +64,8 @@ _UNIT_EXPONENT_MAX = 127
 
 def scaled_bytes(codec: Scaled, count: int) -> int:
     """Return how many bytes so many elements are."""
-    return 4 * _blocks(count, codec.block) + packed_bytes(count, codec.bits)
+    codes_bytes = threes_bytes(count) if isinstance(codec, Ternary) else packed_bytes(count, codec.bits)
+    return 4 * _blocks(count, codec.block) + codes_bytes
 
 
 def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
@@ -63,7 +78,8 @@ def to_scales(codec: Scaled, values: Vector, seed: int) -> memoryview:
             _in_steps(rows, scales, codes.view(np.int8))
         else:
             scales[:] = _scales(codec, rows, values.size)
-            codes[:] = pack(_codes(codec, rows, _per_one(scales), seed).reshape(-1)[: values.size], codec.bits)
+            made = _codes(codec, rows, _per_one(scales), seed).reshape(-1)[: values.size]
+            codes[:] = pack_threes(made) if isinstance(codec, Ternary) else pack(made, codec.bits)
     return wire.data
 
 
@@ -78,10 +94,13 @@ def from_scales(codec: Scaled, data: bytes | memoryview, count: int) -> Vector:
 
 def why_not(codec: Scaled, data: bytes | memoryview, count: int) -> str:
     """Return what is wrong with wire bytes of the right length; empty: nothing."""
-    most = np.float32(2.0 ** min(SCALE_EXPONENT_MAX, _END_EXPONENT - codec.bits))
+    bits = 2 if isinstance(codec, Ternary) else codec.bits
+    most = np.float32(2.0 ** min(SCALE_EXPONENT_MAX, _END_EXPONENT - bits))
     if not (np.abs(_scales_in(codec, data, count)) <= most).all():
         return "holds values that are not finite"
     codes = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
+    if isinstance(codec, Ternary):
+        return "" if are_threes(codes, count) else "has bytes that stand for no elements"
     return "" if is_padded(codes, count, codec.bits) else "has bits after its last element"
 
 
@@ -128,18 +147,27 @@ def _blocks(count: int, block: int) -> int:
     return -(-count // block)
 
 
-def _scales(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], count: int) -> Vector:
+def _scales(codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32], count: int) -> Vector:
     """Return each block's scale: what the code 1 stands for."""
     match codec:
         case E3m0():
             scales = _largest(rows)
         case Sign():
-            filled = np.full(len(rows), codec.block, np.float32)
-            filled[-1:] -= -count % codec.block
-            scales = added(np.abs(rows)) / filled
+            scales = _means(rows, count)
+        case Ternary():
+            scales = _means(rows, count) * _LEVEL
         case Stochastic(bits=bits):
             scales = (_norms(rows) / _levels(bits)).astype(np.float32)
     return nonzero(scales)
+
+
+def _means(rows: NDArray[np.float32], count: int) -> Vector:
+    """Return the mean magnitude of each block of so many elements in all."""
+    block = rows.shape[1]
+    filled = np.full(len(rows), block, np.float32)
+    filled[-1:] -= -count % block
+    means: Vector = added(np.abs(rows)) / filled
+    return means
 
 
 def _largest(rows: NDArray[np.float32]) -> Vector:
@@ -174,14 +202,25 @@ def added(rows: NDArray[np.float32]) -> Vector:
     return sums
 
 
-def _codes(codec: E3m0 | Sign | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int) -> NDArray[Any]:
+def _codes(
+    codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int
+) -> NDArray[Any]:
     match codec:
         case E3m0():
             return _powers(rows * per_one[:, None])
         case Sign():
             return np.signbit(rows)
+        case Ternary():
+            return _nearest(rows * per_one[:, None])
         case Stochastic(bits=bits):
             return _rounded(rows * per_one[:, None], seed, _levels(bits))
+
+
+def _nearest(parts: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return which of three levels is nearest to each: 0 nothing, 1 plus, 2 minus."""
+    codes = (parts <= -0.5).view(np.uint8) * np.uint8(2)
+    codes += parts >= 0.5
+    return codes
 
 
 def _rounded(steps: NDArray[np.float32], seed: int, levels: int) -> NDArray[np.int16]:
@@ -220,6 +259,8 @@ def _units(codec: Scaled, codes: NDArray[Any]) -> Vector:
             units = _E3M0[codes]
         case Sign():
             units = np.float32(1.0) - np.float32(2.0) * codes.astype(np.float32)
+        case Ternary():
+            units = _SIGNED[codes]
         case Stochastic(bits=bits):
             units = codes.astype(np.float32) - np.float32(_levels(bits))
     return units
@@ -232,4 +273,4 @@ def _scales_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[n
 
 def _codes_in(codec: Scaled, data: bytes | memoryview, count: int) -> NDArray[Any]:
     packed = np.frombuffer(data, np.uint8, offset=4 * _blocks(count, codec.block))
-    return unpack(packed, count, codec.bits)
+    return unpack_threes(packed, count) if isinstance(codec, Ternary) else unpack(packed, count, codec.bits)
