@@ -214,7 +214,6 @@ ROUND_SAMPLES = 68 * 96
 """Of which sixty rounds are a training."""
 THREE_SAMPLES = 86 * 96
 """Of which 47 are: as many bytes, where results have three levels in place of two."""
-NO_CHANGES: Changes = {}
 
 
 def quick(
@@ -245,9 +244,10 @@ BETTER = [
 """Sixty rounds with a better Muon, and an outer step that adds less to what a bit brings late."""
 
 
-def large(decay: float, changes: Changes = NO_CHANGES, *, also: str = "", **more: int) -> Trial:
+def large(decay: float, changes: Changes | None = None, *, also: str = "", **more: int) -> Trial:
     """Return the best of them with twice the batch in half the steps."""
-    return quick(f"-alike-ahead{also}", {**ALIKE, **AHEAD, **changes}, lr=0.02, decay=decay, batch=BATCH, **more)
+    changes = {**ALIKE, **AHEAD, **(changes or {})}
+    return quick(f"-alike-ahead{also}", changes, lr=0.02, decay=decay, batch=BATCH, **more)
 
 
 LARGE = [large(0.12), large(0.17), large(0.12, THREE, also="-three", samples=THREE_SAMPLES)]

@@ -140,6 +140,11 @@ def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way
     return Way(rounds, lr=lr, mean=mean, decay=6e-4 / lr, **more)
 
 
+def better(rounds: int, **more: Any) -> Way:
+    """Return such a way with a better Muon, and an outer step that answers at once."""
+    return small(rounds, lr=0.014, mean=0.95, beta2=0.95, nesterov=True, outer=(1.4, 0.3), **more)
+
+
 WAYS = {
     "fp-120": Way(120, exact, exact, (0.8, 0.9)),
     "fp-30-0.8-0.9": Way(30, exact, exact, (0.8, 0.9)),
@@ -182,7 +187,13 @@ WAYS = {
     "small-60-slow3-parts4": small(60, slow=3.0, fragments=4),
     "rows-60": small(60, lr=0.014, mean=0.95, beta2=0.95),
     "rows-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, beta2=0.95, outer=(1.4, 0.3)),
-    "rows-60-ahead-outer1.4-0.3": small(60, lr=0.014, mean=0.95, beta2=0.95, nesterov=True, outer=(1.4, 0.3)),
+    "rows-60-ahead-outer1.4-0.3": better(60),
+    "long-18": better(18),
+    "long-36": better(36),
+    "long-14-three": better(14, down=three),
+    "long-12-four": better(12, down=four),
+    "long-18-up-bit": better(18, down=exact),
+    "long-fp-18": better(18, up=exact, down=exact),
     "plain-60": small(60, lr=0.014, mean=0.95),
     "plain-60-ahead": small(60, lr=0.014, mean=0.95, nesterov=True),
     "plain-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, outer=(1.4, 0.3)),

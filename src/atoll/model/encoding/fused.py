@@ -213,43 +213,43 @@ def same_buckets(device: torch.device) -> bool:
 
 def _wanted(ends: Ends, bad: Tensor, made: Tensor | None = None) -> Tensor:
     assert made is None or made.is_contiguous(), "what is to be sent is written row by row"
-    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    base, weights, before = ends.in_rows()
     made = torch.empty_like(base) if made is None else made
     launch(
         _kernels().wanted,
         (-(-base.numel() // _TILE),),
         base,
-        base if weights is None else weights.contiguous(),
-        base if before is None else before.contiguous(),
+        weights,
+        before,
         made,
         bad,
         base.numel(),
         float(ends.steps),
         float(ends.decay),
-        WAY=weights is not None,
-        FED=before is not None,
+        WAY=ends.weights is not None,
+        FED=ends.before is not None,
         TILE=_TILE,
     )
     return made
 
 
 def _row_peaks(ends: Ends, width: int, bad: Tensor) -> Tensor:
-    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    base, weights, before = ends.in_rows()
     rows, many = base.numel() // width, _TILE // width
     peaks = torch.empty(rows, device=base.device)
     launch(
         _kernels().row_peaks,
         (-(-rows // many),),
         base,
-        base if weights is None else weights.contiguous(),
-        base if before is None else before.contiguous(),
+        weights,
+        before,
         peaks,
         bad,
         rows,
         float(ends.steps),
         float(ends.decay),
-        WAY=weights is not None,
-        FED=before is not None,
+        WAY=ends.weights is not None,
+        FED=ends.before is not None,
         WIDTH=width,
         ROWS=many,
     )

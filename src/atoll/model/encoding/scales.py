@@ -9,13 +9,12 @@ from torch.nn.functional import pad
 from atoll.model.encoding.bins import units_of
 from atoll.model.encoding.bits import cut, pack, pack_threes, unpack, unpack_threes, viewed
 from atoll.model.encoding.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
-from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic, Ternary
+from atoll.spec.axes.codec import TERNARY_LEVEL, E3m0, Int8, Sign, Stochastic, Ternary
 
 Scaled = Int8 | E3m0 | Sign | Ternary | Stochastic
 
 _STEPS = 127.0
 _OCTAVES = 7
-_LEVEL = 1.534
 _HALF_UP = 1 << 22
 _EXPONENT_BIAS = 127
 _SCALE_MIN = 2.0**-120
@@ -64,7 +63,7 @@ def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
         case Sign():
             return _means(rows, count)
         case Ternary():
-            return _means(rows, count) * _LEVEL
+            return _means(rows, count) * TERNARY_LEVEL
         case Stochastic(bits=bits):
             unit, per_unit = units_of(_largest(rows), NORM_BITS)
             whole = (rows.abs() * unit[..., None]).ceil_().to(torch.int32)

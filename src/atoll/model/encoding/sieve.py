@@ -132,15 +132,15 @@ def _sifted(
 
 
 def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, bad: Tensor) -> None:
-    base, weights, before = ends.base, ends.weights, ends.before
+    base, weights, before = ends.in_rows()
     limits, width = (least.rows.contiguous(), least.width) if isinstance(least, Limits) else (base, 1)
     assert base.shape[1] % width == 0, "a limit is about values of one chunk"
     launch(
         _kernels().sift,
         (many.numel(),),
         base,
-        base if weights is None else weights.contiguous(),
-        base if before is None else before.contiguous(),
+        weights,
+        before,
         limits,
         made,
         maps,
@@ -152,9 +152,9 @@ def _sift(ends: Ends, least: Least, made: Tensor, maps: Tensor, many: Tensor, ba
         float(ends.decay),
         0.0 if isinstance(least, Limits) else least,
         least.part if isinstance(least, Limits) else 1.0,
-        WAY=weights is not None,
-        MEAN=weights is None and ends.steps != 1,
-        FED=before is not None,
+        WAY=ends.weights is not None,
+        MEAN=ends.weights is None and ends.steps != 1,
+        FED=ends.before is not None,
         MAKES=made is not base or not ends.is_made,
         LIMITED=isinstance(least, Limits),
         OF_BASE=width == 1 and limits.data_ptr() == base.data_ptr(),

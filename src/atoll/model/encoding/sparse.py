@@ -179,15 +179,15 @@ def _line_scores(values: Tensor, line: int) -> Tensor:
 
 def _wanted_lines(line: int, ends: Ends, bad: Tensor, made: Tensor | None = None) -> tuple[Tensor, Tensor]:
     assert made is None or made.is_contiguous(), "what is to be sent is written row by row"
-    base, weights, before = ends.base.contiguous(), ends.weights, ends.before
+    base, weights, before = ends.in_rows()
     made = torch.empty_like(base) if made is None else made
     scores, grid, shape = _in_lines(base, line)
     launch(
         _kernels().line_wanted,
         grid,
         base,
-        base if weights is None else weights.contiguous(),
-        base if before is None else before.contiguous(),
+        weights,
+        before,
         made,
         scores,
         bad,
@@ -195,8 +195,8 @@ def _wanted_lines(line: int, ends: Ends, bad: Tensor, made: Tensor | None = None
         scores.shape[1],
         float(ends.steps),
         float(ends.decay),
-        WAY=weights is not None,
-        FED=before is not None,
+        WAY=ends.weights is not None,
+        FED=ends.before is not None,
         **shape,
     )
     return made, scores

@@ -27,6 +27,12 @@ class Ends(NamedTuple):
         """Return whether the values themselves are to be sent."""
         return self.weights is None and self.steps == 1 and self.before is None
 
+    def in_rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return base, weights and what was left out before as kernels read them; the base for what there is not."""
+        base = self.base.contiguous()
+        weights, before = (base if each is None else each.contiguous() for each in (self.weights, self.before))
+        return base, weights, before
+
 
 def as_it_is(values: Tensor) -> Ends:
     """Return what values are made of that need no making."""

@@ -63,11 +63,12 @@ class Sign(Axis, tag="sign"):
         return 1
 
 
-class Ternary(Axis, tag="ternary"):
-    """Five elements a byte: each is nothing, or plus or minus the level of its block, whichever is nearest.
+TERNARY_LEVEL = 1.534
+"""In mean magnitudes of a block: of three levels the best for values that are spread like a bell."""
 
-    A level is 1.534 times the block's mean magnitude: of three the best for values that are spread like a bell.
-    """
+
+class Ternary(Axis, tag="ternary"):
+    """Five elements a byte: each is nothing, or plus or minus the level of its block, whichever is nearest."""
 
     block: int = 512
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
 from atoll.model.encoding.chance import DRAWN_BITS
-from atoll.spec.axes.codec import E3m0, Int8, Sign, Stochastic, Ternary
+from atoll.spec.axes.codec import TERNARY_LEVEL, E3m0, Int8, Sign, Stochastic, Ternary
 from atoll.sync.codec.bits import (
     are_threes,
     is_padded,
@@ -42,8 +42,6 @@ _OCTAVES = 7
 _POWERS = np.array([0.0, *(2.0 ** (power - _OCTAVES + 1) for power in range(_OCTAVES))], np.float32)
 _E3M0 = np.concatenate([_POWERS, -_POWERS])
 """What each four bits stand for, in units of the block's largest."""
-_LEVEL = np.float32(1.534)
-"""Of three, in mean magnitudes of a block."""
 _SIGNED = np.array([0.0, 1.0, -1.0], np.float32)
 """What each of three digits stands for, in levels."""
 _EXPONENT_BIAS = 127
@@ -155,7 +153,7 @@ def _scales(codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32]
         case Sign():
             scales = _means(rows, count)
         case Ternary():
-            scales = _means(rows, count) * _LEVEL
+            scales = _means(rows, count) * np.float32(TERNARY_LEVEL)
         case Stochastic(bits=bits):
             scales = (_norms(rows) / _levels(bits)).astype(np.float32)
     return nonzero(scales)
