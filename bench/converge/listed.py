@@ -71,6 +71,8 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
         *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
+        *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
+        *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.98, seed=seed), True) for seed in SEEDS),
         *((trial, True) for tried in FEW.values() for trial in tried),
@@ -133,6 +135,8 @@ FIRM = [
     ddp(4.8e-3, 96, decay=0.3),
     ddp(5.6e-3, 48, decay=0.2, beta2=0.99),
     ddp(4e-3, 96, decay=0.3, beta2=0.98),
+    ddp(5.6e-3, 48, decay=0.2, beta2=0.995),
+    ddp(4.8e-3, 96, decay=0.3, beta2=0.99),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]

@@ -107,9 +107,10 @@ def ones_in(word):
 @triton.jit
 def lowest(word, at):
     """The place of each word's lowest bit, whether there is one, and the other bits."""
-    low = word & (~word + 1)
+    others = word & (word - 1)
     # A power of two as a float has its number in the exponent.
-    return at * 32 + (low.to(tl.float32).to(tl.int32, bitcast=True) >> 23) - 127, word != 0, word ^ low
+    low = (word ^ others).to(tl.float32)
+    return at * 32 + (low.to(tl.int32, bitcast=True) >> 23) - 127, word != 0, others
 
 
 @triton.jit
