@@ -217,6 +217,8 @@ class KnobsTurned(_Event):
     lr: float
     """Of the outer optimizer; 0: as the recipe has it."""
     why: str
+    samples: int = 0
+    """Of a batch of all together; 0: as the recipe has it."""
     each: dict[str, int] = {}
     """Peers whose contributions have a form of their own, and which."""
 

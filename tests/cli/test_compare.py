@@ -103,7 +103,7 @@ def test_without_matplotlib_the_table_comes_alone_and_says_what_to_install(
     )
     assert done.returncode == 0
     assert "pip install 'atoll[plots]'" in done.stderr
-    assert [line.split()[0] for line in done.stdout.splitlines()[2:5]] == ["recipe", "ddp", "diloco"]
+    assert [line.split()[0] for line in done.stdout.splitlines()[3:6]] == ["recipe", "ddp", "diloco"]
     assert not (folder / "compare.html").exists()
 
 

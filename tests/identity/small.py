@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from atoll.model.compute import Step, Vector
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.sim.faults import Fault
 from atoll.sim.scenario import Outcome
 from atoll.spec.axes.merge import Mean, MeanPresent, Merge, Sum
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Inner, Outer, Sgd, SignSgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Inner, Lamb, Outer, Sgd, SignSgd
 from atoll.spec.axes.pace import Block, Overlap
 from atoll.spec.axes.what import Delta, Grad, LowRank, Params, Residual
 from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Circles, Mesh, Route
 from atoll.spec.axes.work import Constant, Schedule, Work
+from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
 from tests.model.toys import CONTEXT, ToyData
@@ -53,7 +55,7 @@ def diloco(
 
 def ddp(
     *,
-    outer: Sgd | AdamW,
+    outer: Sgd | AdamW | Lamb,
     rounds: int,
     start_with: int,
     schedule: Schedule | None = None,
@@ -103,6 +105,16 @@ def demo(*, what: Grad, outer: SignSgd, rounds: int, start_with: int) -> Run:
     merge = Merge(outer=outer, combine=MeanPresent(), scheduled=True)
     channel = Channel(when=Every(steps=1), what=what, merge=merge, whom=All(route=AllGather()))
     return _run(Work(inner=Accumulate(), batch=BATCH), channel, rounds, start_with)
+
+
+def shipped(
+    name: str, *, steps: int, rounds: int, start_with: int, work: Work | None = None, overlap: Overlap | None = None
+) -> Run:
+    """Return a run of a shipped recipe in small steps, so many a round; perhaps with other work or overlap."""
+    recipe = load_recipe(name)
+    channel = recipe.channel["outer"]
+    channel = replace(channel, when=replace(channel.when, steps=steps), overlap=overlap or channel.overlap)
+    return _run(replace(work or recipe.work, batch=BATCH), channel, rounds, start_with)
 
 
 def _run(work: Work, channel: Channel, rounds: int, start_with: int) -> Run:

@@ -53,6 +53,16 @@ def test_where_all_are_equally_fast_and_waited_for_async_is_diloco_to_the_bit() 
     assert weights_of(free).tobytes() == weights_of(trained(diloco_of(NESTEROV), PEERS)).tobytes()
 
 
+def test_where_nobody_may_be_ahead_everybody_is_waited_for_however_slow_one_is() -> None:
+    slow = [SlowCompute(at_s=0.0, peer=1, for_s=1e6, factor=SLOW)]
+    delayed = DelayedNesterov(lr=0.7, momentum=0.9, every=PEERS)
+    one_is_enough, bound = Quorum(contributors=1), Quorum(contributors=1, lag_max=0)
+    held = trained(hasty(diloco_of(NESTEROV), bound, outer=delayed), PEERS, faults=slow)
+    assert weights_of(held).tobytes() == weights_of(trained(diloco_of(NESTEROV), PEERS)).tobytes()
+    free = trained(hasty(diloco_of(NESTEROV), one_is_enough, outer=delayed), PEERS, faults=slow)
+    assert weights_of(free).tobytes() != weights_of(held).tobytes()
+
+
 @pytest.mark.parametrize("late", [0, 2])
 def test_where_all_are_waited_for_and_weigh_the_same_decoupled_is_streaming_to_the_bit(late: int) -> None:
     overlap = Delay(steps=late, reconcile=Blend()) if late else None

@@ -9,7 +9,7 @@ import pytest
 from atoll import journal
 from atoll.sim.faults import Crash, Fault, Leave
 from atoll.sim.scenario import Outcome
-from atoll.spec.axes.optimizer import AdamW, Sgd
+from atoll.spec.axes.optimizer import AdamW, Assign, Lamb, Sgd
 from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Run
 from tests.identity.small import ddp, digest_of, diloco, trained
@@ -25,6 +25,7 @@ RUNS: dict[str, Run] = {
         start_with=PEERS,
         schedule=Cosine(warmup_steps=4),
     ),
+    "lamb": diloco(inner=Lamb(lr=0.02), outer=Assign(), steps=3, rounds=5, start_with=PEERS),
     "ddp": ddp(outer=AdamW(lr=3e-3), rounds=6, start_with=PEERS, schedule=Cosine(warmup_steps=2)),
 }
 AFTER_S = {"at the commit": 1e-6, "while it is applied": 0.012, "between rounds": 0.03, "in mid-round": None}

@@ -23,7 +23,7 @@ from atoll.model.llama import Llama
 from atoll.model.muon import MuonOptimizer, orthonormal
 from atoll.model.shape import elements, initial, is_inside, pieces, shapes
 from atoll.spec.axes.codec import Fp16
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.axes.what import Forget
 from atoll.spec.run import SIZES, Fresh, Run, Size
 from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
@@ -31,6 +31,7 @@ from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_
 MOMENTUM = Sgd(lr=0.1, momentum=0.9, nesterov=True)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=AdamW(lr=3e-3))
 NORMUON = Muon(lr=0.02, beta2=0.95, adamw=AdamW(lr=3e-3))
+LAMB = Lamb(lr=0.02)
 
 
 def make(run: Run | None = None, threads: int = 1) -> TorchEngine:
@@ -86,7 +87,7 @@ def test_training_lowers_the_loss() -> None:
     assert after / tokens < trained.loss_sum / trained.steps
 
 
-@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1), MUON, NORMUON])
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), MOMENTUM, Sgd(lr=0.1), LAMB, MUON, NORMUON])
 def test_a_resumed_engine_goes_on_bit_for_bit(inner: Inner) -> None:
     run = toy_run(inner=inner, clip=1.0)
     whole = make(run)
@@ -220,12 +221,13 @@ def test_what_is_held_back_is_taken_off_and_a_way_is_measured_from_all_of_it(
     assert np.frombuffer(chunk, np.float16).tolist() == way.astype(np.float16).tolist()
 
 
-def test_private_state_that_is_damaged_or_foreign_is_refused_and_nothing_changes() -> None:
-    engine = make()
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), LAMB])
+def test_private_state_that_is_damaged_or_foreign_is_refused_and_nothing_changes(inner: Inner) -> None:
+    engine = make(toy_run(inner=inner))
     engine.train(toy_steps(1))
     good = engine.private()
     flipped = good[:-3] + bytes([good[-3] ^ 1]) + good[-2:]
-    larger = make(toy_run(PLAIN))
+    larger = make(toy_run(PLAIN, inner))
     larger.train(toy_steps(1))
     other = make(toy_run(inner=MOMENTUM))
     other.train(toy_steps(1))
@@ -254,6 +256,7 @@ def test_the_engine_is_an_engine_and_counts_its_cost() -> None:
     attention = 6 * GROUPED.layers * GROUPED.dim * CONTEXT
     assert engine.cost(3).flop == tokens * (6 * engine.size + attention)
     assert engine.cost(3, steps=7) == engine.cost(3), "AdamW passes over memory and multiplies nothing"
+    assert make(toy_run(inner=LAMB)).cost(3, steps=7) == engine.cost(3), "and so does LAMB"
     assert engine.held_out() == 10
     assert engine.evaluate(8, 100)[1] == 2 * CONTEXT
 

@@ -19,6 +19,7 @@ from atoll.model.engine import build_engine
 from atoll.model.folder import digest, read_adapter, read_shape, read_weights, save_folder
 from atoll.model.sample import open_model
 from atoll.model.shape import initial, shapes
+from atoll.spec.axes.optimizer import AdamW, Inner, Lamb
 from atoll.spec.run import Folder, Lora, Size
 from tests.model.toys import CONTEXT, GROUPED, PLAIN, VOCAB, ToyData, same, toy_run, toy_steps
 
@@ -252,8 +253,9 @@ def test_an_adapter_trains_alone_starts_as_its_base_and_merges_into_it(tmp_path:
     assert (adapter / "tokenizer.json").is_file()
 
 
-def test_an_adapter_resumes_bit_for_bit(tmp_path: Path) -> None:
-    run = toy_run(Folder(path=str(saved(tmp_path / "base")), adapter=Lora(rank=2)))
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), Lamb(lr=0.02)])
+def test_an_adapter_resumes_bit_for_bit(tmp_path: Path, inner: Inner) -> None:
+    run = toy_run(Folder(path=str(saved(tmp_path / "base")), adapter=Lora(rank=2)), inner)
     whole, first, second = (build_engine(run, ToyData(), device="cpu") for _ in range(3))
     whole.train(toy_steps(3))
     first.train(toy_steps(1))

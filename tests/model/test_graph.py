@@ -8,7 +8,7 @@ import torch
 
 from atoll.model.compute import Step, Vector
 from atoll.model.engine import TorchEngine, build_engine
-from atoll.spec.axes.optimizer import AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.run import Run
 from tests.model.toys import ToyData, toy_run
 
@@ -20,6 +20,7 @@ pytestmark = [
 ADAMW = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=ADAMW)
 NORMUON = Muon(lr=0.02, beta2=0.95, adamw=ADAMW)
+LAMB = Lamb(lr=0.02)
 STEPS = [Step(samples=tuple(range(8 * at, 8 * at + 8)), rate=1 / (1 + at)) for at in range(6)]
 ALIKE = 1e-3
 """Of how far training moved a model: kernels that add up in any order make it no less."""
@@ -35,7 +36,7 @@ def apart(one: Vector, other: Vector, start: Vector) -> float:
 
 
 @pytest.mark.parametrize("micro_batch", [0, 3])
-@pytest.mark.parametrize("inner", [ADAMW, Sgd(lr=0.1, momentum=0.9, nesterov=True), MUON, NORMUON])
+@pytest.mark.parametrize("inner", [ADAMW, Sgd(lr=0.1, momentum=0.9, nesterov=True), LAMB, MUON, NORMUON])
 def test_a_recorded_step_moves_the_model_as_any_other(inner: Inner, micro_batch: int) -> None:
     run = toy_run(inner=inner, batch=8, micro_batch=micro_batch, clip=0.5)
     plain, recorded = make(run, record=False), make(run, record=True)
@@ -75,8 +76,9 @@ def test_a_recorded_gradient_is_the_gradient_and_moves_nothing() -> None:
     assert np.array_equal(plain.weights(), recorded.weights())
 
 
-def test_new_weights_and_restored_state_are_those_that_recorded_steps_go_on_with() -> None:
-    run = toy_run(inner=ADAMW, batch=8, clip=0.5)
+@pytest.mark.parametrize("inner", [ADAMW, LAMB])
+def test_new_weights_and_restored_state_are_those_that_recorded_steps_go_on_with(inner: Inner) -> None:
+    run = toy_run(inner=inner, batch=8, clip=0.5)
     plain, recorded = make(run, record=False), make(run, record=True)
     start = plain.weights()
     for engine in (plain, recorded):

@@ -128,7 +128,7 @@ def compared(*labels: str, runs: Mapping[str, Run] | None = None) -> Comparison:
 
 def test_the_table_has_a_line_for_each_recipe_and_says_what_gain_is() -> None:
     said = text(compared("solo", "ddp", "diloco"))
-    assert [line.split()[0] for line in said.splitlines()[2:6]] == ["recipe", "solo", "ddp", "diloco"]
+    assert [line.split()[0] for line in said.splitlines()[3:7]] == ["recipe", "solo", "ddp", "diloco"]
     assert "(loss of solo - loss) / (loss of solo - loss of ddp)" in said
     assert "Gain kept" not in text(compared("diloco", "sparseloco"))
 
@@ -144,10 +144,19 @@ def test_why_a_recipe_was_not_finished_is_said_and_of_one_that_was_nothing() -> 
 
 
 def test_what_belongs_to_one_column_stands_below_its_head() -> None:
-    head, *lines = text(compared("solo", "sparse-butterfly")).splitlines()[2:5]
+    head, *lines = text(compared("solo", "sparse-butterfly")).splitlines()[3:6]
     assert {len(line) for line in lines} == {len(head)}
     assert [line.index("  ") for line in (head, *lines)] == [len("recipe"), len("solo"), len("sparse-butterfly")]
     assert head.rindex("rounds") + len("rounds") == lines[0].index(" 2 ") + len(" 2")
+
+
+def test_the_table_fits_a_terminal_of_120_columns() -> None:
+    found = compared("solo", "ddp", "diloco", "sparse-butterfly")
+    solo, *others = found.entries
+    worse = replace(solo, trial=replace(solo.trial, held_out=5.0))
+    above, *lines = text(replace(found, entries=(worse, *others))).splitlines()[2:8]
+    assert above.split() == ["held-out", "gain", "peers", "in", "virtual", "consensus"]
+    assert max(map(len, lines)) <= 120
 
 
 def test_a_column_in_which_nobody_has_anything_to_say_is_left_out() -> None:

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.net.identity import short
+from atoll.sim.case import play as play_case
 from atoll.sim.faults import Crash, Fault, Leave, Pause, SlowCompute
 from atoll.sim.retell import commits
 from atoll.sim.scenario import Entrance, Outcome
-from atoll.spec.axes.pace import Block, Full
+from atoll.sim.skies import case_of
+from atoll.spec.axes.pace import Block, Full, Quorum
 from atoll.spec.axes.when import Fragments
 from atoll.spec.axes.whom import All
 from atoll.spec.axes.work import Same
@@ -161,6 +163,58 @@ def test_work_by_speed_brings_the_age_of_contributions_to_the_number_of_peers() 
     )
     assert max(stalenesses(alike, skip=20)) >= 2 * PEERS
     assert max(stalenesses(by_speed, skip=20)) <= PEERS
+
+
+# or nobody is too far ahead
+
+
+def bounded(lag_max: int, rounds: int = 40, *, patience_s_max: float = 60.0) -> Run:
+    """Return a run in which each contributes when it is done, but nobody is ahead of anybody by more."""
+    run = asynchronous(rounds, by_speed=False)
+    ((key, channel),) = run.recipe.channel.items()
+    assert isinstance(channel.barrier, Quorum)
+    channel = replace(channel, barrier=replace(channel.barrier, lag_max=lag_max))
+    upkeep = replace(run.upkeep, patience_s_max=patience_s_max)
+    return replace(run, upkeep=upkeep, recipe=replace(run.recipe, channel={key: channel}))
+
+
+def test_nobody_is_ahead_of_anybody_by_more_rounds_than_it_may_be() -> None:
+    runs = bounded(0, 24), bounded(3, 24), asynchronous(24, by_speed=False)
+    outcomes = [play(run, PEERS, faults=[slow(factor=8.0)]) for run in runs]
+    for run, outcome in zip(runs, outcomes, strict=True):
+        assert_sound(run, outcome, version=24)
+        assert not events(outcome, journal.ContributionDropped)
+    none, three, free = (max(stalenesses(outcome), default=0) for outcome in outcomes)
+    assert (none, three) == (0, 3), "it is used, and kept to"
+    assert free >= 3 * PEERS
+    assert outcomes[0].took_s > outcomes[1].took_s > outcomes[2].took_s
+
+
+def test_who_sleeps_is_waited_for_no_longer_than_the_patience_of_the_run() -> None:
+    run = bounded(2, patience_s_max=10.0)
+    outcome = play(run, PEERS, faults=[slow(factor=1e4)])
+    assert_sound(run, outcome, version=40)
+    assert max(rounds_s(outcome)) < 10.0 + 5.0
+    reasons = {event.why for event in events(outcome, journal.RoundSettled)}
+    assert any("10 s after the first contribution" in why for why in reasons)
+
+
+@pytest.mark.parametrize(
+    ("family", "seeds"),
+    [
+        ("squall", 1),
+        *(
+            pytest.param(family, 12, marks=pytest.mark.long)
+            for family in ("squall", "pair", "tide", "regent", "rift", "doubt", "blackout", "drag")
+        ),
+    ],
+)
+def test_no_storm_breaks_a_promise_though_some_rounds_wait_and_some_do_not(family: str, seeds: int) -> None:
+    for seed in range(seeds):
+        case = case_of(family, seed)
+        verdict = play_case(replace(case, run=replace(case.run, recipe=bounded(seed % 4).recipe)))
+        assert verdict.broken == [], (family, seed)
+        assert verdict.rounds > verdict.stormy_rounds
 
 
 # nothing is lost or done twice

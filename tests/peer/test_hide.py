@@ -1,4 +1,7 @@
-"""Exchanges that hide behind work: everybody switches at one step, whatever lines do and whoever crashes."""
+"""Exchanges that hide behind work: everybody switches at one step, whatever lines do and whoever crashes.
+
+What is turned is how late results are, how much is sent, and where a recipe says so of how large a batch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from atoll.sim.faults import Crash, SlowLink
 from atoll.sim.scenario import Entrance, Outcome, Scenario, simulate
 from atoll.sim.skies import case_of
 from atoll.spec.axes.codec import CacheLines, Fp32, TopK
-from atoll.spec.axes.control import Form, Hide, Nobody
+from atoll.spec.axes.control import Batches, Form, Hide, Nobody
+from atoll.spec.axes.merge import Mean
 from atoll.spec.axes.pace import Block, RoundsLate
 from atoll.spec.axes.what import Feedback, Grad
 from atoll.spec.axes.when import TargetBatch
@@ -170,12 +174,70 @@ def test_machines_of_which_one_is_twice_as_fast_work_as_long_on_a_batch_that_is_
     assert spread < 0.1, worked
 
 
+CRITICAL = 60.0
+"""Of a batch of twelve samples an exchange takes as long as the work, and a batch of 24 is a sixth more to read."""
+
+
+def batching(*, rounds: int, critical: float = CRITICAL) -> Run:
+    """Return a run that may double its batches of twelve samples, and decides after four rounds."""
+    run = counting_run("stellatrain", rounds=rounds, start_with=3)
+    assert isinstance(run.recipe.control, Hide)
+    control = replace(run.recipe.control, every=4, batch=Batches(times=(1, 2, 4, 8), critical=critical))
+    return replace(run, recipe=replace(run.recipe, control=control))
+
+
+def sample_s(outcome: Outcome, first: int) -> float:
+    """Return how long a sample of all together took, from a round on."""
+    samples = {event.version: event.samples for _, event in once(outcome, journal.RoundAnnounced)}
+    took_s = {version: took_s for version, took_s in rounds_s(outcome).items() if version >= first}
+    return sum(took_s.values()) / sum(samples[version] for version in took_s)
+
+
+ALONE_S = 0.05 / 3
+"""A sample's work, of which three are worked on at once."""
+
+
+def test_on_slow_lines_batches_grow_until_they_hide_an_exchange() -> None:
+    run = batching(rounds=16)
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5)
+    assert_sound(run, outcome, version=16)
+    (turn, *_) = turns(outcome)
+    assert (turn.version, turn.delay, turn.samples) == (5, 1, 24)
+    assert "batches of 24 samples" in turn.why
+    given = {event.version: event.samples for _, event in once(outcome, journal.RoundAnnounced)}
+    assert [given[version] for version in range(1, 17)] == [12] * 4 + [24] * 12
+    assert sample_s(outcome, 8) < 1.2 * ALONE_S
+
+
+def test_batches_that_cost_much_to_read_stay_small() -> None:
+    run = batching(rounds=12, critical=1.0)
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5)
+    assert_sound(run, outcome, version=12)
+    assert {turn.samples for turn in turns(outcome)} == {12}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("factor", "asks"), [(2.0, False), (4.0, True)])
+def test_when_a_line_gets_slower_less_is_sent_or_of_more_and_work_is_the_limit_again(factor: float, asks: bool) -> None:
+    """What work no longer hides is answered within ten rounds; at last a sample takes a fifth more at most."""
+    run = batching(rounds=44)
+    fall = SlowLink(at_s=8.0, peer=1, for_s=1e6, factor=factor)
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5, faults=[fall])
+    assert_sound(run, outcome, version=44)
+    fell = next(event.version for at_s, event in once(outcome, journal.RoundAnnounced) if at_s >= fall.at_s)
+    before = [turn for turn in turns(outcome) if turn.version <= fell][-1]
+    answers = [turn for turn in turns(outcome) if fell < turn.version <= fell + 10]
+    assert bool(answers) == asks
+    assert all(turn.rung > before.rung or turn.samples > before.samples for turn in answers[:1])
+    assert sample_s(outcome, 36) < 1.2 * ALONE_S
+
+
 def _unequal() -> list[tuple[Machine, float]]:
     return list(zip(machines(2), (1.0, 2.0), strict=True))
 
 
 SPARSE = TopK(keep=8, block=64)
-LATE = ("dense", "sparse", "lines", "policy")
+LATE = ("dense", "sparse", "lines", "policy", "batch")
 
 
 def stormy(recipe: Recipe, kind: str, seed: int) -> Recipe:
@@ -186,6 +248,12 @@ def stormy(recipe: Recipe, kind: str, seed: int) -> Recipe:
         what, route = Grad(codec=SPARSE, result=Fp32(), residual=Feedback()), AllGather()
     if kind == "lines":
         what, route = Grad(codec=CacheLines(keep=0.1), result=Fp32(), residual=Feedback()), AllGather()
+    if kind == "batch":
+        channel = replace(channel, when=TargetBatch(samples=24))
+        channel = replace(channel, merge=replace(channel.merge, combine=Mean(weights="samples")))
+        batch = Batches(times=(1, 2, 3), critical=2.0 ** (seed % 10))
+        control = Hide(ladder=(Form(codec=Fp32()),), every=1, late_max=seed % 3, batch=batch)
+        return replace(recipe, channel={name: channel}, control=control)
     if kind == "policy":
         ladder = (Form(codec=Fp32()), Form(codec=SPARSE, result=Fp32(), route=AllGather()))
         channel = replace(channel, what=Grad(residual=Feedback()))
@@ -201,6 +269,7 @@ def stormy(recipe: Recipe, kind: str, seed: int) -> Recipe:
     ("kind", "family", "seeds"),
     [
         ("sparse", "pair", 1),
+        ("batch", "squall", 1),
         *(
             pytest.param(kind, family, 12, marks=pytest.mark.long)
             for kind in LATE

@@ -431,7 +431,7 @@ def at_least_bytes(goal: Goal, each: Judged) -> float:
     """Return what training takes on a device without any doubt: weights, gradients, moments, inputs of layers."""
     work = each.offer.run.recipe.work
     tokens = work.at_once * goal.context
-    moments = {"adamw": 2, "muon": 1}.get(work.inner.__struct_config__.tag, 0)  # type: ignore[arg-type]
+    moments = {"adamw": 2, "lamb": 2, "muon": 1}.get(work.inner.__struct_config__.tag, 0)  # type: ignore[arg-type]
     return 4.0 * goal.parameters * (2 + moments) + tokens * goal.size.layers * goal.size.dim * 2
 
 

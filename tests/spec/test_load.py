@@ -193,7 +193,13 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "batch = 4",
             'inner = { kind = "adam", lr = 1.0 }',
             'run.toml: recipe.work.inner.kind: unknown kind "adam"',
-            'known kinds: "adamw", "sgd", "muon", "accumulate" (did you mean \'adamw\'?)',
+            'known kinds: "adamw", "sgd", "lamb", "muon", "accumulate" (did you mean \'adamw\'?)',
+        ),
+        (
+            "batch = 4",
+            'inner = { kind = "lamb", lr = 1.0, momentum = 0.9 }',
+            "run.toml: recipe.work.inner: unknown key 'momentum' for kind \"lamb\"",
+            "known keys: lr, betas, eps, weight_decay",
         ),
         (
             "batch = 4",
@@ -350,6 +356,10 @@ def test_a_mistake_is_named_by_file_and_key_path_with_what_is_allowed(
         ("recipe.channel.outer.what.codec={kind='threshold', least=-1}", "recipe.channel.outer.what.codec.least"),
         ("recipe.channel.outer.what.codec={kind='threshold', least=1e-3}", "recipe.channel.outer.what.result"),
         ("recipe.channel.outer.what.codec={kind='significance'}", "recipe.channel.outer.what.result"),
+        ("recipe.work.inner={kind='lamb', lr=0}", "recipe.work.inner.lr"),
+        ("recipe.work.inner={kind='lamb', lr=1, betas=[0.9, 1.0]}", "recipe.work.inner.betas[1]"),
+        ("recipe.work.inner={kind='lamb', lr=1, eps=0}", "recipe.work.inner.eps"),
+        ("recipe.work.inner={kind='lamb', lr=1, weight_decay=-1}", "recipe.work.inner.weight_decay"),
         ("recipe.work.inner={kind='muon', lr=0, adamw={kind='adamw', lr=1}}", "recipe.work.inner.lr"),
         ("recipe.work.inner={kind='muon', lr=1, adamw={kind='adamw', lr=0}}", "recipe.work.inner.adamw.lr"),
         ("recipe.work.inner={kind='muon', lr=1, beta2=1, adamw={kind='adamw', lr=1}}", "recipe.work.inner.beta2"),
@@ -783,7 +793,8 @@ def test_what_a_recipe_says_of_itself_is_read_without_the_rest_of_it() -> None:
     heads = recipe_heads()
     assert list(heads) == recipe_names()
     for name, head in heads.items():
-        assert head == (load_recipe(name).about, load_recipe(name).paper)
+        recipe = load_recipe(name)
+        assert head == (recipe.about, recipe.paper, recipe.reconstructed)
 
 
 def test_an_unknown_recipe_names_the_nearest() -> None:
@@ -883,6 +894,9 @@ def test_the_schema_knows_every_key_of_a_run_and_allows_a_base_recipe() -> None:
     assert "Fresh" in described["$defs"]
 
 
+GROWTH = "{every=10, add=64, until=4096, most=8192}"
+
+
 @pytest.mark.parametrize(
     ("base", "changes", "path", "said"),
     [
@@ -897,6 +911,19 @@ def test_the_schema_knows_every_key_of_a_run_and_allows_a_base_recipe() -> None:
         ("deco", {"control.amplify": "0.5"}, "control.amplify", "out of range"),
         ("sagq", {"channel.outer.what.codec": "{kind='fp16'}"}, "control.ladder.0", "begins with the form"),
         ("sagq", {"channel.outer.forms": "{" + 64 * "a" + "={kind='fp16'}}"}, "channel.outer.forms", "two would say"),
+        (
+            "diloco",
+            {"channel.outer.barrier": "{kind='quorum', lag_max=2}"},
+            "channel.outer.barrier.lag_max",
+            "never behind",
+        ),
+        ("async-local-sgd", {"channel.outer.barrier.lag_max": "-1"}, "channel.outer.barrier.lag_max", "out of range"),
+        ("stellatrain", {"control.batch.times": "[1, 4, 2]"}, "control.batch.times", "must rise from 1 on"),
+        ("stellatrain", {"control.batch.times": "[2, 4]"}, "control.batch.times", "must rise from 1 on"),
+        ("stellatrain", {"control.batch.times": "[1, 2097152]"}, "control.batch.times", "out of range"),
+        ("stellatrain", {"control.batch.critical": "0"}, "control.batch.critical", "not positive"),
+        ("deco", {"control.batch": "{times=[1, 2], critical=64}"}, "channel.outer.when", "no knob"),
+        ("stellatrain", {"channel.outer.when.growth": GROWTH}, "channel.outer.when.growth", "two would turn"),
         ("stellatrain", {"channel.outer.what.codec.keep": "0.0"}, "channel.outer.what.codec.keep", "out of range"),
         ("stellatrain", {"channel.outer.what.result": "{kind='cache-lines'}"}, "channel.outer.what.result", "sparse"),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from atoll.errors import SpecError
 from atoll.spec.axes.codec import Fp32
-from atoll.spec.axes.optimizer import AdamW, Assign, Muon, Sgd
+from atoll.spec.axes.optimizer import AdamW, Assign, Lamb, Muon, Sgd
 from atoll.spec.axes.what import Delta
 from atoll.spec.axes.work import Constant
 from atoll.spec.load import load_recipe, load_run, recipe_names
@@ -77,6 +77,13 @@ def test_muon_takes_the_rate_for_what_it_leaves_to_adamw(file: Path) -> None:
     shipped = load_recipe("muloco").work.inner
     assert isinstance(inner, Muon) and isinstance(shipped, Muon)
     assert (inner.lr, inner.adamw.lr) == (shipped.lr, 7e-3)
+
+
+def test_lamb_inside_hands_its_rate_to_the_common_lamb(file: Path) -> None:
+    outer = under(file, "dedloc", "recipe.work.inner={kind='lamb', lr=7e-3}").recipe.channel["outer"].merge.outer
+    shipped = load_recipe("dedloc").channel["outer"].merge.outer
+    assert isinstance(outer, Lamb) and isinstance(shipped, Lamb)
+    assert (outer.lr, outer.eps) == (7e-3, shipped.eps)
 
 
 def test_another_kind_of_optimizer_or_schedule_keeps_its_own_numbers(file: Path) -> None:

@@ -83,7 +83,7 @@ def listing(
     moved = _all_moves(asked, list(heads)) if asked else {}
     if as_json:
         rows = [
-            {"name": name, "about": each.about, "paper": each.paper} | (_moves_data(moved[name]) if asked else {})
+            {"name": name, **each._asdict()} | (_moves_data(moved[name]) if asked else {})
             for name, each in heads.items()
         ]
         print(json.dumps({"schema": "atoll.recipes/1", "recipes": rows}))
@@ -131,7 +131,8 @@ def explain(name: str, recipe: Recipe) -> list[str]:
     """Return a recipe as lines for people: its story, then one line for each axis."""
     work = recipe.work
     passes = f", {work.at_once} at once" if work.at_once < work.batch else ""
-    lines = [f"{name}: {recipe.about}", f"paper       {recipe.paper}", f"reproduced  {recipe.reproduced}", ""]
+    head = [("paper", recipe.paper), ("reproduced", recipe.reproduced), ("reconstructed", recipe.reconstructed)]
+    lines = [f"{name}: {recipe.about}", *(f"{label:<15}{text}" for label, text in head if text), ""]
     lines += [
         f"between exchanges   {_said(work.inner)}",
         f"  quota             {_said(work.quota)}",
@@ -159,6 +160,7 @@ def explain(name: str, recipe: Recipe) -> list[str]:
 def _control_lines(recipe: Recipe) -> list[str]:
     """Return who turns which knobs, where somebody does: a line for each rung of the ladder."""
     from atoll.spec.axes.control import Auto, Hide, Match, Nobody
+    from atoll.spec.knobs import batches_of
 
     match recipe.control:
         case Nobody():
@@ -170,7 +172,8 @@ def _control_lines(recipe: Recipe) -> list[str]:
         case Hide() as hide:
             late = f"results up to {hide.late_max} rounds late"
             limit = f"after {hide.every} rounds, so that exchanges hide behind work: {late}"
-            more = []
+            sizes = [str(samples) for samples in batches_of(recipe) if samples]
+            more = [f"  {'batches':<18}of all together: {', '.join(sizes)} samples"] if sizes else []
         case Match() as match_:
             limit = f"after {match_.every} rounds, so that all exchanges take as long: each peer on a rung of its own"
             more = []
@@ -199,11 +202,17 @@ def _said(choice: Any) -> str:
     return f"{say(choice)}: {doc[:1].lower()}{doc[1:]}"
 
 
+MARK = " *"
+LEGEND = "* parts are reconstructed or unverified: the paper's own were not at hand. `atoll recipes NAME` says which."
+
+
 def _list(heads: Mapping[str, Head]) -> list[str]:
-    wide = max(len(name) for name in heads)
-    lines = [f"{name:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}" for name, each in heads.items()]
+    """Return all recipes, two lines each, those with reconstructed parts marked, and what the mark means."""
+    marked = {name: name + (MARK if each.reconstructed else "") for name, each in heads.items()}
+    wide = max(map(len, marked.values()))
+    lines = [f"{marked[name]:<{wide}}  {each.about}\n{'':<{wide}}  {each.paper}" for name, each in heads.items()]
     more = "More on one: atoll recipes NAME. What they move: atoll recipes --model 125m --fleet homes"
-    return [*lines, f"\n{more}. In a run file: [recipe] base = NAME"]
+    return [*lines, f"\n{LEGEND}", f"{more}. In a run file: [recipe] base = NAME"]
 
 
 # what a recipe moves

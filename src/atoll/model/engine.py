@@ -32,12 +32,13 @@ from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
 from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
+from atoll.model.lamb import LambOptimizer
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, is_big, is_inside, parts, step_cost, train_cost
 from atoll.spec.axes.codec import Codec
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
 AUTOMATIC = "auto"
@@ -484,7 +485,7 @@ def _optimized_by(inner: Inner, name: str, parameter: torch.nn.Parameter) -> Inn
 
 
 def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
-    """Return an inner optimizer; weight decay is for matrices only."""
+    """Return an inner optimizer; weight decay is for matrices only, but LAMB's, which is the common one's."""
     match inner:
         case Accumulate():
             return None
@@ -507,6 +508,14 @@ def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.opti
             kept = [group for group in groups if group["params"]]
             lr, cuda = _rate(inner.lr, parameters), parameters[0].is_cuda
             return torch.optim.AdamW(kept, lr=lr, betas=inner.betas, eps=inner.eps, fused=True, capturable=cuda)
+        case Lamb():
+            return LambOptimizer(
+                [{"params": parameters, "base_lr": inner.lr}],
+                lr=_rate(inner.lr, parameters),
+                betas=inner.betas,
+                eps=inner.eps,
+                weight_decay=inner.weight_decay,
+            )
         case Sgd():
             groups = [{"params": parameters, "base_lr": inner.lr}]
             return torch.optim.SGD(groups, lr=inner.lr, momentum=inner.momentum, nesterov=inner.nesterov, fused=True)
@@ -531,7 +540,7 @@ def _kind(inner: Inner) -> str:
 def _slots(inner: Inner, shape: torch.Size) -> dict[str, torch.Size]:
     """Return what the optimizer remembers about a parameter of such a shape, and in which."""
     match inner:
-        case AdamW():
+        case AdamW() | Lamb():
             return {"step": torch.Size([]), "exp_avg": shape, "exp_avg_sq": shape}
         case Muon(beta2=beta2):
             return {"momentum_buffer": shape} | ({"row_squares": torch.Size([shape[0], 1])} if beta2 else {})

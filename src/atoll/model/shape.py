@@ -167,7 +167,7 @@ def train_cost(shape: Shape, samples: int, adapter: Lora | None = None) -> Cost:
 
 
 def step_cost(layout: Mapping[str, tuple[int, ...]], inner: Inner) -> Cost:
-    """Return the work of one step of the optimizer: Muon's products. Others pass over memory once, which is nothing."""
+    """Return the work of one step of the optimizer: Muon's products. Others pass over memory, which is nothing."""
     if not isinstance(inner, Muon):
         return Cost()
     sides = [sorted(shape) for name, shape in layout.items() if is_inside(name, shape)]

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from atoll.observe.consensus import Told, common, distance, say_distance
+from atoll.observe.consensus import notes as consensus_notes
 from atoll.observe.granularity import say_granularity
 from atoll.observe.trial import Trial, gain_kept
 from atoll.spec.axes.codec import Fp32
@@ -84,18 +86,24 @@ class Row(Struct, frozen=True, kw_only=True):
     gain_kept: float | None
     bytes_of_ddp: float | None
     """What its busiest peer moved, as part of what DDP's did."""
+    consensus_distance: float | None
+    """How far apart peers were; of one alone nothing."""
 
 
 def rows(comparison: Comparison) -> list[Row]:
     """Return the table of a comparison, in the order the recipes were named, one peer alone first."""
-    return [_row(entry.trial, comparison.solo, comparison.baseline) for entry in comparison.entries]
+    return [_row(entry, comparison.solo, comparison.baseline) for entry in comparison.entries]
 
 
-def _row(trial: Trial, solo: Trial | None, ddp: Trial | None) -> Row:
+def _row(entry: Entry, solo: Trial | None, ddp: Trial | None) -> Row:
+    trial = entry.trial
     alone = trial.label == SOLO
     of_ddp = trial.worst_bytes / ddp.worst_bytes if ddp and ddp.worst_bytes else None
     gain = gain_kept(trial.held_out, solo.held_out, ddp.held_out) if solo and ddp else None
-    return Row(trial=trial, gain_kept=None if alone else gain, bytes_of_ddp=None if alone else of_ddp)
+    apart = distance(trial, entry.run.recipe)
+    if alone:
+        gain = of_ddp = apart = None
+    return Row(trial=trial, gain_kept=gain, bytes_of_ddp=of_ddp, consensus_distance=apart)
 
 
 HEAD = (
@@ -108,6 +116,7 @@ HEAD = (
     "virtual time",
     "computing",
     "granularity",
+    "consensus distance",
     "sent",
     "received",
 )
@@ -135,6 +144,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         say_time(trial.took_s),
         say_share(trial.computing),
         say_granularity(trial.granularity),
+        NOTHING if row.consensus_distance is None else say_distance(row.consensus_distance),
         say_bytes(trial.sent_bytes),
         say_bytes(trial.received_bytes),
     )
@@ -142,7 +152,15 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def text(comparison: Comparison) -> str:
     """Return a comparison as people read it in a terminal."""
-    return "\n".join([headline(comparison), "", *say_table(table(comparison)), "", *notes(comparison)])
+    head, *body = table(comparison)
+    above, *lines = say_table([*_in_two_lines(head), *body])
+    return "\n".join([headline(comparison), "", above.rstrip(), *lines, "", *notes(comparison)])
+
+
+def _in_two_lines(head: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return names of columns one word above the others, lest they be wider than what stands below them."""
+    halves = [name.rpartition(" ") for name in head]
+    return [tuple(above for above, _, _ in halves), tuple(below for _, _, below in halves)]
 
 
 def headline(comparison: Comparison) -> str:
@@ -184,24 +202,8 @@ def notes(comparison: Comparison) -> list[str]:
         "(G + 1) / (G / 2 + 1) times as fast."
     )
     found.append("Bytes are those of the peer that moved most.")
-    own = [(entry.trial.label, consensus_distance(entry)) for entry in comparison.entries if not _common(entry.run)]
-    but = ", ".join(f"{label} {'(not told)' if far is None else f'({100 * far:.2g} %)'}" for label, far in own)
-    found.append(
-        "At a commit all peers hold the same bits, by promise: the consensus distance is 0"
-        + (f", but for {but}: so far were they from their mean before the last round." if own else ".")
-    )
-    return found
-
-
-def _common(run: Run) -> bool:
-    return all(channel.common for channel in run.recipe.channel.values())
-
-
-def consensus_distance(entry: Entry) -> float | None:
-    """Return how far apart peers were in the end: 0 where one common model is promised; None: nobody has told."""
-    if _common(entry.run):
-        return 0.0
-    return entry.trial.apart[-1][1] if entry.trial.apart else None
+    together = [entry for entry in comparison.entries if entry.trial.label != SOLO]
+    return found + consensus_notes([Told(entry.trial, entry.run.recipe) for entry in together])
 
 
 def data(comparison: Comparison) -> dict[str, Any]:
@@ -226,7 +228,8 @@ def data(comparison: Comparison) -> dict[str, Any]:
                 "gain_kept": row.gain_kept,
                 "bytes_of_ddp": row.bytes_of_ddp,
                 "run": identity(entry.run),
-                "consensus_distance": consensus_distance(entry),
+                "consensus_distance": row.consensus_distance,
+                "common": common(entry.run.recipe),
                 "reused": entry.reused,
             }
             for row, entry in zip(rows(comparison), comparison.entries, strict=True)

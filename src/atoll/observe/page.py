@@ -26,7 +26,7 @@ from atoll.observe.ticks import even_ticks, log_ticks
 from atoll.observe.trial import Point
 from atoll.spec.run import identity
 from atoll.spec.variant import SOLO
-from atoll.units import say_bytes, say_count, say_counted, say_time
+from atoll.units import say_bytes, say_count, say_counted, say_short, say_time
 
 
 def page(comparison: Comparison) -> str:
@@ -172,18 +172,34 @@ def _computing(comparison: Comparison, places: dict[str, int | None]) -> str:
 
 
 def _apart(comparison: Comparison, places: dict[str, int | None]) -> str:
-    """Return how far apart peers are, of those recipes in which each has a model of its own."""
-    curves = [
+    """Return how far apart peers are, where journals tell."""
+    curves = apart_curves(comparison, places)
+    if not curves:
+        return ""
+    svg = plots.lines(
+        curves,
+        x="tokens of all peers",
+        y="% of the mean's length",
+        ticks=even_ticks(max(max(curve.x) for curve in curves), say_count),
+        heights=even_ticks(max(max(curve.y) for curve in curves), say_short),
+    )
+    others = [row for row in rows(comparison) if not row.trial.apart and row.trial.label != SOLO]
+    zero, open_ = (
+        [row.trial.label for row in others if (row.consensus_distance is None) is it] for it in (False, True)
+    )
+    note = "From a peer's weights to the mean that it takes in their place, of its circle or of all, just before."
+    note += f" At 0: {', '.join(zero)}." if zero else ""
+    note += f" Not measured: {', '.join(open_)}." if open_ else ""
+    return f"<figure><h3>Consensus distance</h3>{svg}<figcaption>{escape(note)}</figcaption></figure>"
+
+
+def apart_curves(comparison: Comparison, places: dict[str, int | None]) -> list[Curve]:
+    """Return the consensus distance of every recipe of which it was measured, in per cent."""
+    return [
         Curve(x=[at for at, _ in trial.apart], y=[100 * far for _, far in trial.apart], place=places[trial.label])
         for trial in (entry.trial for entry in comparison.entries)
         if trial.apart
     ]
-    if not curves:
-        return ""
-    ticks = even_ticks(max(max(curve.x) for curve in curves), say_count)
-    svg = plots.lines(curves, x="tokens of all peers", y="% of the weights' length", ticks=ticks)
-    note = "From a peer's weights to the mean that it takes, of its circle or of all. Recipes with one model are at 0."
-    return f"<figure><h3>How far apart peers are</h3>{svg}<figcaption>{note}</figcaption></figure>"
 
 
 # the small print

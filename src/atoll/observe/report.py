@@ -80,6 +80,7 @@ def _knobs(progress: Progress, run: Run | None) -> list[dict[str, Any]] | None:
                 "forms": {peer: _form(run, rung) for peer, rung in sorted(turn.each.items())},
                 "delay": turn.delay,
                 "outer_lr": turn.lr or None,
+                "batch": turn.samples or None,
                 "why": turn.why,
             }
         )
@@ -142,6 +143,7 @@ def _turn(turn: dict[str, Any]) -> str:
     changed = turn["steps_before"] not in (None, turn["steps"])
     parts = [f"{turn['steps_before']} -> {turn['steps']} steps" if changed else f"{turn['steps']} steps"]
     parts += [turn["form"]] if turn["form"] else []
+    parts += [f"batches of {turn['batch']} samples"] if turn["batch"] else []
     parts += [f"{len(turn['forms'])} peers in forms of their own"] if turn["forms"] else []
     return f"{', '.join(parts)}, from round {turn['from_round']} on: {turn['why']}"
 

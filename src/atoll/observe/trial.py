@@ -59,7 +59,9 @@ class Trial(Struct, frozen=True, kw_only=True):
     apart: tuple[tuple[int, float], ...] = ()
     """How far from the mean that they took peers' weights were, as a part of its length, after so many tokens.
 
-    Nothing where all have one model."""
+    Only of rounds in which whole models were averaged."""
+    rounds_split: int = 0
+    """Rounds after which peers had different anchors, by their digests: none where one is common."""
     staleness_max: int = 0
     """The most rounds that were committed between the beginning of work and its own."""
 
@@ -85,6 +87,7 @@ def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
     progress, peers = Progress(), dict[str, _Presence]()
     looks: dict[int, journal.Evaluated] = {}
     apart: dict[int, list[float]] = {}
+    anchors: dict[int, dict[str, str]] = {}
     newest, stopped = 0, ""
     for line in lines:
         progress.add(line)
@@ -96,8 +99,10 @@ def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
                 looks.setdefault(version, look)
             case journal.RoundCommitted(version=version):
                 newest = max(newest, version)
-            case journal.RoundApplied(version=version, apart=distance) if distance:
-                apart.setdefault(version, []).append(distance)
+            case journal.RoundApplied(version=version, anchor=anchor, apart=distance):
+                anchors.setdefault(version, {})[line.peer] = anchor
+                if distance:
+                    apart.setdefault(version, []).append(distance)
             case journal.TrafficCounted():
                 presence.moved[newest] = _moved(progress.peers[line.peer])
             case _:
@@ -127,6 +132,7 @@ def fold_trial(label: str, lines: Iterable[Line]) -> Trial:
         finished=progress.finished is not None,
         why="" if progress.finished is not None else stopped,
         apart=tuple((_tokens(progress, version), sum(each) / len(each)) for version, each in sorted(apart.items())),
+        rounds_split=sum(len({*each.values()}) > 1 for each in anchors.values()),
         staleness_max=max((age for each in progress.rounds.values() for age in each.staleness), default=0),
     )
 

@@ -26,7 +26,7 @@ from atoll.plan.goal import Goal
 from atoll.plan.knowledge import fetch_s
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Nobody
-from atoll.spec.axes.pace import Block
+from atoll.spec.axes.pace import Block, Quorum
 from atoll.spec.axes.what import Grad
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.axes.whom import All, AllGather, Owned, Regions
@@ -114,6 +114,8 @@ def untold(recipe: Recipe) -> str:
             return "values go from peer to peer in turn"
         if channel.regional is not None:
             return "regions hold states of their own"
+        if isinstance(channel.barrier, Quorum) and channel.barrier.lag_max is not None:
+            return "who falls behind is waited for now and then"
     return ""
 
 

@@ -1,8 +1,9 @@
 """What a channel is once its knobs are turned, and which positions of them a policy may choose.
 
 A policy never invents: it takes a rung of the ladder that the recipe gives it, a number of steps within that rung's
-bounds, and an outer rate of the recipe's table. Whatever else is said in its name is refused. Quantity, combination,
-kind of outer optimizer and residual are no knobs, so that outer state and what codecs left out stay what they are.
+bounds, an outer rate of the recipe's table and a batch of those that it lists. Whatever else is said in its name is
+refused. Quantity, combination, kind of outer optimizer and residual are no knobs, so that outer state and what codecs
+left out stay what they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from atoll.spec.axes.control import Auto, Form, Hide, Knobs, Match, Nobody, Rung
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.pace import Block, Delay, Overlap, RoundsLate
-from atoll.spec.axes.when import Every
+from atoll.spec.axes.when import Every, TargetBatch, When
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.turns import round_steps, turn_of
 
@@ -33,7 +34,7 @@ def turned(recipe: Recipe, knobs: Knobs) -> Channel:
         return replace(channel, what=replace(channel.what, codec=form.codec), forms=forms)
     return replace(
         channel,
-        when=channel.when if isinstance(recipe.control, Hide) else Every(steps=knobs.steps),
+        when=_sized(channel.when, knobs.samples) if isinstance(recipe.control, Hide) else Every(steps=knobs.steps),
         what=replace(channel.what, codec=form.codec, result=form.result),
         whom=replace(channel.whom, route=form.route),
         merge=_at_rate(channel.merge, knobs.lr),
@@ -46,7 +47,21 @@ def beginning(recipe: Recipe) -> Knobs:
     (channel,) = recipe.channel.values()
     form = Form(codec=channel.what.codec, result=channel.what.result, route=channel.whom.route)
     ladder = () if isinstance(recipe.control, Nobody) else recipe.control.ladder
-    return Knobs(rung=ladder.index(form) if form in ladder else -1, steps=channel.when.round_steps)
+    rung = ladder.index(form) if form in ladder else -1
+    return Knobs(rung=rung, steps=channel.when.round_steps, samples=batches_of(recipe)[0])
+
+
+def batches_of(recipe: Recipe) -> tuple[int, ...]:
+    """Return the batches of all together that a policy may choose from, the channel's first; 0: that is no knob."""
+    (channel,) = recipe.channel.values()
+    batch = recipe.control.batch if isinstance(recipe.control, Hide) else None
+    if batch is None or not isinstance(channel.when, TargetBatch):
+        return (0,)
+    return tuple(times * channel.when.samples for times in batch.times)
+
+
+def _sized(when: When, samples: int) -> When:
+    return replace(when, samples=samples) if samples and isinstance(when, TargetBatch) else when
 
 
 def _at_rate(merge: Merge, lr: float) -> Merge:
@@ -107,6 +122,8 @@ def objection(recipe: Recipe, knobs: Knobs) -> str:
         return "nobody turns knobs in this run"
     if not 0 <= knobs.rung < len(control.ladder):
         return f"there is no rung {knobs.rung} on a ladder of {len(control.ladder)}"
+    if knobs.samples not in batches_of(recipe):
+        return f"a batch of {knobs.samples} samples is not among those that may be chosen"
     match control:
         case Auto():
             return _climbing_objection(control, knobs)

@@ -151,3 +151,5 @@ class Recipe(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit
     paper: str = ""
     reproduced: str = ""
     """What of the paper this recipe reproduces, and which constants are whose."""
+    reconstructed: str = ""
+    """Parts of the method that are made up or unchecked here, for want of the paper's own; empty: none are."""

@@ -203,4 +203,4 @@ def identity(run: Run) -> str:
 
 def _mechanism(recipe: Recipe) -> Recipe:
     """Return the recipe without its prose."""
-    return msgspec.structs.replace(recipe, about="", paper="", reproduced="")
+    return msgspec.structs.replace(recipe, about="", paper="", reproduced="", reconstructed="")

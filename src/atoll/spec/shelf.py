@@ -19,6 +19,8 @@ class Head(NamedTuple):
 
     about: str
     paper: str
+    reconstructed: str = ""
+    """Which parts are not the paper's own."""
 
 
 def recipe_names() -> list[str]:
@@ -39,4 +41,4 @@ def recipe_heads() -> dict[str, Head]:
 def _head(text: str) -> Head:
     """Return the head of a recipe file, read without its tables."""
     before = tomllib.loads(text.partition("\n[")[0])
-    return Head(before["about"], before["paper"])
+    return Head(before["about"], before["paper"], before.get("reconstructed", ""))

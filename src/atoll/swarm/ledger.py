@@ -62,6 +62,7 @@ def _turned(turn: KnobsTurned) -> journal.KnobsTurned:
         rung=knobs.rung,
         delay=knobs.delay,
         lr=knobs.lr,
+        samples=knobs.samples,
         why=turn.why,
         each={short(peer): rung for peer, rung in knobs.each},
     )

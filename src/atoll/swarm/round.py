@@ -437,7 +437,7 @@ def _settle(broker: Broker, round_: Round, waited: list[bytes], now_s: float) ->
     open_ = [p for p in lacking if p in broker.present or p in waited]
     why = _overdue(broker, round_, open_, now_s) if open_ else "everybody present contributed"
     wake: list[Action] = []
-    if not why and (due := quorum(broker, round_)) is not None:
+    if not why and (due := quorum(broker, round_, open_)) is not None:
         due_s, told = due
         if any(_waits(broker, p) for p in open_):  # who was late for the last round has nothing else to do
             due_s = max(due_s, round_.moved_s + resend_s(broker, round_))

@@ -12,7 +12,7 @@ from atoll.model.llama import bind, blank
 from atoll.model.shape import elements, shapes
 from atoll.plan.cost.holds import PROCESS_BYTES, device_bytes, device_need, fits, host_bytes
 from atoll.spec.axes.codec import Fp16
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.axes.what import Delta, Feedback
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
@@ -23,6 +23,7 @@ from tests.model.toys import CONTEXT, VOCAB, ToyData, toy_run, toy_steps
 ADAMW = AdamW(lr=1e-3)
 MUON = Muon(lr=0.02, adamw=ADAMW)
 MOMENTUM = Sgd(lr=0.1, momentum=0.9)
+LAMB = Lamb(lr=1e-3)
 TOLERANCE = 0.02
 """Scalars, step counts and the last rows of what is being freed are not in the formula."""
 GROUPED = Size(dim=64, layers=3, heads=4, kv_heads=2, ffn=96)
@@ -44,7 +45,7 @@ def peak_of(engine: TorchEngine, batch: int) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize("size", [GROUPED, UNTIED, WIDE], ids=["grouped", "untied", "wide"])
-@pytest.mark.parametrize("inner", [ADAMW, MOMENTUM], ids=["adamw", "momentum"])
+@pytest.mark.parametrize("inner", [ADAMW, MOMENTUM, LAMB], ids=["adamw", "momentum", "lamb"])
 @pytest.mark.parametrize("whole", [True, False], ids=["whole", "micro"])
 def test_a_step_holds_what_is_said(size: Size, inner: Inner, whole: bool) -> None:
     run = toy_run(size, inner, batch=48, micro_batch=0 if whole else 24)
@@ -101,8 +102,9 @@ def test_computing_layers_again_keeps_their_inputs_only() -> None:
 def test_optimizers_remember_what_they_do() -> None:
     size = SIZES["15m"]
     parameters = elements(shapes(size, 1000))
-    held = {each: device_need(size, 1000, 64, 1, each).optimizer_bytes / parameters for each in (ADAMW, MOMENTUM)}
-    assert held == {ADAMW: 8, MOMENTUM: 4}
+    kinds = (ADAMW, LAMB, MOMENTUM)
+    held = {each: device_need(size, 1000, 64, 1, each).optimizer_bytes / parameters for each in kinds}
+    assert held == {ADAMW: 8, LAMB: 8, MOMENTUM: 4}
     assert 4 < device_need(size, 1000, 64, 1, MUON).optimizer_bytes / parameters < 5
     assert device_need(size, 1000, 64, 1, Sgd(lr=1)).optimizer_bytes == 0
     assert device_need(size, 1000, 64, 1, Accumulate()).gradients_bytes == 8 * parameters

@@ -8,9 +8,10 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from atoll.spec.axes.codec import Fp32, TopK
-from atoll.spec.axes.control import Form, Hide, Knobs
-from atoll.spec.knobs import objection, part_sent
+from atoll.spec.axes.control import Batches, Form, Hide, Knobs
+from atoll.spec.knobs import beginning, objection, part_sent, turned
 from atoll.spec.load import load_recipe
+from atoll.spec.recipe import Recipe
 from atoll.swarm.policy.forecast import View
 from atoll.swarm.policy.hide import choose, cost_s, decide, round_s
 
@@ -114,3 +115,69 @@ def test_a_setting_stays_while_nothing_is_clearly_cheaper() -> None:
 )
 def test_what_this_policy_could_not_have_said_is_refused(knobs: Knobs, problem: str) -> None:
     assert problem in objection(load_recipe("deco"), knobs)
+
+
+# of how large a batch
+
+BATCHES = (8, 16, 32, 64)
+SIZED = replace(HIDE, batch=Batches(times=(1, 2, 4, 8), critical=32.0))
+
+
+def of_eight(wire_s: float, rest_s: float = 0.0) -> View:
+    """Return a run of batches of eight samples, whose work takes a second, and which may be larger."""
+    return replace(view(wire_s, rest_s), samples=8, batches=BATCHES)
+
+
+@pytest.mark.parametrize(
+    ("wire_s", "rest_s", "rung", "delay", "samples"),
+    [
+        (0.0, 0.0, 0, 0, 8),  # nothing to hide: more samples would be read for nothing
+        (0.9, 0.0, 0, 1, 8),
+        (1.9, 0.0, 0, 1, 16),  # twice the work hides all of it, for a fifth more to read
+        (0.0, 3.9, 0, 1, 32),  # what is not bytes is not made less by sending less
+        (0.0, 1000.0, 0, 0, 64),  # it cannot be hidden, so it is shared among as many as may be
+    ],
+)
+def test_batch_and_part_sent_are_chosen_together(
+    wire_s: float, rest_s: float, rung: int, delay: int, samples: int
+) -> None:
+    penal = replace(SIZED, penalty=0.6)
+    assert choose(penal, of_eight(wire_s, rest_s), 1) == Knobs(rung=rung, steps=1, delay=delay, samples=samples)
+
+
+def test_where_leaving_out_costs_little_less_is_sent_and_where_it_costs_much_batches_are_larger() -> None:
+    seen = of_eight(4.0)
+    assert choose(replace(SIZED, penalty=0.01), seen, 1) == Knobs(rung=2, steps=1, delay=1, samples=8)
+    assert choose(replace(SIZED, penalty=1.0), seen, 1) == Knobs(rung=0, steps=1, delay=0, samples=32)
+
+
+@given(some.floats(0, 1e3), some.floats(0, 1e3), some.floats(1e-3, 1e6))
+def test_of_batches_none_comes_as_far_in_less_time(wire_s: float, rest_s: float, critical: float) -> None:
+    hide, seen = replace(SIZED, batch=Batches(times=(1, 2, 4, 8), critical=critical)), of_eight(wire_s, rest_s)
+    chosen = choose(hide, seen, 1)
+
+    def time_s(samples: int) -> float:
+        """By the sample, of which larger batches need more."""
+        return round_s(seen, replace(chosen, samples=samples)) / samples * (1 + samples / critical)
+
+    assert time_s(chosen.samples) <= min(map(time_s, BATCHES)) * (1 + 1e-12)
+
+
+def stella(times: tuple[int, ...] = (1, 2, 4)) -> Recipe:
+    recipe = load_recipe("stellatrain")
+    assert isinstance(recipe.control, Hide)
+    return replace(recipe, control=replace(recipe.control, batch=Batches(times=times, critical=4096)))
+
+
+def test_a_turned_batch_is_the_channels_and_only_listed_ones_may_be_said() -> None:
+    recipe = stella()
+    (channel,) = recipe.channel.values()
+    first = beginning(recipe)
+    assert first.samples == channel.when.round_steps * 2048
+    assert turned(recipe, first) == channel
+    assert turned(recipe, replace(first, samples=8192)).when == replace(channel.when, samples=8192)
+    assert objection(recipe, replace(first, samples=8192)) == ""
+    for samples in (0, 1, 3 * 2048, 8 * 2048):
+        assert f"a batch of {samples} samples" in objection(recipe, replace(first, samples=samples))
+    assert "a batch of 2048" in objection(load_recipe("deco"), Knobs(rung=0, steps=1, samples=2048))
+    assert "a batch of 2048" in objection(load_recipe("auto"), Knobs(rung=0, steps=10, lr=0.6, samples=2048))

@@ -26,7 +26,7 @@ from msgspec import Struct
 
 from atoll.model.shape import Shape, is_big, is_inside, parameters, shapes
 from atoll.plan.cost.flops import of_size
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.axes.what import Forget
 from atoll.spec.axes.when import Fragments
 from atoll.spec.axes.whom import AllGather, Star
@@ -211,7 +211,7 @@ def _stepping_bytes(optimizer: Inner, inside: int) -> float:
 def _remembered(optimizer: Inner, parameters: int, inside: int) -> float:
     """Return how many numbers an inner optimizer keeps."""
     match optimizer:
-        case AdamW():
+        case AdamW() | Lamb():
             return 2 * parameters
         case Muon():
             return inside + 2 * (parameters - inside)

@@ -31,7 +31,7 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
             case journal.KnobsTurned(version=version) as told:
                 logged = found.get(version)
                 each = {short(peer): rung for peer, rung in logged.each} if logged is not None else {}
-                knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr)
+                knobs = Knobs(rung=told.rung, steps=told.steps, delay=told.delay, lr=told.lr, samples=told.samples)
                 if logged is None or replace(logged, each=()) != knobs or each != told.each:
                     yield f"version {version}: {line.peer} turned knobs to what the log does not have"
             case _:
@@ -41,8 +41,12 @@ def as_the_knobs_say(run: Run, lines: list[Line], entries: list[Entry]) -> Itera
     channels = channels_of(run, entries)
     for announced in announcements(entries):
         when = channel_at(channels, announced.version).when
-        steps, shared = when.round_steps, isinstance(when, TargetBatch)
-        if not shared and any(len(lease) != steps * run.recipe.work.batch for lease in announced.leases.values()):
+        steps, batch, leases = when.round_steps, run.recipe.work.batch, announced.leases.values()
+        if isinstance(when, TargetBatch):
+            whole = max(-(-when.samples_in(announced.version) // batch), len(leases)) * batch
+            if sum(map(len, leases)) != whole:
+                yield f"version {announced.version} is not of a batch of {whole} samples, as its knobs say"
+        elif any(len(lease) != steps * batch for lease in leases):
             yield f"version {announced.version} is not of {steps} steps, as its knobs say"
         if any(announced.ahead.values()) and isinstance(channel_at(channels, announced.version).overlap, Block):
             yield f"version {announced.version} lets members go on, where its knobs say to wait"

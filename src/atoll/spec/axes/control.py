@@ -44,12 +44,27 @@ class Auto(Axis, tag="auto"):
     """From so many members on, the outer optimizer has this rate; empty: the one it is given."""
 
 
+class Batches(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Batches of all together that a policy may choose from, and what a larger one costs."""
+
+    times: tuple[int, ...]
+    """The channel's own, with which a run begins: rising, from 1 on."""
+    critical: float
+    """In batches of so many samples a run has to read twice what it would in small ones, to come as far."""
+
+
 class Hide(Axis, tag="hide"):
     """The broker does: it hides exchanges behind work, by how late results are and by how much is sent, together.
 
     A run is taken to last as long as its rounds, and to need so many times more of them:
 
         1 + penalty * (amplify ^ (rounds that results are late) / (part of the values that is sent) - 1)
+
+    Where it chooses the batch too, what a round takes is shared among its samples, of which a run is taken to need
+
+        1 + batch / critical
+
+    times as many as in small batches: as few large ones as hide an exchange, since reading more costs too.
     """
 
     ladder: tuple[Form, ...]
@@ -61,6 +76,8 @@ class Hide(Axis, tag="hide"):
     """Rounds that are measured before anything is decided."""
     late_max: int = 1
     """By so many rounds results may be late."""
+    batch: Batches | None = None
+    """How large a batch of all together may be; none: as the channel has it."""
 
 
 class Match(Axis, tag="match"):
@@ -91,5 +108,7 @@ class Knobs(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_
     """Steps that results come late by, or rounds where a policy counts in those; 0: they are waited for."""
     lr: float = 0.0
     """Of the outer optimizer; 0: as the recipe has it."""
+    samples: int = 0
+    """Of a batch of all together; 0: as the recipe has it."""
     each: tuple[tuple[bytes, int], ...] = ()
     """Peers whose contributions are on a rung of their own, and on which; sorted."""

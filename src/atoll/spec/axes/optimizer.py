@@ -39,7 +39,10 @@ class AdamW(Axis, tag="adamw"):
 
 
 class Lamb(Axis, tag="lamb"):
-    """Adam whose step in each tensor is as long as that tensor, times the rate: for large batches."""
+    """Adam whose step in each tensor is as long as that tensor, times the rate: for large batches.
+
+    Everything decays, vectors too, inside as outside.
+    """
 
     lr: float
     betas: tuple[float, float] = (0.9, 0.999)
@@ -74,4 +77,4 @@ class Muon(Axis, tag="muon"):
     weight_decay: float = 0.1
 
 
-Inner = AdamW | Sgd | Muon | Accumulate
+Inner = AdamW | Sgd | Lamb | Muon | Accumulate

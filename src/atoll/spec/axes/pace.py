@@ -67,6 +67,9 @@ class Quorum(Axis, tag="quorum"):
     contributors: int = 1
     """Everybody, where there are fewer."""
     grace: Seconds | Slack = Seconds()
+    lag_max: int | None = None
+    """Nobody is ahead of anybody by more rounds (stale synchronous parallel): who has worked for so many is waited for,
+    as long as the run's patience lasts; 0: in every round; none: in no round."""
 
 
 Barrier = Full | Quorum

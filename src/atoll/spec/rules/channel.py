@@ -51,6 +51,7 @@ from atoll.spec.strict import KeyPath
 FRAGMENTS_MAX, DRAWN_MAX, TENSORS_MAX = 1024, 65536, 64
 PASSES_MAX = 1e9
 LATE_MAX = 64
+LAG_MAX = 1_000_000
 """Rounds that results may be late by: a peer keeps as many anchors."""
 DIMENSIONS_MAX = 8
 BATCH_MAX = 2**40
@@ -84,10 +85,10 @@ def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]
             what = "false, so recipe.work.schedule would have no effect"
             yield not idle, (*path, "merge", "scheduled"), what, "set it to true, or leave the schedule out"
         case Delta():
-            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd", "lamb" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "there is no delta: the inner work only accumulates", hint
         case Params():
-            hint = 'choose recipe.work.inner of kind "adamw", "sgd" or "muon", or exchange { kind = "grad" }'
+            hint = 'choose recipe.work.inner of kind "adamw", "sgd", "lamb" or "muon", or exchange { kind = "grad" }'
             yield not accumulates, (*path, "what"), "weights stay where they are: the inner work only accumulates", hint
             exact = is_exact(channel.what)
             hint = 'choose codec { kind = "fp32" }, "fp16" or "bf16" without feedback, or exchange { kind = "delta" }'
@@ -373,6 +374,11 @@ def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "grace", "s"), barrier.grace.s, 0, 86400)
     else:
         yield within((*path, "grace", "part"), barrier.grace.part, 0, 1)
+    if barrier.lag_max is not None:
+        yield within((*path, "lag_max"), barrier.lag_max, 0, LAG_MAX)
+        said = "who is not done when a round ends begins anew, and is never behind"
+        carries = isinstance(channel.late, Carry)
+        yield carries, (*path, "lag_max"), said, 'leave it out, or set late = { kind = "carry" }'
 
 
 def _stand_in_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atoll.spec.axes.codec import CacheLines, Sparse, TopK
-from atoll.spec.axes.control import Auto, Form, Hide, Knobs, Match, Policy
+from atoll.spec.axes.control import Auto, Batches, Form, Hide, Knobs, Match, Policy
 from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad
@@ -20,6 +20,7 @@ from atoll.spec.strict import KeyPath
 
 LADDER_MAX = 64
 MEASURED_MAX = 1000
+TIMES_MAX = 2**20
 
 
 def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
@@ -90,12 +91,29 @@ def _hide_rules(recipe: Recipe, at: KeyPath, hide: Hide) -> Iterator[Rule]:
     yield within((*path, "amplify"), hide.amplify, 1, 1e6)
     yield within((*path, "every"), hide.every, 1, MEASURED_MAX)
     yield within((*path, "late_max"), hide.late_max, 0, LATE_MAX)
+    if hide.batch is not None:
+        yield from _batch_rules((*path, "batch"), at, channel, hide.batch)
     for number, form in enumerate(hide.ladder):
         known = isinstance(form.codec, TopK | CacheLines) or not isinstance(form.codec, Sparse)
         said = "which part of the values it sends depends on them, and this policy must know"
         yield known, (*path, "ladder", number, "codec"), said, 'choose { kind = "top-k", ... }'
         for delay in sorted({0, hide.late_max}):
             yield from _runs(recipe, Knobs(rung=number, steps=channel.when.round_steps, delay=delay))
+
+
+def _batch_rules(path: KeyPath, at: KeyPath, channel: Channel, batch: Batches) -> Iterator[Rule]:
+    """Batches to choose from are of all together, and nothing else makes them grow."""
+    shared = isinstance(channel.when, TargetBatch)
+    said, hint = "the batch of all together is no knob where each has its own", 'choose { kind = "target-batch", ... }'
+    yield shared, (*at, "when"), said, hint
+    steady = not isinstance(channel.when, TargetBatch) or channel.when.growth is None
+    yield steady, (*at, "when", "growth"), "two would turn the batch: this and recipe.control", "choose one of them"
+    times = list(batch.times)
+    rising = times == sorted(set(times)) and times[:1] == [1]
+    yield rising, (*path, "times"), "must rise from 1 on, the channel's own batch", "for example [1, 2, 4, 8]"
+    yield within((*path, "times"), len(times), 1, LADDER_MAX)
+    yield within((*path, "times"), times[-1] if times else 1, 1, TIMES_MAX)
+    yield above((*path, "critical"), batch.critical)
 
 
 def _match_rules(recipe: Recipe, at: KeyPath, match: Match) -> Iterator[Rule]:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from atoll.spec.axes.control import Auto, Hide, Knobs, Match, Nobody, Policy
 from atoll.spec.axes.pace import Delay
-from atoll.spec.knobs import beginning, delay_max
+from atoll.spec.knobs import batches_of, beginning, delay_max
 from atoll.spec.say import kind
 from atoll.swarm.log import KnobsTurned, knobs_of
 from atoll.swarm.policy import hide
@@ -147,8 +147,7 @@ def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knob
             wanted = decide(policy, view, now, lost_s / max(work_s + lost_s, TINY))
             return wanted, _why(policy, view, wanted, work_s, lost_s)
         case Hide():
-            first = beginning(broker.run.recipe)
-            return hide.decide(policy, _view(broker, policy, members), first if now is None else now)
+            return hide.decide(policy, _view(broker, policy, members), _present(broker))
         case Match():
             setting = _setting(broker, members)
             steps, work_s = broker.round_steps, _middle(broker, "work_s")
@@ -209,7 +208,14 @@ def _view(broker: Broker, policy: Policy, members: Sequence[bytes]) -> View:
         rest_s=exchange_s - bytes_s,
         ratios=tuple(each / present if present else 1.0 for each in rungs),
         members=min(measure.members for measure in broker.measured),
+        samples=_present(broker).samples,
+        batches=batches_of(broker.run.recipe),
     )
+
+
+def _present(broker: Broker) -> Knobs:
+    """Return how the knobs stand, or where they began if nobody turned them yet."""
+    return knobs_of(broker.history, broker.history.version) or beginning(broker.run.recipe)
 
 
 def split(bytes_s: float, exchange_s: float, forecast: float, before_s: float, before: float) -> float:

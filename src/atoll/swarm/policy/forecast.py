@@ -63,6 +63,14 @@ class View(Struct, frozen=True, kw_only=True):
     ratios: tuple[float, ...]
     """What they would take on each rung, in proportion."""
     members: int
+    samples: int = 0
+    """Of all together, that such a step is of; 0: that is no knob."""
+    batches: tuple[int, ...] = (0,)
+    """What it may be of."""
+
+    def work_s(self, knobs: Knobs) -> float:
+        """Return how long the work of a round takes."""
+        return knobs.steps * self.step_s * (knobs.samples / self.samples if self.samples else 1.0)
 
     def exchange_s(self, rung: int) -> float:
         """Return how long an exchange takes on a rung."""

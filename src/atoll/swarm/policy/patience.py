@@ -60,9 +60,11 @@ def patience(broker: Broker, round_: Round) -> tuple[float, str]:
     return derived_s, why
 
 
-def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
+def quorum(broker: Broker, round_: Round, missing: Iterable[bytes]) -> tuple[float, str] | None:
     """Return when the round ends though some are missing, and why; None: not before more have contributed."""
     barrier = broker.setting.barrier
+    if any(_too_far_behind(barrier, round_, peer) for peer in missing):
+        return None
     if isinstance(broker.whom, Circles) and not round_.circles:
         return None  # a round of all brings all together
     came_s = _came_s(barrier, round_)
@@ -71,6 +73,13 @@ def quorum(broker: Broker, round_: Round) -> tuple[float, str] | None:
         return None
     grace_s, why = grace
     return came_s + grace_s, f"{len(round_.serials)} contributed{why}"
+
+
+def _too_far_behind(barrier: Barrier, round_: Round, peer: bytes) -> bool:
+    """Return whether the others have been ahead of a member for as many rounds as they may."""
+    if not isinstance(barrier, Quorum) or barrier.lag_max is None:
+        return False
+    return round_.key.version - round_.announced.begun(peer) >= barrier.lag_max
 
 
 def _came_s(barrier: Barrier, round_: Round) -> float | None:
