@@ -32,8 +32,10 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
+# Of the recipes those too that are not marked long, so that all of them are trained for real here.
 long: $(VENV)/.dev
 	$(PYTEST) -m long --timeout 5400
+	$(PYTEST) tests/world/test_recipes.py
 	$(BIN)/atoll sim --seeds 200..10200
 	$(BIN)/atoll sim --faults points
 	$(BIN)/python -m bench.thousand

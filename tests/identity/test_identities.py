@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Step, Vector
 from atoll.spec.axes.codec import Codec, Fp32, Significance, Threshold, TopK
-from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Muon, Outer, Sgd, SignSgd
+from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Lamb, Muon, Outer, Sgd, SignSgd
 from atoll.spec.axes.what import Dct, Delta, Feedback, Grad
 from atoll.spec.axes.whom import AllGather, Butterfly
-from atoll.spec.axes.work import ByRate, Cosine, Same, Wsd
+from atoll.spec.axes.work import ByRate, Constant, Cosine, Same, Wsd
+from atoll.spec.load import load_recipe
 from atoll.spec.run import Budget, Run
 from atoll.spec.schedule import rate
 from atoll.sync.codec import decode, encode
@@ -32,6 +33,7 @@ from tests.identity.small import (
     digest_of,
     diloco,
     engine_of,
+    shipped,
     steps_over,
     trained,
     weights_of,
@@ -64,9 +66,21 @@ def test_ddp_of_two_is_one_machine_with_the_batches_of_both() -> None:
     assert apart(weights, plain.weights()) < SAME
 
 
+def test_one_lamb_step_of_one_peer_that_is_assigned_is_ddp_with_a_common_lamb() -> None:
+    """To rounding: inside, lengths are added up in fp32 and the weights go through a delta."""
+    lamb, schedule = Lamb(lr=0.02, weight_decay=0.1), Cosine(warmup_steps=2)
+    one = diloco(inner=lamb, outer=Assign(), steps=1, rounds=6, start_with=1, schedule=schedule)
+    other = ddp(outer=lamb, rounds=6, start_with=1, schedule=schedule)
+    start = engine_of(one).weights()
+    weights = weights_of(trained(one, 1))
+    assert apart(weights, start) > 1e-3, "it has learned something"
+    assert apart(weights, weights_of(trained(other, 1))) < SAME
+
+
 @pytest.mark.parametrize("outer", [Assign(), Sgd(lr=1.0)])
 @pytest.mark.parametrize(
-    ("inner", "same"), [(AdamW(lr=3e-3), SAME), (Sgd(lr=0.3, momentum=0.9), SAME), (MUON, MUON_SAME)]
+    ("inner", "same"),
+    [(AdamW(lr=3e-3), SAME), (Sgd(lr=0.3, momentum=0.9), SAME), (Lamb(lr=0.02), SAME), (MUON, MUON_SAME)],
 )
 def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, same: float, outer: Outer) -> None:
     run = diloco(inner=inner, outer=outer, steps=3, rounds=4, start_with=1)
@@ -76,6 +90,21 @@ def test_one_peer_without_outer_momentum_is_plain_training(inner: Inner, same: f
     weights = weights_of(trained(run, 1))
     assert apart(weights, start) > 1e-3
     assert apart(weights, plain.weights()) < same
+
+
+@pytest.mark.parametrize("alpha", [0.5, 0.8])
+@pytest.mark.parametrize("inner", [AdamW(lr=3e-3), Sgd(lr=0.3, momentum=0.9)])
+def test_one_peer_without_outer_momentum_is_lookahead(inner: Inner, alpha: float) -> None:
+    """The slow weights go a part of the way to the fast ones, which start again from there: the same bits."""
+    steps, rounds = 3, 4
+    run = diloco(inner=inner, outer=Sgd(lr=alpha), steps=steps, rounds=rounds, start_with=1)
+    engine = engine_of(run)
+    slow = engine.weights()
+    for round_ in range(rounds):
+        engine.assign(slow)
+        engine.train(steps_over(round_ * steps * BATCH, steps))
+        slow = slow + np.float32(alpha) * (engine.weights() - slow)
+    assert np.array_equal(weights_of(trained(run, 1)), slow)
 
 
 def test_groups_of_unequal_size_that_pass_on_sums_and_weights_come_to_the_flat_mean_by_samples() -> None:
@@ -117,6 +146,19 @@ def test_fedavg_is_the_mean_of_the_weights(weights: str) -> None:
             engine.train(steps_over((round_ * peers + place) * steps * BATCH, steps))
         common = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float64).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), common) < SAME
+
+
+@pytest.mark.parametrize("peers", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_diloco_of_outer_rate_one_without_momentum_is_fedavg_to_the_bit(peers: int) -> None:
+    """As shipped, but with FedAvg's local work; FedAvg weighs by samples, 16 each, which rounds nothing."""
+    work = replace(load_recipe("fedavg").work, schedule=Constant())
+    diloco_, fedavg = (shipped(name, steps=4, rounds=4, start_with=peers, work=work) for name in ("diloco", "fedavg"))
+    channel = diloco_.recipe.channel["outer"]
+    channel = replace(channel, merge=replace(channel.merge, outer=Sgd(lr=1.0)))
+    plain = replace(diloco_, recipe=replace(diloco_.recipe, channel={"outer": channel}))
+    found = weights_of(trained(plain, peers))
+    assert apart(found, engine_of(plain).weights()) > 1e-3
+    assert np.array_equal(found, weights_of(trained(fedavg, peers)))
 
 
 def growing(power: float, *, base: int = 2, peers: int = 3, total: int = 30) -> Run:

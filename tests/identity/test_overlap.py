@@ -6,13 +6,32 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
+from atoll.errors import SpecError
+from atoll.peer.private import opened
 from atoll.sim.faults import Crash, Pause
 from atoll.spec.axes.codec import Fp32, TopK
 from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Outer, Sgd
-from atoll.spec.axes.pace import Blend, Delay, OneRound, Overlap, RoundsLate, Shift
+from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Overlap, RoundsLate, Shift
 from atoll.spec.axes.what import Feedback, Grad
-from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
+from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.work import Constant, Work
+from atoll.spec.load import decode_run
+from atoll.spec.run import canonical
+from tests.identity.small import (
+    BATCH,
+    SAME,
+    apart,
+    ddp,
+    digest_of,
+    diloco,
+    engine_of,
+    shipped,
+    steps_over,
+    trained,
+    weights_of,
+)
 
 NESTEROV = Sgd(lr=0.7, momentum=0.9, nesterov=True)
 ADAM, SGD = AdamW(lr=3e-3), Sgd(lr=0.3)
@@ -33,6 +52,31 @@ def test_one_peer_that_assigns_its_own_mean_is_plain_training(overlap: Overlap, 
     plain = engine_of(run)
     plain.train(steps_over(0, STEPS * ROUNDS))
     assert apart(weights_of(trained(run, 1)), plain.weights()) < SAME
+
+
+@pytest.mark.parametrize("peers", [2, pytest.param(3, marks=pytest.mark.long)])
+def test_delayed_averaging_that_waits_is_local_sgd_to_the_bit(peers: int) -> None:
+    """D = 0 is `block` here. FedAvg, as its own file has it, weighs by samples, 16 each, which rounds nothing."""
+    runs = [
+        shipped("dga", steps=4, rounds=ROUNDS, start_with=peers, overlap=Block()),
+        shipped("fedavg", steps=4, rounds=ROUNDS, start_with=peers),
+    ]
+    dga, fedavg = (replace(run, recipe=replace(run.recipe, work=_at_once(run.recipe.work))) for run in runs)
+    found = weights_of(trained(dga, peers))
+    assert apart(found, engine_of(dga).weights()) > 1e-3
+    assert np.array_equal(found, weights_of(trained(fedavg, peers)))
+
+
+def _at_once(work: Work) -> Work:
+    """Return work at the full rate from the first step on."""
+    return replace(work, schedule=Constant())
+
+
+def test_a_delay_of_no_steps_is_refused() -> None:
+    run = shipped("dga", steps=STEPS, rounds=ROUNDS, start_with=2, overlap=Delay(steps=0, reconcile=Shift()))
+    with pytest.raises(SpecError, match="recipe.channel.outer.overlap.steps: 0 is out of range") as caught:
+        decode_run(canonical(run))
+    assert caught.value.hint == f"it must be between 1 and {STEPS}"
 
 
 def test_delayed_averaging_is_the_mean_in_place_of_ones_own_so_many_steps_later() -> None:
@@ -220,6 +264,23 @@ def test_fragments_in_turn_start_their_outer_step_from_their_own_last_one(late: 
         momentum = np.where(back, 0.9 * momentum + mean, momentum)
         anchor = np.where(back, anchor - 0.7 * (mean + 0.9 * momentum), anchor).astype(np.float32)
     assert apart(weights_of(trained(run, peers)), anchor) < SAME
+
+
+def test_streaming_that_keeps_all_of_its_own_is_local_training() -> None:
+    """With alpha = 1, in fragments and 4 bits as shipped: whatever comes back, everybody's weights stay its own."""
+    peers, fragments, spacing, rounds = 3, 2, 2, 5
+    alone = Delay(steps=1, reconcile=Blend(keep=1.0))
+    run = shipped("streaming", steps=STEPS, rounds=rounds, start_with=peers, overlap=alone)
+    channel = replace(run.recipe.channel["outer"], when=Fragments(steps=fragments * spacing, count=fragments))
+    run = replace(run, recipe=replace(run.recipe, work=_at_once(run.recipe.work), channel={"outer": channel}))
+    outcome = trained(run, peers)
+    for place, host in enumerate(sorted(outcome.hosts, key=lambda host: host.peer)):
+        engine = engine_of(run)
+        for round_ in range(rounds):
+            engine.train(steps_over((round_ * peers + place) * spacing * BATCH, spacing))
+        own = opened(host.disk.files()[f"private/{rounds}.safetensors"])[1]["local"]
+        assert np.array_equal(own, engine.weights())
+    assert apart(weights_of(outcome), engine_of(run).weights()) > 1e-3, "though the anchor moves"
 
 
 def fragment_of_each_element(layout: Mapping[str, int]) -> np.ndarray:

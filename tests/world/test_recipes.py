@@ -1,6 +1,6 @@
 """Every shipped recipe: four real processes, and the same bits as in virtual time.
 
-A third of them here, all of them in `make long`.
+A third of them in `make test`, all of them in `make long`.
 """
 
 from __future__ import annotations
