@@ -194,9 +194,9 @@ def test_who_sleeps_is_waited_for_no_longer_than_the_patience_of_the_run() -> No
     run = bounded(2, patience_s_max=10.0)
     outcome = play(run, PEERS, faults=[slow(factor=1e4)])
     assert_sound(run, outcome, version=40)
-    assert max(rounds_s(outcome)) < 10.0 + 5.0
-    reasons = {event.why for event in events(outcome, journal.RoundSettled)}
-    assert any("10 s after the first contribution" in why for why in reasons)
+    waits = [event.why for event in events(outcome, journal.RoundSettled) if "10 s after the first" in event.why]
+    assert len(waits) == 1, "and once, not in every round"
+    assert max(rounds_s(outcome)[3:]) < 5.0
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_who_sleeps_is_waited_for_no_longer_than_the_patience_of_the_run() -> No
 def test_no_storm_breaks_a_promise_though_some_rounds_wait_and_some_do_not(family: str, seeds: int) -> None:
     for seed in range(seeds):
         case = case_of(family, seed)
-        verdict = play_case(replace(case, run=replace(case.run, recipe=bounded(seed % 4).recipe)))
+        verdict = play_case(replace(case, run=replace(case.run, recipe=bounded(1 + seed % 3).recipe)))
         assert verdict.broken == [], (family, seed)
         assert verdict.rounds > verdict.stormy_rounds
 

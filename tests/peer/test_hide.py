@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.journal import Line
 from atoll.sim.case import play as play_case
 from atoll.sim.faults import Crash, SlowLink
 from atoll.sim.scenario import Entrance, Outcome, Scenario, simulate
@@ -19,11 +20,11 @@ from atoll.spec.axes.control import Batches, Form, Hide, Nobody
 from atoll.spec.axes.merge import Mean
 from atoll.spec.axes.pace import Block, RoundsLate
 from atoll.spec.axes.what import Feedback, Grad
-from atoll.spec.axes.when import TargetBatch
+from atoll.spec.axes.when import Growth, TargetBatch
 from atoll.spec.axes.whom import AllGather
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.recipe import Recipe
-from atoll.spec.run import Run
+from atoll.spec.run import Budget, Run
 from tests.peer.test_control import turns
 from tests.peer.world import DELAYS_S, assert_sound, counting_run, lines, machines, once, play, sized
 
@@ -216,6 +217,31 @@ def test_batches_that_cost_much_to_read_stay_small() -> None:
     assert {turn.samples for turn in turns(outcome)} == {12}
 
 
+def test_a_last_batch_is_no_larger_than_what_is_left_of_the_budget() -> None:
+    """108 samples: four rounds of 12, two of 24, and 12; a batch more than that was given out."""
+    run = batching(rounds=1)
+    run = replace(run, budget=Budget(tokens=108 * run.data.context))
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5)
+    assert_sound(run, outcome, version=7)
+    given = [event.samples for _, event in once(outcome, journal.RoundAnnounced)]
+    assert given == [12, 12, 12, 12, 24, 24, 12]
+    assert turns(outcome)[-1].why == "no more than 12 samples fit into what is left of the budget"
+
+
+def test_a_batch_that_grows_has_its_size_in_every_round_though_several_are_under_way() -> None:
+    run = batching(rounds=12)
+    ((key, channel),) = run.recipe.channel.items()
+    assert isinstance(run.recipe.control, Hide)
+    growth = Growth(every=1, add=6, until=48, most=96)
+    when, control = TargetBatch(samples=12, growth=growth), replace(run.recipe.control, batch=None, late_max=2)
+    run = replace(run, recipe=replace(run.recipe, control=control, channel={key: replace(channel, when=when)}))
+    outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5)
+    assert_sound(run, outcome, version=12)
+    assert any(turn.delay for turn in turns(outcome)), "else only one is under way"
+    given = {event.version: event.samples for _, event in once(outcome, journal.RoundAnnounced)}
+    assert given == {version: when.samples_in(version) for version in range(1, 13)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("factor", "asks"), [(2.0, False), (4.0, True)])
 def test_when_a_line_gets_slower_less_is_sent_or_of_more_and_work_is_the_limit_again(factor: float, asks: bool) -> None:
@@ -269,7 +295,6 @@ def stormy(recipe: Recipe, kind: str, seed: int) -> Recipe:
     ("kind", "family", "seeds"),
     [
         ("sparse", "pair", 1),
-        ("batch", "squall", 1),
         *(
             pytest.param(kind, family, 12, marks=pytest.mark.long)
             for kind in LATE
@@ -285,6 +310,16 @@ def test_no_storm_breaks_a_promise_though_results_are_late(kind: str, family: st
         verdict = play_case(replace(case, run=replace(case.run, recipe=recipe)))
         assert verdict.broken == [], (family, seed)
         assert verdict.rounds > verdict.stormy_rounds
+
+
+def test_batches_are_turned_while_a_storm_blows() -> None:
+    from_gradients, case = counting_run("ddp").recipe, case_of("squall", 7)
+    recipe = stormy(replace(from_gradients, work=replace(from_gradients.work, batch=8)), "batch", 7)
+    said: list[Line] = []
+    verdict = play_case(replace(case, run=replace(case.run, recipe=recipe)), sees=said.append)
+    assert verdict.broken == []
+    assert verdict.rounds > verdict.stormy_rounds
+    assert len({line.event.samples for line in said if isinstance(line.event, journal.KnobsTurned)}) > 1
 
 
 @pytest.mark.parametrize(

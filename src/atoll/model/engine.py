@@ -485,7 +485,7 @@ def _optimized_by(inner: Inner, name: str, parameter: torch.nn.Parameter) -> Inn
 
 
 def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
-    """Return an inner optimizer; weight decay is for matrices only, but LAMB's, which is the common one's."""
+    """Return an inner optimizer; weight decay is for matrices only, but LAMB decays everything, as it does outside."""
     match inner:
         case Accumulate():
             return None

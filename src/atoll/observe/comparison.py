@@ -283,9 +283,10 @@ def _control(control: Control) -> str:
             return f"the broker, so that exchanges take at most {say_share(control.share)} of the time: {rungs}"
         case Hide():
             forms = ", ".join(say(form.codec) for form in control.ladder)
-            return (
-                f"the broker, so that exchanges hide behind work, results up to {control.late_max} rounds late: {forms}"
-            )
+            times = ", ".join(map(str, control.batch.times)) if control.batch is not None else ""
+            batches = f"; batches {times} times as large" if times else ""
+            late = f"results up to {control.late_max} rounds late"
+            return f"the broker, so that exchanges hide behind work, {late}: {forms}{batches}"
         case Match():
             forms = ", ".join(say(form.codec) for form in control.ladder)
             return f"the broker, so that all exchanges take as long, each peer in a form of its own: {forms}"

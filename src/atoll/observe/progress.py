@@ -290,8 +290,8 @@ def say(line: Line) -> str | None:
             took = f" in {say_time(took_s)}" if took_s else ""
             return f"round {version} committed with {len(contributors)} contributions{took}"
         case journal.KnobsTurned(version=version, steps=steps, samples=samples):
-            every = f"{samples} samples in a batch" if samples else f"{steps} steps between exchanges"
-            return f"from round {version} on {every}"
+            batch = f", {samples} samples in a batch" if samples else ""
+            return f"from round {version} on {steps} steps between exchanges{batch}"
         case journal.ContributionDropped(version=version):
             return f"missed round {version}; its samples went back"
         case _:

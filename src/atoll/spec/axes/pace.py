@@ -69,7 +69,7 @@ class Quorum(Axis, tag="quorum"):
     grace: Seconds | Slack = Seconds()
     lag_max: int | None = None
     """Nobody is ahead of anybody by more rounds (stale synchronous parallel): who has worked for so many is waited for,
-    as long as the run's patience lasts; 0: in every round; none: in no round."""
+    once, as long as the run's patience lasts; 0: all are, in every round; none: nobody is."""
 
 
 Barrier = Full | Quorum

@@ -51,8 +51,8 @@ from atoll.spec.strict import KeyPath
 FRAGMENTS_MAX, DRAWN_MAX, TENSORS_MAX = 1024, 65536, 64
 PASSES_MAX = 1e9
 LATE_MAX = 64
-LAG_MAX = 1_000_000
 """Rounds that results may be late by: a peer keeps as many anchors."""
+AHEAD_BY_MAX = 1_000_000
 DIMENSIONS_MAX = 8
 BATCH_MAX = 2**40
 """Samples of all together."""
@@ -375,7 +375,7 @@ def _barrier_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     else:
         yield within((*path, "grace", "part"), barrier.grace.part, 0, 1)
     if barrier.lag_max is not None:
-        yield within((*path, "lag_max"), barrier.lag_max, 0, LAG_MAX)
+        yield within((*path, "lag_max"), barrier.lag_max, 0, AHEAD_BY_MAX)
         said = "who is not done when a round ends begins anew, and is never behind"
         carries = isinstance(channel.late, Carry)
         yield carries, (*path, "lag_max"), said, 'leave it out, or set late = { kind = "carry" }'

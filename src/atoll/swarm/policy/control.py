@@ -129,7 +129,7 @@ def turn(broker: Broker) -> tuple[Broker, KnobsTurned | None]:
     now, last = knobs_of(history, history.version), history.last
     measured = len(broker.measured) >= _rounds(broker)
     wanted, why = _decided(broker, policy, last.contributors, now) if measured else (now, "")
-    if isinstance(policy, Auto) and wanted is not None:
+    if wanted is not None and not broker.run.budget.rounds:
         wanted, why = _within_budget(broker, policy, len(last.contributors), wanted, why)
     if wanted is None or wanted == now or (now is None and wanted == beginning(broker.run.recipe)):
         return broker, None
@@ -154,15 +154,20 @@ def _decided(broker: Broker, policy: Policy, members: Sequence[bytes], now: Knob
             return matching.decide(policy, setting, broker.lines, now, work_s, steps)
 
 
-def _within_budget(broker: Broker, auto: Auto, members: int, wanted: Knobs, why: str) -> tuple[Knobs, str]:
-    """Return knobs at which the next round takes no more than is left of the budget, and why they stand so."""
-    budget, recipe = broker.run.budget, broker.run.recipe
-    left = budget.tokens / broker.tokens_per_sample - broker.history.samples
-    steps = max(auto.least, math.ceil(left / (members * recipe.work.batch)))
-    if budget.rounds or steps >= wanted.steps:
-        return wanted, why
-    delay = min(wanted.delay, delay_max(auto.ladder[wanted.rung], steps))
-    return replace(wanted, steps=steps, delay=delay), f"{steps} steps are all that is left of the budget"
+def _within_budget(broker: Broker, policy: Policy, members: int, wanted: Knobs, why: str) -> tuple[Knobs, str]:
+    """Return knobs at which a round takes no more than is left of the budget of tokens, and why they stand so."""
+    recipe, history = broker.run.recipe, broker.history
+    tokens = broker.run.budget.tokens / broker.tokens_per_sample
+    if isinstance(policy, Auto):
+        steps = max(policy.least, math.ceil((tokens - history.samples) / (members * recipe.work.batch)))
+        if steps < wanted.steps:
+            delay = min(wanted.delay, delay_max(policy.ladder[wanted.rung], steps))
+            return replace(wanted, steps=steps, delay=delay), f"{steps} steps are all that is left of the budget"
+    left, batches = tokens - history.given_samples, batches_of(recipe)
+    if wanted.samples > max(left, batches[0]):
+        most = max(samples for samples in batches if samples <= max(left, batches[0]))
+        return replace(wanted, samples=most), f"no more than {most} samples fit into what is left of the budget"
+    return wanted, why
 
 
 def _setting(broker: Broker, members: Sequence[bytes]) -> matching.Setting:
@@ -210,6 +215,7 @@ def _view(broker: Broker, policy: Policy, members: Sequence[bytes]) -> View:
         members=min(measure.members for measure in broker.measured),
         samples=_present(broker).samples,
         batches=batches_of(broker.run.recipe),
+        least=len(members) * broker.run.recipe.work.batch,
     )
 
 

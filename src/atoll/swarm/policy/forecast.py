@@ -67,10 +67,17 @@ class View(Struct, frozen=True, kw_only=True):
     """Of all together, that such a step is of; 0: that is no knob."""
     batches: tuple[int, ...] = (0,)
     """What it may be of."""
+    least: int = 0
+    """What it is of at least: everybody has something to work on."""
 
     def work_s(self, knobs: Knobs) -> float:
         """Return how long the work of a round takes."""
-        return knobs.steps * self.step_s * (knobs.samples / self.samples if self.samples else 1.0)
+        times = self.drawn(knobs.samples) / self.drawn(self.samples) if self.samples else 1.0
+        return knobs.steps * self.step_s * times
+
+    def drawn(self, samples: int) -> int:
+        """Return of how many samples a batch really is."""
+        return max(samples, self.least)
 
     def exchange_s(self, rung: int) -> float:
         """Return how long an exchange takes on a rung."""

@@ -11,8 +11,8 @@ sent. So a position of the knobs costs its round's length times as many rounds a
 cheapest is taken. Where several hide an exchange wholly that is the one that sends most, as late as need be and no
 later. A larger batch has more work to hide an exchange behind, and to share it among, but a run then reads more: what
 a round takes counts by the sample, times as many as a run needs of such batches. That is the critical batch of
-McCandlish et al. (2018): to come as far takes 1 + batch / critical times the samples of the smallest. Knobs stay while
-nothing is clearly cheaper.
+McCandlish et al. (2018): to come as far takes 1 + batch / critical times the samples that small batches would. Knobs
+stay while nothing is clearly cheaper.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ def choose(hide: Hide, view: View, steps: int) -> Knobs:
 def cost_s(hide: Hide, view: View, knobs: Knobs) -> float:
     """Return how long a round takes, times how many more a run needs that sends less, later and of smaller batches."""
     worse = hide.amplify**knobs.delay / part_sent(hide.ladder[knobs.rung].codec) - 1
-    return round_s(view, knobs) * (1 + hide.penalty * worse) * _rounds(hide, knobs.samples)
+    return round_s(view, knobs) * (1 + hide.penalty * worse) * _rounds(hide, view.drawn(knobs.samples))
 
 
 def _rounds(hide: Hide, samples: int) -> float:
-    """Return how many rounds of such a batch a run needs, for one sample that it would in the smallest."""
+    """Return how many rounds of such batches a run needs, up to a factor that is the same for all."""
     return 1.0 if hide.batch is None else 1 / samples + 1 / hide.batch.critical
 
 

@@ -76,10 +76,13 @@ def quorum(broker: Broker, round_: Round, missing: Iterable[bytes]) -> tuple[flo
 
 
 def _too_far_behind(barrier: Barrier, round_: Round, peer: bytes) -> bool:
-    """Return whether the others have been ahead of a member for as many rounds as they may."""
+    """Return whether this is the last round that the others may be ahead of a member, as far as it has not ended.
+
+    Once patience ran out for it nobody waits for it again until it has contributed: not in every round.
+    """
     if not isinstance(barrier, Quorum) or barrier.lag_max is None:
         return False
-    return round_.key.version - round_.announced.begun(peer) >= barrier.lag_max
+    return round_.key.version - round_.announced.begun(peer) == barrier.lag_max
 
 
 def _came_s(barrier: Barrier, round_: Round) -> float | None:

@@ -47,7 +47,7 @@ def quotas_of(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broke
 def _chosen(broker: Broker, key: Key, members: Sequence[bytes]) -> tuple[Broker, Quotas, list[Action]]:
     """Return what each member would get that has nothing yet."""
     speeds = _speeds(broker, members)
-    wanted = _wanted(broker, speeds)
+    wanted = _wanted(broker, speeds, key.version)
     present = broker.quotas
     steady = not isinstance(broker.run.recipe.work.quota, Growing | ByRate)
     grown = isinstance(broker.setting.when, TargetBatch) and sum(present.values()) < sum(wanted.values())
@@ -69,12 +69,12 @@ def _speeds(broker: Broker, members: Sequence[bytes]) -> dict[bytes, float]:
     return {peer: min(known.get(peer, usual), FASTER_MAX * usual) for peer in members}
 
 
-def _wanted(broker: Broker, speeds: Mapping[bytes, float]) -> Quotas:
-    """Return the quotas that go with some speeds: whole batches, at least one for everybody."""
+def _wanted(broker: Broker, speeds: Mapping[bytes, float], version: int) -> Quotas:
+    """Return the quotas of a round that go with some speeds: whole batches, at least one for everybody."""
     work = broker.run.recipe.work
     when = broker.setting.when
     if isinstance(when, TargetBatch):
-        return _shared_out(-(-when.samples_in(broker.history.version + 1) // work.batch), work.batch, speeds)
+        return _shared_out(-(-when.samples_in(version) // work.batch), work.batch, speeds)
     match work.quota:
         case Same():
             return dict.fromkeys(speeds, broker.round_steps * work.batch)
