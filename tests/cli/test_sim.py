@@ -8,14 +8,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from atoll import journal
-from atoll.cli.play import Teller, journalled, play
+from atoll.cli.play import Teller, hearing, journalled, play
 from atoll.errors import AtollError
 from atoll.observe.progress import Progress
 from atoll.sim.compute import CountingEngine
@@ -189,6 +190,55 @@ def test_real_training_says_how_far_it_is_before_the_first_round_is_committed(fo
     with started(folder, "sim", "run.toml", *words) as process:
         line_with(process, "toy: round 1 of 2, ")
         assert "stopped in round 1 of 2; a simulation starts anew" in ctrl_c(process)
+
+
+class Thing:
+    """Something that can be thrown away."""
+
+
+def press(_: object = None) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def while_something_is_thrown_away(heard: list[str]) -> None:
+    with hearing() as heed:
+        thing = Thing()
+        watched = weakref.ref(thing, press)
+        heed()
+        del thing
+        heard.append("it is gone" if watched() is None else "it is there")
+        heed()
+        heard.append("nobody was heard")
+
+
+def when_the_play_is_over(heard: list[str]) -> None:
+    with hearing():
+        press()
+        heard.append("nobody heeds it any more")
+
+
+def who_is_not_heard_presses_again(heard: list[str]) -> None:
+    with hearing():
+        press()
+        heard.append("once")
+        press()
+        heard.append("twice")
+
+
+@pytest.mark.parametrize(
+    ("pressed", "until"),
+    [
+        (while_something_is_thrown_away, ["it is gone"]),
+        (when_the_play_is_over, ["nobody heeds it any more"]),
+        (who_is_not_heard_presses_again, ["once"]),
+    ],
+)
+def test_ctrl_c_is_never_lost(pressed: Callable[[list[str]], None], until: list[str]) -> None:
+    usual, heard = signal.getsignal(signal.SIGINT), list[str]()
+    with pytest.raises(KeyboardInterrupt):
+        pressed(heard)
+    assert heard == until
+    assert signal.getsignal(signal.SIGINT) is usual
 
 
 def test_what_a_policy_chose_is_in_the_summary(folder: Path) -> None:

@@ -67,6 +67,7 @@ def test_every_way_has_its_rounds_and_ends_with_one(name: str) -> None:
     assert sorted(ends) == ends and ends[-1] == 2039
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # attention under vmap, on a processor
 def test_a_small_study_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "some.txt").write_text(

@@ -207,7 +207,9 @@ def peak_bytes(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("tag", list(TRAFFIC))
+@pytest.mark.parametrize(
+    "tag", [pytest.param(each, marks=() if each == "control" else pytest.mark.long) for each in TRAFFIC]
+)
 def test_a_stranger_does_not_choose_how_long_a_line_of_our_journal_is(tag: str) -> None:
     """Every text of every message, one at a time, is ten thousand characters long."""
 

@@ -190,6 +190,7 @@ def test_qsr_is_a_mean_after_as_many_steps_as_the_base_over_the_square_of_the_ra
     assert apart(weights_of(play(run, peers, build=engine_of)), common) < SAME
 
 
+@pytest.mark.long
 def test_rounds_that_do_not_grow_with_the_rate_are_those_of_local_averaging() -> None:
     run = growing(0.0)
     plain = replace(run, recipe=replace(run.recipe, work=replace(run.recipe.work, quota=Same())))

@@ -270,6 +270,7 @@ def test_who_leaves_gives_back_what_it_worked_on_and_others_get_it() -> None:
     assert set(lease) <= {position for each in told for position in each.positions}
 
 
+@pytest.mark.long
 def test_who_joins_in_between_gets_the_part_of_the_momentum_that_has_not_moved_yet() -> None:
     run = replace(asynchronous(rounds=50), membership=Membership(start_with=PEERS - 1))
     outcome = play(run, PEERS, entrances=[Entrance(3, 10)])

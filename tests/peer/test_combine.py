@@ -36,6 +36,10 @@ GATHERED: list[tuple[Combine, Route]] = [
 ]
 
 
+LESS_OFTEN = [*ANYWHERE[1::2], *GATHERED[2:]]
+"""Where all gather, chunks are reduced as owners do it."""
+
+
 def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool = False) -> Run:
     run = counting_run(rounds=rounds, start_with=PEERS, codec=Fp32())
     ((name, channel),) = run.recipe.channel.items()
@@ -45,7 +49,10 @@ def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool 
     return replace(run, recipe=replace(run.recipe, channel={name: channel}))
 
 
-@pytest.mark.parametrize(("combine", "route"), [*ANYWHERE, *SUMMED, *GATHERED])
+@pytest.mark.parametrize(
+    ("combine", "route"),
+    [*ANYWHERE[::2], *SUMMED, *GATHERED[:2], *(pytest.param(*each, marks=pytest.mark.long) for each in LESS_OFTEN)],
+)
 def test_every_rule_brings_all_to_one_anchor_on_its_routes(combine: Combine, route: Route) -> None:
     run = ruled(combine, route)
     outcome = play(run, PEERS, build=sized(SIZE))

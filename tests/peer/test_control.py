@@ -102,6 +102,7 @@ def test_a_line_that_falls_to_a_tenth_is_answered_within_a_few_rounds(ladder: tu
         assert max(share[version] for version in range(23, 26)) <= 1.2 * SHARE
 
 
+@pytest.mark.long
 def test_who_joins_or_restarts_reads_from_the_log_how_the_knobs_stand() -> None:
     run = steered(rounds=16)
     faults = [Crash(at_s=9.0, peer=2, restart_after_s=2.0), Crash(at_s=16.0, peer=1, restart_after_s=1.0)]

@@ -189,7 +189,7 @@ def test_once_members_know_how_far_they_are_apart_sums_cross_the_ocean_twice_and
 # who may die, be late or be out of reach
 
 
-@pytest.mark.parametrize("peer", [0, 1, 3])
+@pytest.mark.parametrize("peer", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (0, 3))])
 def test_whoever_dies_and_comes_back_the_others_go_on(peer: int) -> None:
     for at_s in (0.3, 0.45, 0.52, 0.6, 0.9):
         played(4, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])

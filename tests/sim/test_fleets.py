@@ -13,7 +13,9 @@ MACHINES_MAX = 2
 """Of each group: all 64 volunteers take a minute."""
 
 
-@pytest.mark.parametrize("name", fleet_names())
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.long if each == "volunteers" else ()) for each in fleet_names()]
+)
 def test_a_run_finishes_on_every_shipped_fleet(name: str) -> None:
     fleet = load_fleet(name)
     few = replace(fleet, groups=tuple(replace(each, count=min(each.count, MACHINES_MAX)) for each in fleet.groups))

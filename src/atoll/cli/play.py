@@ -8,13 +8,16 @@ line. A peer that broke an invariant is a defect of ours and stays a traceback.
 from __future__ import annotations
 
 import dataclasses
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 from atoll.errors import AtollError, SpecError
@@ -107,12 +110,13 @@ def play(
 ) -> Outcome:
     """Play a scenario, folding its lines into `progress`, and say by `pace` how it stands after so many seconds.
 
-    Where peers really train, that is said at steps too.
+    Where peers really train, that is said at steps too, and Ctrl-C heeded.
     """
     from atoll.sim.loop import SimulationFailed
     from atoll.sim.scenario import PeerBroke, simulate
 
     def taken() -> None:
+        heed()
         teller.steps += 1
         teller.tell(pace)
 
@@ -121,13 +125,15 @@ def play(
         return cast("Engine", _Told(scenario.build(run), taken))
 
     def see(line: Line) -> None:
+        heed()
         progress.add(line)
         if scenario.sees is not None:
             scenario.sees(line)
         teller.tell(pace)
 
     try:
-        return simulate(dataclasses.replace(scenario, sees=see, build=build if really else scenario.build))
+        with hearing() as heed:
+            return simulate(dataclasses.replace(scenario, sees=see, build=build if really else scenario.build))
     except PeerBroke:
         raise
     except SimulationFailed as error:
@@ -143,6 +149,34 @@ def _waiting(progress: Progress) -> str:
     peers = ", ".join(f"{count} {'peer' if count == 1 else 'peers'} {state}" for state, count in sorted(states.items()))
     refused = "; refused was {}: {}".format(*progress.refused[-1]) if progress.refused else ""
     return f"round {progress.version + 1} waits, {peers or 'no peer started'}{refused}"
+
+
+@contextmanager
+def hearing() -> Iterator[Callable[[], None]]:
+    """Yield what raises `KeyboardInterrupt` once Ctrl-C was pressed; pressed again it is raised wherever we are.
+
+    Raised wherever we are it may be lost: what is called while something is thrown away passes no exception on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+    pressed, usual = False, signal.getsignal(signal.SIGINT) or signal.default_int_handler
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        signal.signal(signal.SIGINT, usual)
+
+    def heed() -> None:
+        if pressed:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, press)
+    try:
+        yield heed
+        heed()
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 @contextmanager
