@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from atoll.model.compute import Engine, Portion, Start, Step, Vector
 from atoll.model.encoding import encoder
 from atoll.model.engine import TorchEngine, build_engine, views
 from atoll.model.held import Held
+from atoll.model.lamb import LambOptimizer
 from atoll.model.llama import Llama
 from atoll.model.muon import MuonOptimizer, orthonormal
 from atoll.model.shape import elements, initial, is_inside, pieces, shapes
@@ -389,14 +392,22 @@ def test_rows_of_normuon_move_alike_and_all_of_them_as_far_as_muons(shape: tuple
     assert torch.equal(still.detach(), start), "what has no gradient goes nowhere"
 
 
-def test_muon_with_its_rate_on_the_device_moves_the_same() -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        partial(MuonOptimizer, momentum=0.9, nesterov=True, weight_decay=0.1),
+        partial(LambOptimizer, betas=(0.9, 0.99), eps=1e-6, weight_decay=0.1),
+    ],
+    ids=["muon", "lamb"],
+)
+def test_an_optimizer_with_its_rate_on_the_device_moves_the_same(made: Callable[..., torch.optim.Optimizer]) -> None:
     """And whoever changes that rate in place is heard, as a recorded step needs it."""
     torch.manual_seed(0)
     start, gradients = torch.randn(24, 16), [torch.randn(24, 16) for _ in range(3)]
     moved = []
     for lr in (0.02, torch.tensor(0.02)):
         matrix = torch.nn.Parameter(start.clone())
-        optimizer = MuonOptimizer([{"params": [matrix]}], lr=lr, momentum=0.9, nesterov=True, weight_decay=0.1)
+        optimizer = made([{"params": [matrix]}], lr=lr)
         for gradient in gradients:
             matrix.grad = gradient.clone()
             optimizer.step()
