@@ -70,11 +70,11 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[0],
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
-        *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
         *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.98, seed=seed), True) for seed in SEEDS),
+        *_seeds_of_best([*NEAR, *EDGE, *FIRM], scores),
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),
@@ -256,6 +256,16 @@ def large(decay: float, changes: Changes | None = None, *, also: str = "", **mor
 
 LARGE = [large(0.12), large(0.17), large(0.12, THREE, also="-three", samples=THREE_SAMPLES)]
 """With as much decay in all, with more; and with fewer rounds of finer results."""
+THIRTY = [
+    *(large(0.12, samples=2 * ROUND_SAMPLES, seed=seed) for seed in (0, *SEEDS)),
+    muloco(
+        68,
+        {**HALVES, **outer(1.4, 0.3), **TWICE_AGAIN, **ALIKE, **AHEAD},
+        also="fp16-outer1.4-0.3-alike-ahead-firm0.12-m0.95",
+        batch=BATCH,
+    ),
+]
+"""Half as many rounds of the best of these, of a bit and of all there is."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -334,6 +344,7 @@ def _second() -> list[Trial]:
         *BETTER,
         *LARGE,
         *(large(0.12, seed=seed) for seed in SEEDS),
+        *THIRTY,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
