@@ -183,6 +183,14 @@ def test_the_bytes_are_those_of_the_processor(codec: Even, device: str) -> None:
             assert same(codec, made((2, count)), device), f"{count} values: {kind}"
 
 
+def test_a_scale_that_is_no_number_is_the_same_bytes_everywhere() -> None:
+    """Infinity, as each processor has its own way to write what is no number: they do not even agree on its sign."""
+    codec, values = TurnedSign(block=32), KINDS["huge"]((1, 64))
+    words = np.frombuffer(here.encode(codec, values[0], SEED), np.float32, 2, offset=8)
+    assert np.isinf(words).all()
+    assert same(codec, values, "cpu")
+
+
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @settings(max_examples=50)
 @given(values=anything, codec=some.sampled_from(FORMS))
@@ -216,6 +224,14 @@ def test_what_is_large_enough_has_the_bytes_of_the_processor(codec: Above, devic
             values = made((3, count))
             for least in (0.0, 0.7, 2.5, 1e30, np.abs(bell(values.shape, 5)), np.abs(values)[:, ::-1].copy()):
                 assert same_above(codec, values, least, device), f"{count} values: {kind}"
+
+
+def test_a_scale_that_is_no_number_is_the_same_bytes_everywhere() -> None:
+    """Infinity, as each processor has its own way to write what is no number: they do not even agree on its sign."""
+    codec, values = TurnedSign(block=32), KINDS["huge"]((1, 64))
+    words = np.frombuffer(here.encode(codec, values[0], SEED), np.float32, 2, offset=8)
+    assert np.isinf(words).all()
+    assert same(codec, values, "cpu")
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

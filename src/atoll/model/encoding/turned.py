@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,8 @@ def to_turned(codec: TurnedSign, values: Tensor, keys: Tensor | None = None) -> 
     """Return the wire bytes of chunks, a row each; `keys` are those of each chunk's seed, none: those of no seed."""
     keys, block = no_seed(values) if keys is None else keys, float(codec.block)
     sums = _spread(in_blocks(values, codec.block) * _signs(keys, codec.block))
-    scales = nonzero(added(sums.abs() / block) / block)
-    bits = pack(sums.signbit().to(torch.uint8).flatten(1), 1)
+    scales = nonzero(added(sums.abs() / block) / block).nan_to_num_(nan=math.inf, posinf=math.inf)
+    bits = pack((sums < 0).to(torch.uint8).flatten(1), 1)
     return torch.cat([_words(keys), scales.contiguous().view(torch.uint8), bits], dim=1)
 
 

@@ -49,7 +49,7 @@ def to_turned(codec: TurnedSign, values: Vector, seed: int) -> memoryview:
     with np.errstate(all="ignore"):  # the scale of what is not finite is not finite either, and is refused
         sums = _spread(in_rows(values, block) * _signs(keys, block))
         wire[KEY_BYTES:][: 4 * len(sums)].view("<f4")[:] = _scales(sums)
-    wire[KEY_BYTES + 4 * len(sums) :] = pack(np.signbit(sums).reshape(-1), 1)
+        wire[KEY_BYTES + 4 * len(sums) :] = pack((sums < 0).reshape(-1), 1)
     return wire.data
 
 
@@ -80,9 +80,14 @@ def why_not(codec: TurnedSign, data: bytes | memoryview, count: int) -> str:
 
 
 def _scales(sums: Rows) -> Vector:
-    """Return each block's scale: the mean magnitude of its sums, and as many times smaller as going back adds up."""
+    """Return each block's scale: the mean magnitude of its sums, and as many times smaller as going back adds up.
+
+    Infinite where sums are no numbers: which bits such a one has is each processor's own.
+    """
     block = np.float32(sums.shape[1])  # a power of two: dividing by it rounds nothing
-    return nonzero(added(np.divide(np.abs(sums), block, dtype=np.float32)) / block)
+    scales = nonzero(added(np.divide(np.abs(sums), block, dtype=np.float32)) / block)
+    scales[np.isnan(scales)] = np.inf
+    return scales
 
 
 def _scales_in(codec: TurnedSign, data: bytes | memoryview, count: int) -> Vector:
