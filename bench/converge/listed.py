@@ -70,6 +70,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *firm[0],
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
+        *((trial, True) for seed in MORE_SEEDS for trial in _two_best(seed)),
         *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
@@ -143,6 +144,8 @@ ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
 ALONE_LONGER = [solo(lr, batch=batch) for batch in (48, 96) for lr in (1e-3, 2e-3)]
 """In as many steps as DDP has at its two best batches."""
 SEEDS = (1, 2)
+MORE_SEEDS = (3, 4, 5)
+"""Of DDP's two best, which three do not tell apart."""
 THOUSAND = [
     muloco(96, bits(2, 4), also="2-4bits"),
     muloco(80, bits(2, 3), also="2-3bits"),
@@ -212,6 +215,11 @@ GROWN = [
     held(30, changes={**TWICE, **longer(2.0, 204)}, also="-longer2-firm0.086-m0.95", lr=0.014, grown=60),
 ]
 """Sixty rounds that grow, with the inverse of the rate or with its square."""
+
+
+def _two_best(seed: int) -> list[Trial]:
+    """Return DDP's best with a batch of 96 and with one of 48."""
+    return [ddp(4.8e-3, 96, decay=0.3, seed=seed), ddp(5.6e-3, 48, decay=0.2, seed=seed)]
 
 
 ROUND_SAMPLES = 68 * 96
