@@ -11,14 +11,16 @@ recorded. It is worked out in the gradients' memory, which nobody needs any more
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, overload
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from atoll.model.stepping import Stepping
 
-class LambOptimizer(torch.optim.Optimizer):
+
+class LambOptimizer(Stepping):
     """Adam with decay in its step, each tensor's step scaled to the length of the tensor."""
 
     def __init__(
@@ -30,27 +32,10 @@ class LambOptimizer(torch.optim.Optimizer):
         eps: float,
         weight_decay: float,
     ) -> None:
-        rates = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        # With a rate that lies on the device a step asks the processor for nothing, and can be recorded.
-        super().__init__(groups, {**rates, "capturable": isinstance(lr, Tensor)})
-
-    @overload
-    def step(self, closure: None = None) -> None: ...
-
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step of every tensor that has a gradient, which is spent."""
-        assert closure is None, "nobody asks for one here"
-        for group in self.param_groups:
-            if tensors := [tensor for tensor in group["params"] if tensor.grad is not None]:
-                self._move(tensors, group)
-        return None
+        super().__init__(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def _move(self, tensors: list[Tensor], group: dict[str, Any]) -> None:
-        """Step tensors, all together: what many small ones take is mostly the launching of it."""
+        """Step tensors, all together: what many small ones take is mostly the launching. Their gradients are spent."""
         moves = self._directions(tensors, group)
         if group["weight_decay"]:
             torch._foreach_add_(moves, tensors, alpha=group["weight_decay"])
@@ -78,14 +63,6 @@ class LambOptimizer(torch.optim.Optimizer):
         torch._foreach_mul_(moves, first)
         torch._foreach_div_(moves, _seen(beta1, counts).unbind())
         return moves
-
-    def _remembered(self, tensor: Tensor, slot: str, shape: tuple[int, ...]) -> Tensor:
-        """Return something that is kept about a tensor, zeros at first."""
-        state = self.state[tensor]
-        if slot not in state:
-            state[slot] = tensor.new_zeros(shape)
-        kept: Tensor = state[slot]
-        return kept
 
 
 def scales(tensors: list[Tensor], moves: list[Tensor]) -> Tensor:

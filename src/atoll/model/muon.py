@@ -10,13 +10,14 @@ length it had, so that a rate means the same with and without; in the paper it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, overload
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from atoll.model.shape import NEWTON_STEPS
+from atoll.model.stepping import Stepping
 
 A, B, C = 3.4445, -4.7750, 2.0315
 """Jordan et al.'s quintic: steep at zero, so that five steps lift small singular values to between 0.7 and 1.2."""
@@ -27,7 +28,7 @@ TOGETHER = 2**25
 """Elements that are stepped at once, at most: their copies take a few times their memory."""
 
 
-class MuonOptimizer(torch.optim.Optimizer):
+class MuonOptimizer(Stepping):
     """Momentum, made orthonormal, scaled up for matrices that are taller than wide; decoupled weight decay."""
 
     def __init__(
@@ -40,48 +41,27 @@ class MuonOptimizer(torch.optim.Optimizer):
         weight_decay: float,
         beta2: float = 0.0,
     ) -> None:
-        rates = {"lr": lr, "momentum": momentum, "nesterov": nesterov, "weight_decay": weight_decay, "beta2": beta2}
-        # With a rate that lies on the device a step asks the processor for nothing, and can be recorded.
-        super().__init__(groups, {**rates, "capturable": isinstance(lr, Tensor)})
+        super().__init__(groups, lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay, beta2=beta2)
 
-    @overload
-    def step(self, closure: None = None) -> None: ...
+    def _move(self, tensors: list[Tensor], group: dict[str, Any]) -> None:
+        """Step matrices, those of one shape together: what many small ones take is mostly the launching of it."""
+        for matrices in _alike(tensors):
+            self._together(matrices, group)
 
-    @overload
-    def step(self, closure: Callable[[], float]) -> float: ...
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Take one step of every matrix that has a gradient."""
-        assert closure is None, "nobody asks for one here"
-        for group in self.param_groups:
-            for matrices in _alike([matrix for matrix in group["params"] if matrix.grad is not None]):
-                self._move(matrices, group)
-        return None
-
-    def _move(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Step matrices of one shape: what many small ones take is mostly the launching of it, so they go together."""
+    def _together(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        means = [self._remembered(matrix, "momentum_buffer", matrix) for matrix in matrices]
+        means = [self._remembered(matrix, "momentum_buffer", matrix.shape) for matrix in matrices]
         torch._foreach_lerp_(means, gradients, 1 - group["momentum"])
         ahead = torch._foreach_lerp(gradients, means, group["momentum"]) if group["nesterov"] else means
         rows, columns = matrices[0].shape
         moves = orthonormal(torch.stack(ahead))
         if group["beta2"]:
-            squares = [self._remembered(matrix, "row_squares", matrix[:, :1]) for matrix in matrices]
+            squares = [self._remembered(matrix, "row_squares", (len(matrix), 1)) for matrix in matrices]
             torch._foreach_lerp_(squares, list(row_squares(moves).unbind()), 1 - group["beta2"])
             moves = evened(moves, torch.stack(squares))
         moves = moves * (group["lr"] * max(1.0, rows / columns) ** 0.5)
         torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
         torch._foreach_sub_(matrices, moves.unbind())
-
-    def _remembered(self, matrix: Tensor, slot: str, like: Tensor) -> Tensor:
-        """Return something that is kept about a matrix, zeros at first."""
-        state = self.state[matrix]
-        if slot not in state:
-            state[slot] = torch.zeros_like(like, memory_format=torch.contiguous_format)
-        kept: Tensor = state[slot]
-        return kept
 
 
 def orthonormal(matrices: Tensor) -> Tensor:
