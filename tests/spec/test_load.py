@@ -383,6 +383,13 @@ def test_a_result_that_everybody_makes_alone_must_come_out_the_same_on_every_mac
     assert "fp32" in advice
 
 
+def test_a_delay_of_nothing_is_refused_with_the_choice_that_waits(tmp_path: Path) -> None:
+    run = 'name = "small"\n[recipe]\nbase = "dga"\n[budget]\nrounds = 3\n'
+    said, advice = refused(tmp_path, run, "recipe.channel.outer.overlap.steps=0")
+    assert "overlap.steps: is 0: a result that is waited for is not late" in said
+    assert advice == 'choose { kind = "block" }'
+
+
 @pytest.mark.parametrize(
     ("recipe", "overlap", "path"),
     [

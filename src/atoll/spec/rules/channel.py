@@ -336,6 +336,8 @@ def _overlap_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
             yield not gradients, path, said, 'choose { kind = "one-round", eager = false }, or exchange deltas'
             whole = isinstance(channel.when, Every)
             most = steps - 1 if whole and isinstance(reconcile, Blend) else steps
+            said = "is 0: a result that is waited for is not late"
+            yield overlap.steps != 0, (*path, "steps"), said, 'choose { kind = "block" }'
             yield within((*path, "steps"), overlap.steps, 1, most)
             if isinstance(reconcile, Blend):
                 yield within((*path, "reconcile", "keep"), reconcile.keep, 0, 1)
