@@ -123,6 +123,8 @@ class Way:
     """So much is kept of what contributions leave out."""
     owned: float = 1.0
     """And of what results leave out."""
+    shared: float = 0.0
+    """So much of what a result leaves out of contributions stays with who made them; with the owner is the rest."""
     slow: float = 1.0
     """How many times as long the last rounds are as the first."""
     decay: float = 0.01
@@ -193,6 +195,9 @@ WAYS = {
     "long-14-three": better(14, down=three),
     "long-12-four": better(12, down=four),
     "long-18-up-bit": better(18, down=exact),
+    "long-18-shared0.25": better(18, shared=0.25),
+    "long-18-shared0.5": better(18, shared=0.5),
+    "long-36-shared0.5": better(36, shared=0.5),
     "long-fp-18": better(18, up=exact, down=exact),
     "plain-60": small(60, lr=0.014, mean=0.95),
     "plain-60-ahead": small(60, lr=0.014, mean=0.95, nesterov=True),
@@ -231,18 +236,20 @@ class Swarm:
             wanted = wanted + self._fed[name]
         sent = way.up(wanted) * _turn(wanted.shape[1], way.thin, nth, rows.device)
         left = wanted - sent
-        merged = sent.mean(dim=0) + way.owned * self._left[name]
+        mean = sent.mean(dim=0)
+        merged = mean + way.owned * self._left[name]
         result = way.down(merged[None])[0]
-        self._left[name] = merged - result
+        self._left[name] = merged - result - way.shared * (mean - result)
+        own = way.held * left + way.shared * (sent - result)
         rate, beta = way.outer
         result = result.view_as(anchor)
         momentum = self._momentum[name].mul_(beta).add_(result)
         anchor.sub_(rate * (result + beta * momentum))
         rows.copy_(anchor.expand_as(rows))
         if way.hold:
-            rows.sub_(way.held * left.view_as(rows))
+            rows.sub_(own.view_as(rows))
         else:
-            self._fed[name] = way.held * left
+            self._fed[name] = own
 
 
 def _turn(size: int, thin: int, nth: int, device: torch.device) -> Tensor:

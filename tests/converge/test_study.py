@@ -47,6 +47,21 @@ def test_what_is_not_sent_is_held_in_ones_own_weights_or_fed_back(hold: bool) ->
     assert not torch.equal(swarm.anchor["one"], start)
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.25, 1.0])
+def test_what_results_leave_out_is_with_the_owner_or_with_the_peers_and_nowhere_twice(shared: float) -> None:
+    weights, swarm = peers_of(Way(2, sign, sign, outer=(1.0, 0.0), shared=shared))
+    for end in swarm._ends:
+        learnt = torch.randn(weights["one"].shape, generator=torch.Generator().manual_seed(end))
+        weights["one"] += learnt
+        before = weights["one"].mean(dim=0) - swarm._left["one"].view(3, 700)
+        swarm.after(end)
+        apart = weights["one"] - swarm.anchor["one"]
+        assert torch.allclose(
+            swarm.anchor["one"] + apart.mean(dim=0) - swarm._left["one"].view(3, 700), before, atol=1e-5
+        )
+    assert bool(swarm._left["one"].abs().max() > 0.1) == (shared < 1.0)
+
+
 def test_of_contributions_in_turns_each_block_is_sent_once() -> None:
     turns = [study._turn(3000, 3, nth, torch.device("cpu")) for nth in range(3)]
     assert torch.equal(sum(turns, torch.zeros(3000)), torch.ones(3000))
