@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from atoll.errors import SpecError
 from atoll.peer.private import opened
 from atoll.sim.faults import Crash, Pause
 from atoll.spec.axes.codec import Fp32, TopK
@@ -17,8 +16,6 @@ from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Overlap, RoundsL
 from atoll.spec.axes.what import Feedback, Grad
 from atoll.spec.axes.when import Fragments
 from atoll.spec.axes.work import Constant, Work
-from atoll.spec.load import decode_run
-from atoll.spec.run import canonical
 from tests.identity.small import (
     BATCH,
     SAME,
@@ -70,13 +67,6 @@ def test_delayed_averaging_that_waits_is_local_sgd_to_the_bit(peers: int) -> Non
 def _at_once(work: Work) -> Work:
     """Return work at the full rate from the first step on."""
     return replace(work, schedule=Constant())
-
-
-def test_a_delay_of_no_steps_is_refused() -> None:
-    run = shipped("dga", steps=STEPS, rounds=ROUNDS, start_with=2, overlap=Delay(steps=0, reconcile=Shift()))
-    with pytest.raises(SpecError, match="recipe.channel.outer.overlap.steps: 0 is out of range") as caught:
-        decode_run(canonical(run))
-    assert caught.value.hint == f"it must be between 1 and {STEPS}"
 
 
 def test_delayed_averaging_is_the_mean_in_place_of_ones_own_so_many_steps_later() -> None:

@@ -24,7 +24,9 @@ RUNS = {
     "noloco": shipped("noloco", steps=2, rounds=2, start_with=PEERS),
 }
 OWN_MODELS = {"bacombo", "dlion", "gossip", "gossip-pga", "halos", "hfa", "moshpit", "noloco", "sgp", "wagma"}
-OWN_WEIGHTS = {"async-local-sgd", "auto", "decoupled", "dga", "dreamddp", "eager", "gaia", "held-bit", "loscar"} | {
+OWN_WEIGHTS = {"async-local-sgd", "auto", "decoupled", "desloc", "dga", "dreamddp", "eager", "gaia"} | {
+    "held-bit",
+    "loscar",
     "sparta",
     "sparta-diloco",
     "streaming",

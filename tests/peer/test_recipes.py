@@ -55,6 +55,7 @@ KNOBS: dict[str, dict[str, Any]] = {
         "merge": Merge(outer=NESTEROV),
     },
     "dedloc": {"when": Every(steps=2)},
+    "desloc": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
     "dga": {"overlap": Block()},
     "dlion": {"when": Every(steps=2), "what": Delta(), "whom": All(), "merge": Merge(outer=NESTEROV)},
     "dreamddp": {"when": Every(steps=2), "what": Delta(), "merge": Merge(outer=NESTEROV)},
@@ -200,6 +201,8 @@ def test_constants_that_the_headers_call_the_authors_are_those_shipped() -> None
         assert in_order(load_recipe(name))[0][1].when == Fragments(steps=200, count=200, pattern="drawn")
     below, above = of("sparta-diloco")
     assert (above.when, above.merge.outer, type(below.work.inner)) == (Every(steps=100), NESTEROV, AdamW)
+    moments = of("desloc")[1]
+    assert (moments.when.first, moments.when.second, moments.merge.outer) == (3, 6, Assign())
     assert (of("dedloc")[1].when.samples, of("dedloc")[1].merge.outer.lr) == (4096, 1.76e-3)
 
 

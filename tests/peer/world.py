@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.journal import Line, RoundAnnounced, RoundCommitted
 from atoll.model.compute import Cost
+from atoll.model.moments import exchanged
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.store import anchor_from_bytes
@@ -119,7 +120,11 @@ def sized(size: int, *, flop: float = 6e9) -> Build:
 
     def build(run: Run) -> CountingEngine:
         return CountingEngine(
-            seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, sample_cost=Cost(flop=flop)
+            seed=run.seeds.data,
+            size=size,
+            tokens_per_sample=run.data.context,
+            sample_cost=Cost(flop=flop),
+            moments=exchanged(run.recipe),
         )
 
     return build

@@ -20,6 +20,7 @@ OF_MANY: list[Callable[..., None]] = [
 OF_ONE: dict[str, Callable[..., None]] = {
     "async-local-sgd": traffic.test_where_each_contributes_alone_results_go_to_all_and_contributions_to_owners_once,
     "decoupled": traffic.test_a_part_that_all_are_in_time_for_moves_as_much_as_where_all_are_waited_for,
+    "desloc": traffic.test_moments_move_their_own_bytes_when_it_is_their_turn,
     "dlion": test_mesh.test_predicted_bytes_are_those_that_are_sent,
     "dreamddp": traffic.test_a_period_of_tensors_in_turn_moves_what_its_turns_add_up_to,
     "halos": test_homes.test_predicted_bytes_are_those_counted_where_no_region_tells,

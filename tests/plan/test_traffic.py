@@ -12,6 +12,7 @@ from atoll.sim.faults import SlowCompute
 from atoll.sim.scenario import key_of
 from atoll.spec.axes.codec import Codec, Significance, Threshold
 from atoll.spec.axes.control import Auto, Knobs, Nobody
+from atoll.spec.axes.optimizer import AdamW, Muon
 from atoll.spec.axes.what import LowRank
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, AllGather, Butterfly
@@ -197,6 +198,20 @@ def test_a_period_of_tensors_in_turn_moves_what_its_turns_add_up_to() -> None:
     assert sent * 5 * periods == pytest.approx(sum(counted), rel=OVERHEAD)
     whole = 2 * (peers - 1) * parameters * 4
     assert 5 * sent >= whole, "each tensor has a turn in every period"
+
+
+def test_moments_move_their_own_bytes_when_it_is_their_turn() -> None:
+    """Of three parts of a vector the weights go in every round, first moments in a third and second ones in a sixth."""
+    parameters, peers, rounds = 400_000, 3, 12
+    run = counting_run("desloc", rounds=rounds, start_with=peers, checkpoint_every=100)
+    predicted = traffic(run.recipe, parameters, [Line()] * peers)
+    outcome = play(run, peers, build=sized(3 * parameters), rate_bytes_s=1e9)
+    sent = sum(each.sent_bytes for each in predicted.moved)
+    assert sent * rounds == pytest.approx(sum(round_bytes(outcome)), rel=OVERHEAD)
+    assert sent == pytest.approx(1.5 * 2 * (peers - 1) * parameters * 4, rel=1e-4), "half of what local Adam moves"
+    with_muon = replace(run.recipe, work=replace(run.recipe.work, inner=Muon(lr=0.02, adamw=AdamW(lr=4e-4))))
+    less = sum(each.sent_bytes for each in traffic(with_muon, parameters, [Line()] * peers).moved)
+    assert less == pytest.approx(4 / 3 * 2 * (peers - 1) * parameters * 4, rel=1e-3), "matrices have no second ones"
 
 
 def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares() -> None:

@@ -187,7 +187,7 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "steps = 10",
             'kind = "evry"\nsteps = 10',
             'run.toml: recipe.channel.outer.when.kind: unknown kind "evry"',
-            'known kinds: "every", "fragments", "tensors", "target-batch" (did you mean \'every\'?)',
+            'known kinds: "every", "fragments", "tensors", "with-moments", "target-batch" (did you mean \'every\'?)',
         ),
         (
             "batch = 4",
@@ -388,6 +388,33 @@ def test_a_delay_of_nothing_is_refused_with_the_choice_that_waits(tmp_path: Path
     said, advice = refused(tmp_path, run, "recipe.channel.outer.overlap.steps=0")
     assert "overlap.steps: is 0: a result that is waited for is not late" in said
     assert advice == 'choose { kind = "block" }'
+
+
+@pytest.mark.parametrize(
+    ("sets", "key", "advice"),
+    [
+        (["{when}.first=0", "{when}.second=0"], "when", "every"),
+        (["{when}.first=101"], "when.first", "between 0 and 100"),
+        (["{when}.second=0"], "when.second", "set it"),
+        (["recipe.work.inner={{kind='sgd', lr=0.1}}", "{when}.second=0"], "when.first", "momentum"),
+        (["recipe.work.inner={{kind='sgd', lr=0.1, momentum=0.9}}"], "when.second", "set it to 0"),
+        (["{what}.codec.kind='fp16'"], "what.codec", "bf16"),
+        (["{what}.result.kind='fp16'"], "what.result", "bf16"),
+        (["{what}.kind='delta'"], "what", "params"),
+        (["{outer}.merge.outer={{kind='sgd', lr=0.7}}"], "merge.outer", "assign"),
+        (["{outer}.merge.combine={{kind='centred-clip', over='chunk'}}"], "merge.combine", "trimmed"),
+        (["{outer}.whom={{kind='circles', pattern={{kind='neighbours', reach=1}}}}"], "whom", "all"),
+    ],
+)
+def test_moments_travel_only_where_they_are_and_can_be_averaged(
+    tmp_path: Path, sets: list[str], key: str, advice: str
+) -> None:
+    outer = "recipe.channel.outer"
+    run = 'name = "small"\n[recipe]\nbase = "desloc"\n[budget]\nrounds = 3\n'
+    named = [each.format(outer=outer, when=f"{outer}.when", what=f"{outer}.what") for each in sets]
+    said, hint = refused(tmp_path, run, *named)
+    assert f"{outer}.{key}: " in said
+    assert advice in hint
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ On a CPU everything is fp32 and, for a given number of threads, the same to the 
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
+from atoll.model.behind import Behind
 from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
 from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
 from atoll.model.encoding.transforms import TorchTransforms
@@ -35,6 +37,7 @@ from atoll.model.held import Held
 from atoll.model.lamb import LambOptimizer
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
+from atoll.model.moments import travelling
 from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, is_big, is_inside, parts, step_cost, train_cost
 from atoll.spec.axes.codec import Codec
@@ -93,7 +96,8 @@ def build_engine(
         )
     adapter = run.model.adapter if isinstance(run.model, Folder) else None
     with say_memory():
-        model, flat = _make(run, shape, layout, adapter, where)
+        behind = elements(travelling(run.recipe, layout)) - elements(layout)
+        model, flat = _make(run, shape, layout, adapter, where, behind)
         model.model.recompute = _is_big(shape, run.recipe.work.at_once, where) if recompute is None else recompute
         compiled = _wants_compile(where, compile)
         records = where.type == "cuda" and record is not False
@@ -137,6 +141,9 @@ class TorchEngine:
         self._micro = self._work.at_once
         self._trained = {name: model.get_parameter(name) for name in layout}
         self._optimizers = _optimizers(self._work.inner, self._trained)
+        self._shapes, self._layout = travelling(run.recipe, layout), layout
+        self._behind = self._put_behind() if len(self._shapes) > len(layout) else None
+        """None: what optimizers remember never travels."""
         # One graph for all: short micro-batches are padded, so a second shape is never compiled or recorded.
         self._loss: Loss = torch.compile(model.loss_sum, dynamic=False) if compiled else model.loss_sum
         self._pads, self._records = compiled or records, records
@@ -150,18 +157,18 @@ class TorchEngine:
 
     @property
     def layout(self) -> dict[str, int]:
-        return {name: parameter.numel() for name, parameter in self._trained.items()}
+        return {name: math.prod(shape) for name, shape in self._shapes.items()}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        return {name: tuple(parameter.shape) for name, parameter in self._trained.items()}
+        return self._shapes
 
     @property
     def tokens_per_sample(self) -> int:
         return self.shape.context
 
     def cost(self, samples: int, steps: int = 0) -> Cost:
-        stepping = step_cost(self.shapes, self._work.inner).flop if steps else 0.0
+        stepping = step_cost(self._layout, self._work.inner).flop if steps else 0.0
         return Cost(flop=train_cost(self.shape, samples, self._adapter).flop + steps * stepping)
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
@@ -178,6 +185,8 @@ class TorchEngine:
                 self._began.keep(name, self._flat)
             if less is not None:
                 self._flat -= self._held(less) if part == 1.0 else self._held(less) * part
+            if self._behind is not None:
+                self._behind.hear(first, first + weights.size)
 
     def _held(self, less: Held) -> Tensor:
         """Return what is held back, on the device: where it stays there, if it is known what a step needs."""
@@ -195,6 +204,8 @@ class TorchEngine:
                     self._set_rates(step.rate)
                     self._step()
                     self._drop_gradients()
+            if self._behind is not None:
+                self._behind.tell()
             return self._trained_by(steps, loss_sum)
 
     def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
@@ -277,6 +288,16 @@ class TorchEngine:
         for name, state in states.items():
             parameter = self._trained[name]
             steps[parameter].state[parameter] = {slot: v.to(self.device, copy=True) for slot, v in state.items()}
+        if self._behind is not None:
+            self._behind.take_over()
+
+    def _put_behind(self) -> Behind:
+        """Let the optimizers remember in the vector."""
+        slots = {
+            name: _slots(_optimized_by(self._work.inner, name, parameter), parameter.shape)
+            for name, parameter in self._trained.items()
+        }
+        return Behind(self._flat, self._shapes, self._trained, self._optimizers, slots)
 
     def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
         parameter = self._trained.get(name)
@@ -405,8 +426,10 @@ def say_memory() -> Iterator[None]:
 # making the model
 
 
-def _make(run: Run, shape: Shape, layout: Shapes, adapter: Lora | None, device: torch.device) -> tuple[Llama, Tensor]:
-    """Return the decoder and the flat tensor that its trainable parameters are views of."""
+def _make(
+    run: Run, shape: Shape, layout: Shapes, adapter: Lora | None, device: torch.device, behind: int
+) -> tuple[Llama, Tensor]:
+    """Return the decoder and the flat tensor that its trainable parameters are views of, with zeros behind them."""
     model = blank(shape.size, shape.vocab)
     frozen: dict[str, Tensor] = {}
     if isinstance(run.model, Fresh):
@@ -419,8 +442,8 @@ def _make(run: Run, shape: Shape, layout: Shapes, adapter: Lora | None, device: 
             adapt(model, adapter)
             start = torch.from_numpy(initial(layout, run.seeds.model, shape.size.layers))
             frozen = {name: tensor.to(device, copy=True) for name, tensor in base.items()}
-    flat = start.to(device)
-    bind(model, frozen | views(layout, flat), frozenset(layout))
+    flat = torch.cat([start, start.new_zeros(behind)]).to(device) if behind else start.to(device)
+    bind(model, frozen | views(layout, flat[: len(start)]), frozenset(layout))
     return model, flat
 
 

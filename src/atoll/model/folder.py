@@ -24,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 
 from atoll.errors import LocalError, SpecError
 from atoll.model.compute import Vector
+from atoll.model.moments import travelling
 from atoll.model.shape import Shape, Shapes, adapter_shapes, check, elements, pieces, shapes, size_of
 from atoll.spec.run import Folder, Fresh, Lora, Run, Size, canonical
 
@@ -204,16 +205,18 @@ def save_folder(
     dtype: Dtype = "float32",
     merge: bool = False,
 ) -> Path:
-    """Write a run's model to a new folder, whole or not at all, and return it.
+    """Write a run's model to a new folder, whole or not at all, and return it; what lies behind it is left out.
 
     A run with an adapter gives PEFT's layout, or with `merge` a plain model with the adapter folded in.
     """
     shape, layout = layout_of(run, vocab_size)
-    if vector.shape != (elements(layout),):
+    count = elements(travelling(run.recipe, layout))
+    if vector.shape != (count,):
         raise LocalError(
-            f"the weights have {vector.size} elements, the run's model {elements(layout)}",
+            f"the weights have {vector.size} elements, the run's model {count}",
             hint="were they written by another run, or with another tokenizer?",
         )
+    vector = vector[: elements(layout)]
     if tokenizer_files is None and isinstance(run.model, Folder):
         tokenizer_files = Path(run.model.path)
     tokenizer = tokenizer_bytes(tokenizer_files)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from atoll import journal as events
 from atoll.errors import PeerError, PeerLost, PeerRefused
 from atoll.model.compute import Merged, Vector
+from atoll.model.moments import weights_in
 from atoll.net.transport import Traffic
 from atoll.peer.back import Back, joined, way_back
 from atoll.peer.fetch import fetch_result, fetch_state, result_bytes, state_bytes
@@ -203,10 +204,13 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     ready = await member.job(came_to, vectors=2) if back is not None and back.there else None
 
     def job() -> tuple[Anchor, str, float, float]:
-        before = anchor.weights.copy() if asked else None
-        apart = _apart(channel, unit, result, given, None if weights else anchor.start) if given is not None else 0.0
+        model = slice(weights_in(member.engine.layout))
+        before = anchor.weights[model].copy() if asked else None
+        start = None if weights else anchor.start
+        apart = _apart(channel, unit, result, given, start, model) if given is not None else 0.0
         stepped = step(anchor, came_to() if ready is None else ready)
-        return stepped, stepped.digest(), _distance(before, stepped.weights) if before is not None else 0.0, apart
+        moved = _distance(before, stepped.weights[model]) if before is not None else 0.0
+        return stepped, stepped.digest(), moved, apart
 
     async with member.stepping:
         member.anchor, member.digest, member.moved, apart = await member.aside(job, vectors=4)
@@ -323,7 +327,9 @@ async def _given(member: Member, key: Key) -> Vector | None:
 
     Where parts are averaged, rounds of the whole model tell how far apart those let them come.
     """
-    whole = member.in_parts and member.grid_of(key).size == member.engine.size
+    unit = member.unit_of(key.version)
+    plain = unit.grid.size == unit.size  # values, not factors or directions
+    whole = member.in_parts and plain and unit.begins_with(weights_in(member.engine.layout))
     own = whole if member.channel.common else member.sends_weights(key)
     if not (member.gave(key) and own):
         return None
@@ -331,10 +337,11 @@ async def _given(member: Member, key: Key) -> Vector | None:
     return await member.job(member.anchor.weights.copy if still else member.engine.weights)
 
 
-def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None) -> float:
+def _apart(channel: Channel, unit: Unit, result: Result, given: Vector, start: Vector | None, model: slice) -> float:
     """Return how far weights are from merged ones, as a part of their length; deltas are merged ones from a start."""
     merged = joined(_merged(channel, unit, result))
-    return _distance(unit.take(given).copy(), merged if start is None else unit.take(start) - merged)
+    merged = merged if start is None else unit.take(start) - merged
+    return _distance(unit.take(given)[model].copy(), merged[model])
 
 
 def _merged(channel: Channel, unit: Unit, result: Result) -> Merged:

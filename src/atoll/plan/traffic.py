@@ -27,9 +27,9 @@ a member receives N / K of them, where a server would send it one. With a grace 
 Heads of messages, digests and control are not counted: together below 2 % from a few million parameters on, more where
 a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
 Regions are those that lines name. Fragments are taken to be of the same size. Of factors a round is the mean of the two
-that a step takes, of tensors in turn that of a period; a model whose tensors are not known is taken to be made of
-square matrices. Where a codec sends whatever is large enough, bytes are those of a round in which everything is. Time
-is a bound: every line full all the while, nobody waiting for anybody, no latency.
+that a step takes, of tensors in turn or of moments that of a period; a model whose tensors are not known is taken to be
+made of square matrices. Where a codec sends whatever is large enough, bytes are those of a round in which everything
+is. Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ from itertools import permutations, product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from atoll.model.moments import travelling
 from atoll.plan.flows import Moves, flows_of, layout_of, lengths_of, regions_of, transfers
 from atoll.plan.lines import Line, crowd_of
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
-from atoll.spec.axes.when import Fragments, TargetBatch, Tensors
+from atoll.spec.axes.when import Fragments, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import All, AllGather, Regions, Star, Trees
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
@@ -160,7 +161,7 @@ def rounds(
     return [
         Kind(channel=channel, part=parts[name] * often, flows=_by_place(flows))
         for name, channel in named.items()
-        for often, flows in _kinds(channel, _grids(channel, parameters, shapes), known)
+        for often, flows in _kinds(channel, _grids(recipe, channel, parameters, shapes), known)
     ]
 
 
@@ -174,13 +175,14 @@ def round_steps(recipe: Recipe, members: float, knobs: Knobs | None = None) -> f
     return _steps(recipe, often, members) * part / often.phases
 
 
-def _grids(channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
+def _grids(recipe: Recipe, channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
     """Return the grids of rounds whose mean is a round of the channel: one, of factors one for either side, ..."""
     transform, codec = channel.what.transform, channel.what.codec
     if isinstance(transform, LowRank):
         return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
-    if isinstance(channel.when, Tensors):
-        sizes = {name: math.prod(shape) for name, shape in (shapes or _squares(parameters)).items()}
+    if isinstance(channel.when, Tensors | WithMoments):
+        vector = travelling(recipe, shapes or _squares(parameters))
+        sizes = {name: math.prod(shape) for name, shape in vector.items()}
         return [unit.grid for unit in units_of(channel.when, sizes, codec, polar=channel.polar)]
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
     lengths = sum(not is_embedding(name) for name in shapes or _squares(parameters)) if channel.polar else 0

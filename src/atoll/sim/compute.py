@@ -254,7 +254,10 @@ def _private(data: bytes) -> _Private:
 
 
 class CountingEngine:
-    """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration."""
+    """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration.
+
+    Where `moments` travel, these are more of the same: their names begin so.
+    """
 
     def __init__(
         self,
@@ -265,6 +268,7 @@ class CountingEngine:
         sample_cost: Cost | None = None,
         step_cost: Cost | None = None,
         held_out: int = 64,
+        moments: Sequence[str] = (),
     ) -> None:
         assert size >= 2, "element 0 counts, so there must be another"
         self.steps = 0
@@ -276,6 +280,7 @@ class CountingEngine:
         self._tokens = tokens_per_sample
         self._sample_cost, self._step_cost = sample_cost or Cost(flop=6e9), step_cost or Cost()
         self._held_out = held_out
+        self._moments = moments
         self._assigned = first_weights(seed, size)
         self._moved = np.zeros(size, np.int64)
         """What was trained since."""
@@ -286,9 +291,11 @@ class CountingEngine:
 
     @property
     def layout(self) -> dict[str, int]:
-        """Return layers of about the same size: no more is known of what this stands for."""
-        ends = [self._size * (layer + 1) // LAYERS for layer in range(LAYERS)]
-        return {f"layers.{layer}.weight": b - a for layer, (a, b) in enumerate(pairwise([0, *ends]))}
+        """Return layers of about the same size: no more is known of what this stands for. Moments count as they do."""
+        kinds = ["", *self._moments]
+        ends = [self._size * part // (LAYERS * len(kinds)) for part in range(1 + LAYERS * len(kinds))]
+        names = [f"{kind}layers.{layer}.weight" for kind in kinds for layer in range(LAYERS)]
+        return {name: b - a for name, (a, b) in zip(names, pairwise(ends), strict=True)}
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -26,6 +26,7 @@ from atoll.errors import AtollError, LocalError, PeerLost
 from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
 from atoll.model.folder import layout_of
+from atoll.model.moments import exchanged, travelling
 from atoll.model.shape import elements, step_cost, train_cost
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId
@@ -434,14 +435,15 @@ def _try_again(world: World, host: Host, life: Incarnation) -> None:
 
 def counting(run: Run, size: int = COUNTING_SIZE) -> Engine:
     """Return a small counting model."""
-    return CountingEngine(seed=run.seeds.data, size=size, tokens_per_sample=run.data.context)
+    moments = exchanged(run.recipe)
+    return CountingEngine(seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, moments=moments)
 
 
 def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
     """Return how to build counting models that cost what the run's real model costs, and the scale of their bytes."""
     shape, layout = layout_of(run, vocab)
     shape = replace(shape, context=run.data.context)
-    trained = elements(layout)
+    travels = elements(travelling(run.recipe, layout))
 
     def build(run: Run) -> Engine:
         return CountingEngine(
@@ -450,9 +452,10 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
             tokens_per_sample=run.data.context,
             sample_cost=train_cost(shape, 1, run.model.adapter if isinstance(run.model, Folder) else None),
             step_cost=step_cost(layout, run.recipe.work.inner),
+            moments=exchanged(run.recipe),
         )
 
-    return build, max(1.0, trained / STAND_IN_SIZE)
+    return build, max(1.0, travels / STAND_IN_SIZE)
 
 
 def _record(world: World, host: Host, line: bytes) -> None:

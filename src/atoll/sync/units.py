@@ -10,6 +10,8 @@ spans, which, one after the other, are the unit's own vector.
 Or a fragment is elements by lot: of a random order of all elements, another one whenever all fragments have had their
 turn, each has its part. The order is that of samples (`data.order`), of which anybody finds any part alone.
 
+Or it is what optimizers remember (`model.moments`) that has its turns, while the weights go every time.
+
 Everybody derives the same units from the spec and the names and sizes of the tensors.
 """
 
@@ -29,8 +31,9 @@ from numpy.typing import NDArray
 from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
+from atoll.model.moments import FIRST, is_weight
 from atoll.spec.axes.codec import Codec
-from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, When
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, When, WithMoments
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.tensors import Profile, turns
 
@@ -60,6 +63,10 @@ class Unit(Struct, frozen=True):
     def reach(self) -> int:
         """Return how many elements are passed over to get at these."""
         return self.size
+
+    def begins_with(self, count: int) -> bool:
+        """Return whether the first so many elements of a vector are among these, and so the first of these."""
+        return bool(self.spans) and self.spans[0][0] == 0 and self.spans[0][1] >= count
 
     def in_pass(self, number: int) -> Unit:
         """Return the same unit when all have had their turn so many times: whole tensors are what they are."""
@@ -164,6 +171,8 @@ def _parts(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, .
                     hint="choose fewer: each exchange is of one tensor at least",
                 )
             return tuple(_unit(layout, part, codec) for part in _turns(when, layout))
+        case WithMoments():
+            return _with_moments(when, layout, codec)
 
 
 class Tensor(NamedTuple):
@@ -223,6 +232,22 @@ def _unit(layout: Mapping[str, int], names: Container[str], codec: Codec) -> Uni
         else:
             spans.append((end - size, end))
     return Unit(tuple(spans), grid_of(sum(end - first for first, end in spans), codec))
+
+
+def _with_moments(when: WithMoments, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
+    """Return the weights, and behind them those moments whose turn it is."""
+    made: dict[tuple[bool, bool], Unit] = {}
+    for due in map(when.due, range(1, when.count + 1)):
+        if due not in made:
+            first, second = due
+            made[due] = _unit(layout, {name for name in layout if _travels(name, first, second)}, codec)
+    return tuple(made[when.due(number)] for number in range(1, when.count + 1))
+
+
+def _travels(name: str, first: bool, second: bool) -> bool:
+    if is_weight(name):
+        return True
+    return first if name.startswith(FIRST) else second
 
 
 def _scattered(size: int, count: int, codec: Codec) -> tuple[Unit, ...]:

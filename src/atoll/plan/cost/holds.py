@@ -24,11 +24,12 @@ from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.shape import Shape, is_big, is_inside, parameters, shapes
+from atoll.model.moments import travelling
+from atoll.model.shape import Shape, elements, is_big, is_inside, parameters, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.axes.what import Forget
-from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.when import Fragments, Parts
 from atoll.spec.axes.whom import AllGather, Star
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Size
@@ -128,11 +129,14 @@ def device_bytes(
     return device_need(size, vocab, context, samples_at_once, optimizer, kind=kind, recompute=recompute).total_bytes
 
 
-def host_bytes(recipe: Recipe, parameters: int, members: int, share: float | None = None) -> float:
-    """Return what a peer keeps in the host's memory, its model aside, while a round of its largest channel is on."""
+def host_bytes(recipe: Recipe, travels: int, members: int, share: float | None = None) -> float:
+    """Return what a peer keeps in the host's memory, its model aside, while a round of its largest channel is on.
+
+    Of so many elements: the parameters, and moments that travel with them.
+    """
     stays = max(_stays(channel) for channel in recipe.channel.values())
-    rounds = max(_round_bytes(channel, parameters, members, share) for channel in recipe.channel.values())
-    return PROCESS_BYTES + 4.0 * parameters * (1 + stays) + rounds
+    rounds = max(_round_bytes(channel, travels, members, share) for channel in recipe.channel.values())
+    return PROCESS_BYTES + 4.0 * travels * (1 + stays) + rounds
 
 
 def fits(
@@ -150,7 +154,7 @@ def fits(
     work, at_once = recipe.work, recipe.work.at_once
     again = kind == "cuda" and is_big(Shape(size=size, vocab=vocab, context=context), at_once, memory_bytes)
     need = device_bytes(size, vocab, context, at_once, work.inner, kind=kind, recompute=again)
-    host = host_bytes(recipe, parameters(size, vocab), members)
+    host = host_bytes(recipe, elements(travelling(recipe, shapes(size, vocab))), members)
     wants = need + host if kind == "cpu" else host
     reason = ""
     if need > (1 - SPARE) * memory_bytes:
@@ -224,13 +228,14 @@ def _remembered(optimizer: Inner, parameters: int, inside: int) -> float:
 def _stays(channel: Channel) -> int:
     """Return how many vectors of the model's size a channel keeps beside the anchor."""
     left_out = not isinstance(channel.what.residual, Forget)
-    return len(outer_names(channel.merge.outer)) + left_out + channel.ahead
+    own = max(channel.ahead, isinstance(channel.when, Parts))  # weights to go on from
+    return len(outer_names(channel.merge.outer)) + left_out + own
 
 
-def _round_bytes(channel: Channel, parameters: int, members: int, share: float | None) -> float:
+def _round_bytes(channel: Channel, travels: int, members: int, share: float | None) -> float:
     """Return what an exchange holds at its peak; of a share nobody named, everything where one may have to hold it."""
     if share is None:
         share = 1.0 if isinstance(channel.whom.route, AllGather | Star) else 1 / members
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
-    contribution = wire_bytes(channel.what.codec, -(-parameters // parts))
+    contribution = wire_bytes(channel.what.codec, -(-travels // parts))
     return channel.room * peak_bytes(contribution, share, members)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from msgspec import Struct
@@ -64,6 +65,46 @@ class Tensors(Axis, tag="tensors"):
         return f"turn {(version - 1) % self.count}"
 
 
+class WithMoments(Axis, tag="with-moments"):
+    """Exchange the model after a fixed number of local steps; what inner optimizers remember goes with it more rarely.
+
+    Whose turn it is not stays everybody's own.
+    """
+
+    steps: int
+    first: int = 3
+    """Every so many exchanges the running means of gradients go too, with Muon its momentum; 0: never."""
+    second: int = 6
+    """And the running means of their squares, with how many steps they are of."""
+
+    @property
+    def count(self) -> int:
+        """Return after how many exchanges all begins anew."""
+        return math.lcm(self.first or 1, self.second or 1)
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps a round has."""
+        return self.steps
+
+    def due(self, number: int) -> tuple[bool, bool]:
+        """Return whether first and second moments go with one of the channel's rounds."""
+        first, second = ((number % every == 0 if every else False) for every in (self.first, self.second))
+        return first, second
+
+    def unit(self, number: int) -> str:
+        """Return what one of the channel's rounds is about."""
+        match self.due(number):
+            case (True, True):
+                return "weights and moments"
+            case (True, False):
+                return "weights and first moments"
+            case (False, True):
+                return "weights and second moments"
+            case _:
+                return "weights"
+
+
 class Growth(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """How a batch of all together grows while a run goes on: evenly at first, then twofold."""
 
@@ -104,8 +145,8 @@ class TargetBatch(Axis, tag="target-batch"):
         return "model"
 
 
-Parts = Fragments | Tensors
-"""Rounds that are about a part of the model each."""
+Parts = Fragments | Tensors | WithMoments
+"""Rounds that are about a part of what peers hold each: the rest stays as their work left it."""
 
 
 When = Every | Parts | TargetBatch

@@ -21,7 +21,7 @@ from atoll.spec.axes.pace import (
     StandIn,
 )
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, Hold, Params
-from atoll.spec.axes.when import Every, Fragments, Growth, Parts, TargetBatch, Tensors
+from atoll.spec.axes.when import Every, Fragments, Growth, Parts, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import (
     GROUP_MAX,
     All,
@@ -43,6 +43,7 @@ from atoll.spec.axes.whom import (
 from atoll.spec.axes.work import Constant, Work
 from atoll.spec.recipe import Channel
 from atoll.spec.rules.home import home_rules
+from atoll.spec.rules.moments import moments_rules
 from atoll.spec.rules.optimizer import optimizer_rules
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.rules.wire import is_exact, wire_rules
@@ -62,6 +63,8 @@ _FINE = Fp32 | Fp16 | Bf16
 def channel_rules(path: KeyPath, channel: Channel, work: Work) -> Iterator[Rule]:
     """All that must hold of one channel beside the work that feeds it."""
     yield from _when_rules(path, channel)
+    if isinstance(channel.when, WithMoments):
+        yield from moments_rules(path, channel, channel.when, work.inner)
     yield from optimizer_rules((*path, "merge", "outer"), channel.merge.outer)
     yield from _whom_rules(path, channel)
     yield from wire_rules(path, channel)
@@ -114,7 +117,7 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
         return
     yield within((*path, "steps"), when.steps, 1)
-    if not isinstance(when, Parts):
+    if not isinstance(when, Fragments | Tensors):
         return
     yield within((*path, "count"), when.count, 1, _parts_max(when))
     if isinstance(when, Tensors):
@@ -317,7 +320,7 @@ def _combine_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "iterations"), combine.iterations, 1, 1000)
 
 
-def _parts_max(when: Parts) -> int:
+def _parts_max(when: Fragments | Tensors) -> int:
     """Return in how many parts a model may be exchanged."""
     if isinstance(when, Tensors):
         return TENSORS_MAX

@@ -9,7 +9,7 @@ from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.optimizer import Assign, Sgd, SignSgd
 from atoll.spec.axes.pace import Block, Discard, Full
 from atoll.spec.axes.what import Delta, Hold, Params
-from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.when import Every, TargetBatch, WithMoments
 from atoll.spec.axes.whom import All, Carried, Regions
 from atoll.spec.axes.work import Same
 from atoll.spec.recipe import Channel, Recipe
@@ -57,6 +57,9 @@ def _plain_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     counted = not isinstance(channel.when, TargetBatch)
     said = "how many steps a batch of all together takes is not known before"
     yield counted, (*path, "when"), said, 'choose { kind = "every", ... } or "fragments"'
+    alone = not isinstance(channel.when, WithMoments)
+    said = "what optimizers remember lies behind the weights, and another channel's rounds are of all that there is"
+    yield alone, (*path, "when"), said, 'choose { kind = "every", ... }, or give one channel'
     together = isinstance(channel.whom, All) and not isinstance(channel.whom.route, Carried | Regions)
     hint = 'choose { kind = "all" } with route "butterfly" or "all-gather"'
     yield together, (*path, "whom"), "several channels have one roster, and owners that any of them can use", hint
