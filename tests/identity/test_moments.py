@@ -41,7 +41,7 @@ def by_hand(inner: Inner, when: WithMoments, rounds: int) -> list[TorchEngine]:
     for number in range(rounds):
         for place, engine in enumerate(engines):
             engine.train(steps_over((number * PEERS + place) * H * BATCH, H))
-        mean = np.mean([engine.weights() for engine in engines], axis=0, dtype=np.float32)
+        mean = np.stack([engine.weights() for engine in engines]).mean(axis=0, dtype=np.float32)
         for engine in engines:
             engine.assign(mean)
         first, second = when.due(number + 1)
@@ -61,7 +61,8 @@ def average(engines: Sequence[TorchEngine], slots: Sequence[str]) -> None:
 
 def state_of(engine: TorchEngine, name: str) -> dict[str, torch.Tensor]:
     parameter = engine._trained[name]
-    (state,) = (each.state[parameter] for each in engine._optimizers if parameter in each.state)
+    (optimizer,) = (each for each in engine._optimizers if parameter in each.state)
+    state: dict[str, torch.Tensor] = optimizer.state[parameter]
     return state
 
 
