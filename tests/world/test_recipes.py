@@ -31,6 +31,7 @@ QUICK = (
     "decoupled",
     "dedloc",
     "demo-sgd",
+    "desloc",
     "dlion",
     "eager",
     "halos",
@@ -45,7 +46,7 @@ QUICK = (
     "streaming",
 )
 """A third of them: of every barrier, overlap and route, in circles, regions and over links, with masses, in fragments,
-of two channels or two phases, with feedback and frequencies."""
+of two channels or two phases, with feedback, frequencies and moments."""
 
 
 def run_of(shore: Shore, recipe: str) -> Run:
