@@ -1,11 +1,11 @@
 """A small study before trials are chosen: many small models side by side in one program, eight peers of each way.
 
-    python -m bench.converge.study --shards FOLDER [--ways PATTERN] [--steps N] [--epochs N]
+    python -m bench.converge.study --shards FOLDER [--ways PATTERN] [--steps N] [--batch N] [--epochs N] [--width N]
 
 It says which ways are worth a trial, not what a trial comes to, and it is no part of the record: models of a million
-parameters, judged on a part of the training text that they did not read. Peers are rows of one tensor, so a device is
-busy with them as with one large model, and what is exchanged is worked out in place: nothing here is the engine's but
-the model, Muon's step and the schedule. All ways read the same samples.
+parameters (of half the width an eighth of that), judged on a part of the training text that they did not read. Peers
+are rows of one tensor, so a device is busy with them as with one large model, and what is exchanged is worked out in
+place: nothing here is the engine's but the model, Muon's step and the schedule. All ways read the same samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from atoll.model.shape import initial, shapes
 from atoll.spec.run import Size
 
 PEERS, BATCH, CONTEXT = 8, 8, 128
-SIZE = Size(dim=128, layers=4, heads=4, kv_heads=4, ffn=352)
+WIDTH, HEAD = 128, 32
 WARM, FLOOR = 1 / 16, 0.05
 ADAM_LR, BETAS, ADAM_DECAY = 2e-3, (0.9, 0.95), 0.1
 BLOCK = 512
@@ -144,7 +144,8 @@ def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way
 
 def better(rounds: int, **more: Any) -> Way:
     """Return such a way with a better Muon, and an outer step that answers at once."""
-    return small(rounds, lr=0.014, mean=0.95, beta2=0.95, nesterov=True, outer=(1.4, 0.3), **more)
+    how = {"lr": 0.014, "mean": 0.95, "beta2": 0.95, "nesterov": True, "outer": (1.4, 0.3)}
+    return small(rounds, **{**how, **more})
 
 
 WAYS = {
@@ -192,6 +193,11 @@ WAYS = {
     "rows-60-ahead-outer1.4-0.3": better(60),
     "long-18": better(18),
     "long-36": better(36),
+    "long-18-lr0.02": better(18, lr=0.02),
+    "long-18-lr0.028": better(18, lr=0.028),
+    "long-18-lr0.04": better(18, lr=0.04),
+    "long-36-lr0.02": better(36, lr=0.02),
+    "long-fp-18-lr0.02": better(18, up=exact, down=exact, lr=0.02),
     "long-14-three": better(14, down=three),
     "long-12-four": better(12, down=four),
     "long-18-up-bit": better(18, down=exact),
@@ -210,6 +216,12 @@ WAYS = {
 """Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
 0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all. Of
 sixty rounds of twice the steps as many."""
+
+
+def size_of(width: int) -> Size:
+    """Return a model of such a width, in proportion."""
+    heads = width // HEAD
+    return Size(dim=width, layers=heads, heads=heads, kv_heads=heads, ffn=11 * width // 4)
 
 
 class Swarm:
@@ -268,17 +280,25 @@ class Study:
     """All ways, step by step together."""
 
     def __init__(
-        self, ways: dict[str, Way], shards: Path, steps: int, device: torch.device, *, epochs: int = 1
+        self,
+        ways: dict[str, Way],
+        shards: Path,
+        steps: int,
+        device: torch.device,
+        *,
+        epochs: int = 1,
+        batch: int = BATCH,
+        width: int = WIDTH,
     ) -> None:
-        data = open_folder(shards, CONTEXT, 0)
+        data, size = open_folder(shards, CONTEXT, 0), size_of(width)
         assert steps % epochs == 0, f"{steps} steps are not {epochs} equal readings"
-        samples = steps * PEERS * BATCH // epochs
+        samples = steps * PEERS * batch // epochs
         assert samples + JUDGED <= data.samples, f"{data.samples} samples are too few for {steps} steps"
-        self._steps, self._device, self._ways = steps, device, ways
+        self._steps, self._batch, self._device, self._ways = steps, batch, device, ways
         self._read = torch.from_numpy(data.batch(range(samples)).astype(np.int32)).repeat(epochs, 1)
         self._judged = torch.from_numpy(data.batch(range(samples, samples + JUDGED))).to(device)
-        layout = shapes(SIZE, data.vocab_size)
-        start, at = torch.from_numpy(initial(layout, 0, SIZE.layers)), 0
+        layout = shapes(size, data.vocab_size)
+        start, at = torch.from_numpy(initial(layout, 0, size.layers)), 0
         replicas = len(ways) * PEERS
         self.weights: dict[str, Tensor] = {}
         for name, shape in layout.items():
@@ -286,10 +306,9 @@ class Study:
             self.weights[name] = start[at : at + count].view(shape).to(device).repeat(replicas, *[1] * len(shape))
             at += count
         with torch.device("meta"):
-            self._model = Llama(SIZE, data.vocab_size)
-        head = SIZE.dim // SIZE.heads
+            self._model = Llama(size, data.vocab_size)
         self._model.model.inv_freq_E = (
-            1.0 / SIZE.rope_theta ** (torch.arange(0, head, 2, dtype=torch.int64).float() / head)
+            1.0 / size.rope_theta ** (torch.arange(0, HEAD, 2, dtype=torch.int64).float() / HEAD)
         ).to(device)
         self._first = {name: torch.zeros_like(value) for name, value in self.weights.items()}
         self._second = {name: torch.zeros_like(v) for name, v in self.weights.items() if not _is_inside(name, v)}
@@ -316,8 +335,9 @@ class Study:
         """Train."""
         began_s, said_s = time.monotonic(), time.monotonic()
         for step in range(self._steps):
-            tokens = self._read[step * PEERS * BATCH : (step + 1) * PEERS * BATCH].to(self._device).long()
-            tokens = tokens.view(PEERS, BATCH, -1).repeat(len(self._ways), 1, 1)
+            every = PEERS * self._batch
+            tokens = self._read[step * every : (step + 1) * every].to(self._device).long()
+            tokens = tokens.view(PEERS, self._batch, -1).repeat(len(self._ways), 1, 1)
             gradients, losses = self._gradients(self.weights, tokens[..., :-1], tokens[..., 1:])
             self._move(gradients, step)
             for swarm in self.swarms.values():
@@ -402,11 +422,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--ways", default="*", help="those with such names: bit-*,fp-*")
     parser.add_argument("--steps", type=int, default=2040)
+    parser.add_argument("--batch", type=int, default=BATCH, help="samples of a peer's step")
     parser.add_argument("--epochs", type=int, default=1, help="how often the text is read; divides the steps")
+    parser.add_argument("--width", type=int, default=WIDTH, help=f"of the models; a multiple of {HEAD}")
     options = parser.parse_args(arguments)
     ways = {name: way for name, way in WAYS.items() if asked_for(name, options.ways)}
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    study = Study(ways, options.shards, options.steps, device, epochs=options.epochs)
+    about = {"epochs": options.epochs, "batch": options.batch, "width": options.width}
+    study = Study(ways, options.shards, options.steps, device, **about)
     with sdpa_kernel(SDPBackend.MATH):  # the others know nothing of models side by side
         study.run()
         losses = study.judge()

@@ -11,7 +11,6 @@ from bench.converge.study import WAYS, Study, Swarm, Way, exact, four, sign, ten
 from torch import Tensor
 
 from atoll.data.prepare import prepare
-from atoll.spec.run import Size
 
 STEPS = 4
 
@@ -89,8 +88,7 @@ def test_a_small_study_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "\n\n".join(f"The sea lies still on day {day}, and so do we. " * 9 for day in range(60))
     )
     prepare([tmp_path / "some.txt"], tmp_path / "shards", "bytes", split="blank-lines", held_out=0.2)
-    monkeypatch.setattr(study, "SIZE", Size(dim=16, layers=1, heads=2, kv_heads=2, ffn=32))
-    for name, value in {"PEERS": 2, "BATCH": 2, "CONTEXT": 16, "JUDGED": 8}.items():
+    for name, value in {"PEERS": 2, "CONTEXT": 16, "JUDGED": 8, "HEAD": 16}.items():
         monkeypatch.setattr(study, name, value)
     ways = {
         "full": Way(4, exact, exact, (1.0, 0.0)),
@@ -98,7 +96,7 @@ def test_a_small_study_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         "fades": Way(4, decay=20.0),
         "stays": Way(4, decay=0.0, mean=1.0),
     }
-    small = Study(ways, tmp_path / "shards", 24, torch.device("cpu"), epochs=2)
+    small = Study(ways, tmp_path / "shards", 24, torch.device("cpu"), epochs=2, batch=2, width=16)
     before = small.judge()
     assert len(set(before.values())) == 1
     matrix = "model.layers.0.mlp.up_proj.weight"
