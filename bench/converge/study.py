@@ -84,14 +84,21 @@ def four(rows: Tensor) -> Tensor:
     return _whole(cut.sign() * torch.where(cut.abs() > 0.9816 * unit, 1.510, 0.4528) * unit, rows)
 
 
-def tenth(rows: Tensor) -> Tensor:
-    """The sign of the largest tenth of a block, and their mean magnitude: 0.57 bits of entropy for each."""
-    cut = _blocks(rows, 8 * BLOCK)
-    size = cut.abs()
-    keep = size.shape[-1] // 10
-    large = size >= size.topk(keep, dim=-1).values[..., -1:]
-    level = (size * large).sum(dim=-1, keepdim=True) / large.sum(dim=-1, keepdim=True)
-    return _whole(cut.sign() * large * level, rows)
+def largest(part: float) -> Codec:
+    """The signs of such a part of a block, the largest, and their mean magnitude: for each so many bits of entropy."""
+
+    def codec(rows: Tensor) -> Tensor:
+        cut = _blocks(rows, 8 * BLOCK)
+        size = cut.abs()
+        large = size >= size.topk(int(size.shape[-1] * part), dim=-1).values[..., -1:]
+        level = (size * large).sum(dim=-1, keepdim=True) / large.sum(dim=-1, keepdim=True)
+        return _whole(cut.sign() * large * level, rows)
+
+    return codec
+
+
+tenth = largest(0.1)
+"""0.57 bits."""
 
 
 def _blocks(rows: Tensor, block: int) -> Tensor:
@@ -197,6 +204,9 @@ WAYS = {
     "long-18-lr0.028": better(18, lr=0.028),
     "long-18-lr0.04": better(18, lr=0.04),
     "long-36-lr0.02": better(36, lr=0.02),
+    "long-36-large0.09": better(36, up=largest(0.09), down=largest(0.09)),
+    "long-72-large0.04": better(72, up=largest(0.04), down=largest(0.04)),
+    "long-36-large0.06-0.13": better(36, up=largest(0.06), down=largest(0.13)),
     "long-fp-18-lr0.02": better(18, up=exact, down=exact, lr=0.02),
     "long-14-three": better(14, down=three),
     "long-12-four": better(12, down=four),

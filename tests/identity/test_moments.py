@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,15 +13,20 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Vector
 from atoll.model.engine import TorchEngine
-from atoll.model.moments import STEPS, weights_in
+from atoll.model.folder import save_folder
+from atoll.model.moments import FIRST, MASS, SECOND, mass_of, steps_of, weights_in
 from atoll.model.shape import parts
-from atoll.sim.faults import Crash
+from atoll.net.identity import short
+from atoll.sim.faults import Crash, Fault, SlowCompute
+from atoll.sim.scenario import Entrance
 from atoll.spec.axes.optimizer import AdamW, Assign, Inner, Lamb, Muon, Sgd
+from atoll.spec.axes.pace import Quorum
 from atoll.spec.axes.what import Params
 from atoll.spec.axes.when import Every, WithMoments
-from atoll.spec.run import Membership, Run
+from atoll.spec.run import Folder, Lora, Membership, Run
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
-from tests.peer.world import anchor_of, events
+from tests.model.toys import VOCAB
+from tests.peer.world import anchor_of, events, once, play
 
 ADAM = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, adamw=ADAM)
@@ -90,11 +96,13 @@ def test_it_is_what_a_loop_by_hand_averages(inner: Inner, when: WithMoments) -> 
         assert apart(kept, expected) > 10 * SAME, "what is remembered matters"
 
 
-def test_weights_and_momentum_averaged_at_every_step_are_data_parallelism() -> None:
+def test_weights_and_momentum_averaged_at_every_step_are_data_parallelism_with_its_momentum() -> None:
     rounds = 5
     run = run_of(SGD, WithMoments(steps=1, first=1, second=0), rounds)
-    plain = weights_of(trained(ddp(outer=SGD, rounds=rounds, start_with=PEERS), PEERS))
-    assert apart(weights_of(trained(run, PEERS))[: plain.size], plain) < SAME
+    plain = anchor_of(trained(ddp(outer=SGD, rounds=rounds, start_with=PEERS), PEERS).hosts[0].disk)
+    vector = weights_of(trained(run, PEERS))
+    assert apart(vector[: plain.weights.size], plain.weights) < SAME
+    assert apart(vector[plain.weights.size :], plain.outer["momentum"]) < SAME
 
 
 def test_one_peer_alone_has_nobody_to_average_with() -> None:
@@ -110,18 +118,31 @@ def moments_in(run: Run, vector: Vector) -> dict[str, Vector]:
     return {name: vector[part] for name, part in parts(shapes).items() if part.start >= own}
 
 
-def test_an_anchor_has_the_moments_that_were_last_averaged_and_how_many_steps_they_are_of() -> None:
+def test_an_anchor_has_the_moments_that_were_last_averaged_and_their_mass() -> None:
     run = run_of(ADAM, WHEN, 5)
-    outcome = trained(run, PEERS)
-    behind = moments_in(run, weights_of(outcome))
-    assert behind[STEPS] == [3 * H], "the second ones travelled in the third round"
-    engines = by_hand(ADAM, WHEN, 4)
-    for name, slot in (("first moment of ", "exp_avg"), ("second moment of ", "exp_avg_sq")):
-        moments = np.concatenate([value for key, value in behind.items() if key.startswith(name)])
-        if slot == "exp_avg":  # in the fourth
-            mean = np.mean([states(engine, slot) for engine in engines], axis=0)
-            assert apart(moments, mean) < SAME
-        assert moments.any()
+    behind = moments_in(run, weights_of(trained(run, PEERS)))
+    assert behind[MASS] == pytest.approx([mass_of(3 * H, ADAM.betas[1])]), "they travelled in the third round"
+    for kind, slot, rounds in ((FIRST, "exp_avg", 4), (SECOND, "exp_avg_sq", 3)):
+        held = np.concatenate([value for name, value in behind.items() if name.startswith(kind)])
+        assert held.any()
+        assert apart(held, states(by_hand(ADAM, WHEN, rounds)[0], slot)) < SAME
+
+
+@pytest.mark.parametrize("beta", [0.95, 0.999, 0.0])
+def test_masses_say_of_how_many_steps_they_are_until_they_are_full(beta: float) -> None:
+    for steps in (0, 1, 7, 100):
+        assert steps_of(float(np.float32(mass_of(steps, beta))), beta) == pytest.approx(
+            min(steps, 1) if not beta else steps, rel=1e-2
+        )
+    assert mass_of(steps_of(1.0, beta), beta) == pytest.approx(1.0, abs=1e-7)
+
+
+def test_a_mean_of_moments_of_unequal_mass_is_divided_by_the_mean_of_their_masses() -> None:
+    """Of equal gradients: however many steps each has seen, what comes of the mean is their square."""
+    beta, square, steps = 0.999, 4.0, (3, 640)
+    moments = np.mean([mass_of(n, beta) * square for n in steps])
+    counted = steps_of(float(np.mean([mass_of(n, beta) for n in steps])), beta)
+    assert moments / (1 - beta**counted) == pytest.approx(square)
 
 
 def states(engine: TorchEngine, slot: str) -> Vector:
@@ -153,14 +174,12 @@ def test_how_far_apart_peers_came_is_told_of_their_weights_alone() -> None:
 
 def test_who_joins_begins_with_what_all_remembered() -> None:
     run = run_of(ADAM, WithMoments(steps=H, first=1, second=1), 6)
-    anchor = weights_of(trained(run, PEERS))
     joiner = engine_of(run)
-    joiner.assign(anchor)
-    behind = moments_in(run, joiner.weights())
-    assert behind[STEPS] == [6 * H]
+    joiner.assign(weights_of(trained(run, PEERS)))
+    assert float(state_of(joiner, "model.norm.weight")["step"]) == pytest.approx(6 * H)
     joiner.train(steps_over(0, 1))
-    assert moments_in(run, joiner.weights())[STEPS] == [6 * H + 1]
-    assert float(state_of(joiner, "model.norm.weight")["step"]) == 6 * H + 1
+    assert moments_in(run, joiner.weights())[MASS] == pytest.approx([mass_of(6 * H + 1, ADAM.betas[1])])
+    assert float(state_of(joiner, "model.norm.weight")["step"]) == pytest.approx(6 * H + 1)
 
 
 def test_who_joins_before_the_second_moments_travelled_begins_with_none() -> None:
@@ -168,7 +187,7 @@ def test_who_joins_before_the_second_moments_travelled_begins_with_none() -> Non
     run = run_of(ADAM, WithMoments(steps=H, first=1, second=100), 3)
     anchor = weights_of(trained(run, PEERS))
     behind = moments_in(run, anchor)
-    assert behind[STEPS] == [0] and any(value.any() for value in behind.values())
+    assert behind[MASS] == [0] and any(value.any() for value in behind.values())
     joiner, fresh = engine_of(run), engine_of(run_of(ADAM, Every(steps=H), 3))
     joiner.assign(anchor)
     fresh.assign(anchor[: fresh.size])
@@ -177,11 +196,13 @@ def test_who_joins_before_the_second_moments_travelled_begins_with_none() -> Non
     assert np.array_equal(joiner.weights()[: fresh.size], fresh.weights())
 
 
-def test_what_is_saved_is_taken_back_to_the_bit() -> None:
-    run = run_of(ADAM, WHEN, 3)
+@pytest.mark.parametrize("when", [WHEN, WithMoments(steps=H, first=0, second=2)])
+def test_what_is_saved_beside_the_vector_is_taken_back_to_the_bit(when: WithMoments) -> None:
+    run = run_of(ADAM, when, 3)
     one, other = engine_of(run), engine_of(run)
     one.train(steps_over(0, 3))
     weights, private = one.weights(), one.private()
+    one.assign(weights)
     other.train(steps_over(40, 2))
     other.restore(private)
     other.assign(weights)
@@ -189,6 +210,7 @@ def test_what_is_saved_is_taken_back_to_the_bit() -> None:
         engine.train(steps_over(100, 2))
     assert np.array_equal(one.weights(), other.weights())
     assert one.private() == other.private()
+    assert (len(private) > 4 * weights_in(one.layout)) == (not when.first), "what travels is not saved twice"
 
 
 def test_an_engine_that_never_stepped_saves_and_restores_too() -> None:
@@ -200,7 +222,55 @@ def test_an_engine_that_never_stepped_saves_and_restores_too() -> None:
     assert np.array_equal(one.weights(), other.weights())
 
 
-def test_members_may_join_while_moments_travel() -> None:
-    run = replace(run_of(ADAM, WHEN, 9), membership=Membership(start_with=2, contributors_min=2))
-    outcome = trained(run, 3)
-    assert anchor_of(outcome.hosts[2].disk).version == 9
+@pytest.mark.parametrize("inner", [MUON, replace(MUON, beta2=0.95), ADAM])
+def test_adapters_keep_their_moments_when_their_own_weights_are_given_back(inner: Inner, tmp_path: Path) -> None:
+    """All of an adapter are matrices: with Muon nothing of it counts its steps."""
+    base = run_of(inner, WithMoments(steps=H, first=1, second=1), 2)
+    save_folder(base, engine_of(base).weights(), tmp_path / "base", vocab_size=VOCAB)
+    engine = engine_of(replace(base, model=Folder(path=str(tmp_path / "base"), adapter=Lora(rank=2))))
+    engine.train(steps_over(0, 3))
+    before = engine.weights()
+    assert before[weights_in(engine.layout) :].any()
+    engine.assign(before)
+    assert np.array_equal(engine.weights(), before)
+    engine.train(steps_over(60, 1))
+
+
+@pytest.mark.parametrize("when", [WithMoments(steps=H, first=0, second=3), WHEN])
+def test_looking_at_the_loss_changes_nothing(when: WithMoments) -> None:
+    run = run_of(ADAM, when, 4)
+    looks = replace(run, upkeep=replace(run.upkeep, evaluate_every=1))
+    assert digest_of(trained(looks, PEERS)) == digest_of(trained(run, PEERS))
+
+
+def test_who_joins_later_begins_with_the_moments_of_the_anchor_and_counts() -> None:
+    run = run_of(ADAM, WithMoments(steps=H, first=1, second=1), 12)
+    outcome = play(run, PEERS + 1, build=engine_of, entrances=[Entrance(peer=PEERS, round=5)])
+    (joiner,) = [host for host in outcome.hosts if host.place == PEERS]
+    committed = [each for _, each in once(outcome, journal.RoundCommitted)]
+    counted = [each.version for each in committed if short(joiner.peer) in each.contributors]
+    assert counted and min(counted) > 1, "it came later, and took part"
+    assert len({anchor_of(host.disk).digest() for host in outcome.hosts}) == 1
+    (mass,) = moments_in(run, anchor_of(joiner.disk).weights)[MASS]
+    assert mass == pytest.approx(mass_of(12 * H, ADAM.betas[1]), rel=1e-5), "as if it had been there all the time"
+
+
+@pytest.mark.parametrize("when", [WHEN, WithMoments(steps=H, first=0, second=2)])
+def test_who_is_slow_crashes_and_looks_on_comes_to_the_anchor_of_all(when: WithMoments) -> None:
+    """Rounds that do not wait for it: it begins from the anchor again and again, with the moments that go with that."""
+    run = run_of(ADAM, when, 10, peers=3)
+    quorum = replace(run.recipe.channel["outer"], barrier=Quorum(contributors=2))
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": quorum}))
+    run = replace(run, upkeep=replace(run.upkeep, evaluate_every=2))
+    calm = trained(run, 3)
+    faults: list[Fault] = [
+        SlowCompute(at_s=0.0, peer=2, for_s=1e3, factor=5.0),
+        Crash(at_s=calm.took_s * 0.6, peer=1, restart_after_s=0.2),
+    ]
+    outcome = trained(run, 3, faults=faults)
+    assert len({tuple(each.contributors) for _, each in once(outcome, journal.RoundCommitted)}) > 1
+    behind = moments_in(run, weights_of(outcome))
+    assert 0 < behind[MASS] <= mass_of(10 * H, ADAM.betas[1]) + 1e-6
+    assert all(np.isfinite(value).all() for value in behind.values())
+    seconds = np.concatenate([value for name, value in behind.items() if name.startswith(SECOND)])
+    assert (seconds >= 0).all() and seconds.any()

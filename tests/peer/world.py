@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.journal import Line, RoundAnnounced, RoundCommitted
 from atoll.model.compute import Cost
-from atoll.model.moments import exchanged
+from atoll.model.moments import equal_parts
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.store import anchor_from_bytes
@@ -124,7 +124,7 @@ def sized(size: int, *, flop: float = 6e9) -> Build:
             size=size,
             tokens_per_sample=run.data.context,
             sample_cost=Cost(flop=flop),
-            moments=exchanged(run.recipe),
+            moments=equal_parts(run.recipe),
         )
 
     return build

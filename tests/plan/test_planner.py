@@ -17,9 +17,11 @@ from atoll.errors import SpecError
 from atoll.facts.book import load_facts
 from atoll.model.shape import elements, shapes, step_cost, train_cost
 from atoll.plan.central import central
+from atoll.plan.estimate import _exchanged
 from atoll.plan.files import fleet_text, run_text, toml
 from atoll.plan.front import Takes, beats, front
 from atoll.plan.goal import Goal, size_named
+from atoll.plan.knowledge import fetch_s
 from atoll.plan.lines import lines_of
 from atoll.plan.offers import untold
 from atoll.plan.pace import Pace, busy, pace, sample_s, ways_of
@@ -87,6 +89,20 @@ def test_a_step_of_muon_is_longer_by_its_products() -> None:
     for batch, crew in plain.keys() & muon.keys():
         extra = stepping / (batch * train_cost(GOAL.shape, 1).flop)
         assert muon[batch, crew] / plain[batch, crew] == pytest.approx(1 + extra, rel=1e-6)
+
+
+def test_moments_travel_in_plans_as_the_optimizer_has_them_and_at_other_steps_too() -> None:
+    where, recipe = load_fleet("homes"), load_recipe("desloc")
+    found = plan(GOAL, where, expand(where), ("desloc",), FACTS).judged
+    assert len({each.offer.steps for each in found if not each.offer.alone}) > 2
+    assert GOAL.travels(load_recipe("diloco")) == GOAL.parameters
+    assert GOAL.travels(recipe) == 3 * GOAL.parameters + 1
+    with_muon = replace(recipe, work=replace(recipe.work, inner=load_recipe("held-bit").work.inner))
+    assert 2 * GOAL.parameters < GOAL.travels(with_muon) < GOAL.travels(recipe)
+    assert _exchanged(with_muon) != _exchanged(recipe), "what one moves is not what the other does"
+    machines = expand(where)
+    later = fetch_s(machines, GOAL, recipe) / fetch_s(machines, GOAL, load_recipe("diloco"))
+    assert later == pytest.approx(1.5, rel=1e-6), "three vectors instead of two"
 
 
 def test_somebody_is_best_in_time_in_money_and_in_carbon() -> None:

@@ -1,4 +1,7 @@
-"""Storms over runs whose moments travel with the weights, each at a period of its own."""
+"""Storms over runs whose moments travel with the weights, each at a period of its own.
+
+They hold how these travel. What an optimizer makes of them is held with real ones (`tests/identity/test_moments.py`).
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import pytest
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from atoll import journal
 from atoll.journal import Line
 from atoll.model.compute import Step, Trained
 from atoll.model.folder import layout_of
+from atoll.model.moments import travelling
 from atoll.model.shape import step_cost
 from atoll.sim.compute import CountingEngine
 from atoll.sim.faults import (
@@ -43,6 +45,7 @@ from atoll.sim.scenario import (
 from atoll.spec.fleet import Churn, Machine, load_fleet
 from atoll.spec.load import demo_run, load_recipe
 from atoll.spec.run import Run
+from atoll.sync.units import units_of
 from tests.peer.world import DELAYS_S, counting_run, events, lines, machines, name, once, play
 
 
@@ -211,6 +214,20 @@ def test_a_stand_in_steps_as_long_as_the_optimizer_takes() -> None:
     assert stand_in(run, 1024)[0](run).cost(0, steps=3).flop == 0
     muon = step_cost(layout_of(with_muon, 1024)[1], with_muon.recipe.work.inner).flop
     assert build(with_muon).cost(0, steps=3).flop == 3 * muon > 0
+
+
+@pytest.mark.parametrize("inner", ["desloc", "held-bit"])
+def test_moments_weigh_in_a_stand_in_what_they_weigh_in_the_model(inner: str) -> None:
+    """Of Muon's matrices there are no second ones."""
+    run = demo_run()
+    recipe = load_recipe("desloc")
+    run = replace(run, recipe=replace(recipe, work=replace(recipe.work, inner=load_recipe(inner).work.inner)))
+    build, scale = stand_in(run, 1024)
+    stands, real = build(run), {name: prod(s) for name, s in travelling(run.recipe, layout_of(run, 1024)[1]).items()}
+    codec = run.recipe.channel["outer"].what.codec
+    units = [units_of(run.recipe.channel["outer"].when, layout, codec) for layout in (stands.layout, real)]
+    for imagined, meant in zip(*units, strict=True):
+        assert imagined.size * scale == pytest.approx(meant.size, rel=2e-3)
 
 
 def test_a_stand_in_takes_the_time_of_its_bytes_on_the_wire() -> None:

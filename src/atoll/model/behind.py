@@ -1,6 +1,7 @@
 """An engine's moments where they travel: its optimizers remember in the vector itself, behind the weights.
 
-So giving them away and taking others in is what it is with weights, and a step costs what it did.
+So giving them away and taking others in is what it is with weights, and a step costs what it did. What never travels
+stays the optimizers' own, and is what an engine saves of them.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from atoll.model.moments import FIRST, SECOND, STEPS
+from atoll.model.moments import FIRST, MASS, SECOND, mass_of, steps_of
 from atoll.model.shape import Shapes, parts
 
-SLOTS = {"exp_avg": FIRST, "momentum_buffer": FIRST, "exp_avg_sq": SECOND, "row_squares": SECOND}
-"""What optimizers call what."""
+KINDS = {"exp_avg": FIRST, "momentum_buffer": FIRST, "exp_avg_sq": SECOND, "row_squares": SECOND}
+"""Which moments are what optimizers call so."""
 COUNT = "step"
 
 Slots = Mapping[str, Sequence[int]]
@@ -34,41 +35,51 @@ class Behind:
     ) -> None:
         self._flat, self._shapes, self._places = flat, shapes, parts(shapes)
         self._trained, self._optimizers, self._slots = trained, optimizers, slots
+        self._beta = next((betas[1] for each in optimizers if (betas := each.defaults.get("betas"))), 0.0)
         self.take_over()
 
+    def own(self, name: str) -> dict[str, Sequence[int]]:
+        """Return what the optimizers keep of a tensor for themselves."""
+        counted = MASS in self._places
+        return {
+            slot: shape
+            for slot, shape in self._slots[name].items()
+            if self._view(slot, name) is None and not (slot == COUNT and counted)
+        }
+
     def take_over(self) -> None:
-        """Let the optimizers go on in the vector's memory with what they remember, which may be nothing."""
+        """Let the optimizers remember in the vector's memory, and for themselves whatever never travels."""
         for name, state in self._states():
             for slot, shape in self._slots[name].items():
                 there = self._view(slot, name)
-                kept = state.get(slot)
-                if there is None:
-                    state[slot] = torch.zeros(tuple(shape), device=self._flat.device) if kept is None else kept
-                    continue
-                if kept is None:
-                    there.zero_()
-                else:
-                    there.copy_(kept)
-                state[slot] = there
-        self.tell()
+                if there is not None:
+                    state[slot] = there
+                elif slot not in state:
+                    state[slot] = torch.zeros(tuple(shape), device=self._flat.device)
+        self._set_counts()
 
     def tell(self) -> None:
-        """Write down how many steps the moments are of."""
+        """Write down which mass second moments have."""
         counts = self._counts()
-        if STEPS in self._places and counts:
-            self._flat[self._places[STEPS]] = counts[0]
+        if MASS in self._places and counts:
+            self._flat[self._places[MASS]] = mass_of(float(counts[0]), self._beta)
 
     def hear(self, first: int, end: int) -> None:
-        """Let moments be of as many steps as is written, where that is among elements that were; of none, forget."""
-        if STEPS not in self._places or not first <= self._places[STEPS].start < end:
+        """Take in which mass second moments have, where that is among elements that were written; of none, forget."""
+        if MASS not in self._places or not first <= self._places[MASS].start < end:
             return
-        steps = self._flat[self._places[STEPS]].squeeze()
-        if not steps:
+        if not self._flat[self._places[MASS]]:  # a mean of gradients would be divided by next to nothing
             for _, state in self._states():
                 for remembered in state.values():
                     remembered.zero_()
-        for count in self._counts():
-            count.copy_(steps)
+        self._set_counts()
+
+    def _set_counts(self) -> None:
+        """Let moments be of as many steps as their mass is of."""
+        if MASS in self._places:
+            steps = steps_of(float(self._flat[self._places[MASS]]), self._beta)
+            for count in self._counts():
+                count.fill_(steps)
 
     def _states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
         """Yield what is remembered of each tensor, by its name."""
@@ -81,7 +92,7 @@ class Behind:
 
     def _view(self, slot: str, name: str) -> Tensor | None:
         """Return where in the vector something is that is remembered of a tensor; None: it never travels."""
-        named = SLOTS.get(slot, "") + name
-        if slot == COUNT or named not in self._places:
+        named = KINDS[slot] + name if slot in KINDS else ""
+        if named not in self._places:
             return None
         return self._flat[self._places[named]].view(self._shapes[named])

@@ -6,8 +6,8 @@ loop: in the real world on one worker thread, in simulation inline under modelle
 a minute therefore never stops a heartbeat; long work comes in slices (`Engine.train` of a few steps)
 so that it can be stopped between them.
 
-A vector is the model's trainable parameters, sorted by name, flattened and joined: the layout every
-peer derives from the spec alone.
+A vector is the model's trainable parameters, sorted by name, flattened and joined, and behind them what inner
+optimizers remember, where the recipe exchanges that (`moments`): the layout every peer derives from the spec alone.
 """
 
 from __future__ import annotations
@@ -229,12 +229,12 @@ class Engine(Protocol):
         """Return what training on so many samples costs, and so many steps of the optimizer."""
 
     def weights(self, first: int = 0, end: int | None = None) -> Vector:
-        """Return a copy of the trainable weights, or of some of them."""
+        """Return a copy of a vector's elements, or of some of them."""
 
     def assign(
         self, weights: Vector, first: int = 0, name: object = None, less: Held | None = None, part: float = 1.0
     ) -> None:
-        """Replace the trainable weights, or as many as are given from `first` on; inner optimizer state stays.
+        """Replace a vector's elements, or as many as are given from `first` on; inner optimizer state beside it stays.
 
         With a name all of them are given, and whoever encodes the way from there may call them by it (`Start`). The
         model gets them less what is held back, where something is, or less a part of that.
@@ -262,7 +262,7 @@ class Engine(Protocol):
         """Return how many held-out samples there are."""
 
     def private(self) -> bytes:
-        """Return the inner optimizer state as safetensors bytes (never sent, saved with a checkpoint)."""
+        """Return what the inner optimizer has beside the vector, as safetensors bytes: never sent, saved with these."""
 
     def restore(self, private: bytes) -> None:
         """Take inner optimizer state back; raises `LocalError` when it does not fit this model."""

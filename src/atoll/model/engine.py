@@ -28,7 +28,7 @@ from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
-from atoll.model.behind import Behind
+from atoll.model.behind import Behind, Slots
 from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
 from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
 from atoll.model.encoding.transforms import TorchTransforms
@@ -37,9 +37,9 @@ from atoll.model.held import Held
 from atoll.model.lamb import LambOptimizer
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
-from atoll.model.moments import travelling
+from atoll.model.moments import stepped_by, travelling
 from atoll.model.muon import MuonOptimizer
-from atoll.model.shape import Shape, Shapes, elements, initial, is_big, is_inside, parts, step_cost, train_cost
+from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, step_cost, train_cost
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
@@ -261,12 +261,13 @@ class TorchEngine:
         return self._data.held_out_samples
 
     def private(self) -> bytes:
-        """Return the optimizer's state, exact, with a digest of its own against damage."""
+        """Return the optimizer's state, exact, with a digest of its own against damage; not what is in the vector."""
         tensors = {}
         for optimizer in self._optimizers:
             for name, parameter in self._trained.items():
+                own = self._own_slots(name)
                 for key, value in optimizer.state.get(parameter, {}).items():
-                    if isinstance(value, Tensor):
+                    if isinstance(value, Tensor) and key in own:
                         tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
         about = _About(inner=_kind(self._work.inner), digest=_digest(tensors))
         # One key only: the library writes several in no fixed order, and equal state must be equal bytes.
@@ -293,15 +294,20 @@ class TorchEngine:
 
     def _put_behind(self) -> Behind:
         """Let the optimizers remember in the vector."""
-        slots = {
-            name: _slots(_optimized_by(self._work.inner, name, parameter), parameter.shape)
-            for name, parameter in self._trained.items()
-        }
+        slots = {name: self._all_slots(name) for name in self._trained}
         return Behind(self._flat, self._shapes, self._trained, self._optimizers, slots)
 
+    def _all_slots(self, name: str) -> Slots:
+        """Return what is remembered of a tensor."""
+        shape = self._trained[name].shape
+        return _slots(stepped_by(self._work.inner, name, tuple(shape)), shape)
+
+    def _own_slots(self, name: str) -> Slots:
+        """Return what of it is not in the vector."""
+        return self._all_slots(name) if self._behind is None else self._behind.own(name)
+
     def _check_state(self, name: str, state: dict[str, Tensor]) -> None:
-        parameter = self._trained.get(name)
-        slots = None if parameter is None else _slots(_optimized_by(self._work.inner, name, parameter), parameter.shape)
+        slots = self._own_slots(name) if name in self._trained else None
         shapes = {slot: value.shape for slot, value in state.items()}
         if shapes != slots or any(value.dtype != torch.float32 for value in state.values()):
             raise LocalError(
@@ -496,15 +502,8 @@ def _optimizers(inner: Inner, trained: dict[str, torch.nn.Parameter]) -> list[to
     plain.ask_nobody()
     shared: dict[Inner, list[torch.nn.Parameter]] = {}
     for name, parameter in trained.items():
-        shared.setdefault(_optimized_by(inner, name, parameter), []).append(parameter)
+        shared.setdefault(stepped_by(inner, name, tuple(parameter.shape)), []).append(parameter)
     return [optimizer for by, some in shared.items() if (optimizer := _optimizer(by, some)) is not None]
-
-
-def _optimized_by(inner: Inner, name: str, parameter: torch.nn.Parameter) -> Inner:
-    """Return what steps one parameter."""
-    if isinstance(inner, Muon) and not is_inside(name, tuple(parameter.shape)):
-        return inner.adamw
-    return inner
 
 
 def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
@@ -560,7 +559,7 @@ def _kind(inner: Inner) -> str:
     return str(inner.__struct_config__.tag)
 
 
-def _slots(inner: Inner, shape: torch.Size) -> dict[str, torch.Size]:
+def _slots(inner: Inner, shape: torch.Size) -> Slots:
     """Return what the optimizer remembers about a parameter of such a shape, and in which."""
     match inner:
         case AdamW() | Lamb():

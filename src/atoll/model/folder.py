@@ -213,7 +213,7 @@ def save_folder(
     count = elements(travelling(run.recipe, layout))
     if vector.shape != (count,):
         raise LocalError(
-            f"the weights have {vector.size} elements, the run's model {count}",
+            f"the vector has {vector.size} elements, this run's {count}",
             hint="were they written by another run, or with another tokenizer?",
         )
     vector = vector[: elements(layout)]

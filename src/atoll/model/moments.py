@@ -1,27 +1,33 @@
 """What inner optimizers remember of the weights, where that travels: it lies behind them, in the same vector.
 
-    vector   | weights | first moments | second moments | steps |
+    vector   | weights | first moments | second moments | mass |
 
-So it is exchanged, kept, fetched and handed on as weights are, and who begins from the anchor begins with what all
-remembered when that was last exchanged. First moments are means of gradients (Muon's momentum), second ones those of
-their squares (of a row's moves, where rows move alike), each named after its tensor. How many steps they are of
-corrects both, and goes with the second: without those nobody can begin. Zero says that they never travelled.
+So it is exchanged, kept, fetched and handed on as weights are, and who begins from the anchor, since it joins, missed a
+round or lost its own, begins with what all remembered when that was last exchanged. First moments are means of
+gradients (Muon's momentum), second ones those of their squares (of a row's moves, where rows move alike), each named
+after its tensor.
+
+Adam divides its means by their mass, which n steps from nothing on is 1 - beta^n. The mass of second moments goes with
+them: the mean of several masses is that of the mean of the moments. Zero says that they never travelled.
 
 Only what the recipe ever exchanges is there: mostly nothing.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
-from atoll.model.shape import Shapes, is_inside
+from atoll.model.shape import Shapes, elements, is_inside
 from atoll.spec.axes.optimizer import AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.axes.when import WithMoments
 from atoll.spec.recipe import Recipe
 
 FIRST, SECOND = "first moment of ", "second moment of "
 """So their names begin, before those of their tensors."""
-STEPS = "steps of moments"
+MASS = "mass of second moments"
+STEPS_BITS = 25
+"""A mass is full when no more than so many halvings are missing: fp32 tells no more."""
 
 
 def exchanged(recipe: Recipe) -> tuple[str, ...]:
@@ -33,19 +39,37 @@ def exchanged(recipe: Recipe) -> tuple[str, ...]:
 
 def travelling(recipe: Recipe, weights: Mapping[str, tuple[int, ...]]) -> Shapes:
     """Return the shapes of all that a vector has under a recipe, in order: the weights, and what lies behind them."""
-    found, kinds = Shapes(weights), exchanged(recipe)
-    remembered = {name: _remembered(recipe.work.inner, name, shape) for name, shape in weights.items()}
+    found, kinds, inner = Shapes(weights), exchanged(recipe), recipe.work.inner
     for kind in kinds:
-        found |= {kind + name: shapes[kind] for name, shapes in remembered.items() if kind in shapes}
-    return found | ({STEPS: (1,)} if SECOND in kinds else {})
+        remembered = {name: _remembered(inner, name, shape).get(kind) for name, shape in weights.items()}
+        found |= {kind + name: shape for name, shape in remembered.items() if shape is not None}
+    counts = any(isinstance(stepped_by(inner, name, shape), AdamW | Lamb) for name, shape in weights.items())
+    return found | ({MASS: (1,)} if SECOND in kinds and counts else {})
+
+
+def equal_parts(recipe: Recipe) -> dict[str, float]:
+    """Return which moments travel of a model of which no tensors are known: all of them as large as it is."""
+    return dict.fromkeys(exchanged(recipe), 1.0)
+
+
+def parts_of(recipe: Recipe, weights: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
+    """Return how much of each kind of moments travels, as a part of the weights."""
+    own, vector = elements(Shapes(weights)), travelling(recipe, weights)
+    kinds = {kind: {name: shape for name, shape in vector.items() if name.startswith(kind)} for kind in (FIRST, SECOND)}
+    return {kind: elements(some) / own for kind, some in kinds.items() if some}
+
+
+def stepped_by(inner: Inner, name: str, shape: tuple[int, ...]) -> Inner:
+    """Return what steps one tensor."""
+    return inner.adamw if isinstance(inner, Muon) and not is_inside(name, shape) else inner
 
 
 def _remembered(inner: Inner, name: str, shape: tuple[int, ...]) -> Shapes:
     """Return the shapes of a tensor's moments: of those that there are."""
-    match inner:
-        case Muon(beta2=beta2) if is_inside(name, shape):
+    match stepped_by(inner, name, shape):
+        case Muon(beta2=beta2):
             return {FIRST: shape} | ({SECOND: (shape[0], 1)} if beta2 else {})
-        case AdamW() | Lamb() | Muon():
+        case AdamW() | Lamb():
             return {FIRST: shape, SECOND: shape}
         case Sgd(momentum=momentum) if momentum:
             return {FIRST: shape}
@@ -53,9 +77,22 @@ def _remembered(inner: Inner, name: str, shape: tuple[int, ...]) -> Shapes:
             return {}
 
 
+def mass_of(steps: float, beta: float) -> float:
+    """Return the mass of a mean of so many steps."""
+    return -math.expm1(steps * math.log(beta)) if beta else float(steps > 0)
+
+
+def steps_of(mass: float, beta: float) -> float:
+    """Return after how many steps a mean has such a mass, of a full one the fewest."""
+    if not beta:
+        return 1.0 if mass else 0.0
+    rest = max(1.0 - mass, 2.0**-STEPS_BITS)
+    return math.log(rest) / math.log(beta)
+
+
 def is_weight(name: str) -> bool:
     """Return whether a part of a vector is one of the model's own tensors."""
-    return name != STEPS and not name.startswith((FIRST, SECOND))
+    return name != MASS and not name.startswith((FIRST, SECOND))
 
 
 def weights_in(layout: Mapping[str, int]) -> int:

@@ -29,6 +29,7 @@ from atoll.peer.train import factor_of
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import StandIn
 from atoll.spec.axes.what import Params
+from atoll.spec.axes.when import Parts
 from atoll.spec.axes.work import Growing
 from atoll.spec.recipe import Channel
 from atoll.spec.turns import starts_apart
@@ -329,7 +330,8 @@ async def _given(member: Member, key: Key) -> Vector | None:
     """
     unit = member.unit_of(key.version)
     plain = unit.grid.size == unit.size  # values, not factors or directions
-    whole = member.in_parts and plain and unit.begins_with(weights_in(member.engine.layout))
+    parts = member.in_parts or isinstance(member.channel_of(key.version).when, Parts)
+    whole = parts and plain and unit.begins_with(weights_in(member.engine.layout))
     own = whole if member.channel.common else member.sends_weights(key)
     if not (member.gave(key) and own):
         return None

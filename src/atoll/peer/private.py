@@ -21,6 +21,7 @@ from safetensors.numpy import load, save
 from atoll.errors import LocalError
 from atoll.model.compute import Cost, Engine, Vector
 from atoll.model.held import Held, less_held
+from atoll.model.moments import exchanged
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.control import Auto
 from atoll.spec.axes.pace import Block, Delay, OneRound
@@ -63,6 +64,7 @@ class Private:
         self.lead = Lead(channel.merge.outer, engine.size) if eager else None
         late = isinstance(control, Auto) and any(isinstance(rung.overlap, Delay) for rung in control.ladder)
         own = late or any(goes_on(each) for each in recipe.channel.values())
+        self._inner_vectors = 0 if exchanged(recipe) else 2
         self._saves_local = own and not isinstance(channel.what, Grad)
 
     @property
@@ -71,7 +73,7 @@ class Private:
         lead = 0 if self.lead is None else len(self.lead.vectors())
         local = self._saves_local and self.local is not None
         vectors = (self.residual is not None) + len(self.links) + local + lead
-        return Cost(moved_bytes=8.0 * self._engine.size + 4 * self._engine.size * vectors)
+        return Cost(moved_bytes=4.0 * self._engine.size * (self._inner_vectors + vectors))
 
     @property
     def moves(self) -> bool:

@@ -11,6 +11,7 @@ from functools import partial
 
 from atoll import journal as events
 from atoll.model.compute import Cost, Vector
+from atoll.model.moments import weights_in
 from atoll.peer.apply import catch_up, checkpoint_every, heal, stand
 from atoll.peer.desk import Desk, Own
 from atoll.peer.encode import ENCODE_ELEMENTS, encoded_of
@@ -342,8 +343,9 @@ async def evaluate(member: Member, samples: int) -> None:
     engine = member.engine
     samples = min(samples, engine.held_out())
     under_way = any(stint.started and stint.own is None for stint in member.stints)
-    weights = await member.job(engine.weights) if under_way else None
-    await member.job(lambda: engine.assign(member.anchor.weights))
+    model = weights_in(engine.layout)
+    weights = await member.job(lambda: engine.weights(0, model)) if under_way else None
+    await member.job(lambda: engine.assign(member.anchor.weights[:model]))
     loss, tokens = 0.0, 0
     for first in range(0, samples, EVALUATE_SAMPLES):
         count = min(EVALUATE_SAMPLES, samples - first)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from atoll.facts.book import Facts
 from atoll.facts.rows import spread as spread_of
+from atoll.model.moments import exchanged
 from atoll.model.shape import shapes, step_cost, train_cost
 from atoll.plan import upkeep
 from atoll.plan.carbon.energy import Drawn
@@ -135,14 +136,17 @@ def _kinds(
 
 def _exchanged(recipe: Recipe) -> bytes:
     """Return all of a recipe that decides who sends what to whom."""
-    return canonical(
-        [
-            replace(channel, overlap=Block(), merge=replace(channel.merge, outer=Assign()))
-            if not isinstance(channel.when, Every)
-            else replace(channel, when=Every(steps=1), overlap=Block(), merge=replace(channel.merge, outer=Assign()))
-            for channel in recipe.channel.values()
-        ]
-    )
+    remembers = recipe.work.inner if exchanged(recipe) else None
+    channels = [
+        replace(
+            channel,
+            when=Every(steps=1) if isinstance(channel.when, Every) else channel.when,
+            overlap=Block(),
+            merge=replace(channel.merge, outer=Assign()),
+        )
+        for channel in recipe.channel.values()
+    ]
+    return canonical([remembers, *channels])
 
 
 def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: Deviations | None = None) -> Estimate:
@@ -150,7 +154,7 @@ def estimate(goal: Goal, offer: Offer, scene: Scene, facts: Facts, deviations: D
     drawn = _Drawn(scene, deviations or {})
     pace = _pace(goal, offer, scene, drawn)
     each_s = _each_s(goal, offer, scene.crew, drawn.every("computing"))
-    useful, there = _useful(goal, scene, drawn, pace, brought(offer.run.recipe, each_s))
+    useful, there = _useful(goal, offer.run.recipe, scene, drawn, pace, brought(offer.run.recipe, each_s))
     samples_s = pace.samples_s * scene.count * useful
     tokens = goal.needs_tokens(offer.batch_tokens(goal.context), drawn.every("critical batch")[..., 0])
     tokens = tokens * drawn.every("loss gap")[..., 0] ** (1 / drawn.every("loss slope")[..., 0])
@@ -227,13 +231,15 @@ def _alone(offer: Offer, each_s: Floats, line: Line) -> Pace:
     )
 
 
-def _useful(goal: Goal, scene: Scene, drawn: _Drawn, pace: Pace, share: Floats) -> tuple[Floats, Floats]:
+def _useful(
+    goal: Goal, recipe: Recipe, scene: Scene, drawn: _Drawn, pace: Pace, share: Floats
+) -> tuple[Floats, Floats]:
     """Return which part of the crew's work counts, each with its share of it, and how much each machine is there."""
     up_s, down_s = stays_s(scene.crew)
     up_s = up_s * drawn.every("staying")
     there = np.asarray(churn.availability(up_s, down_s))
     round_s = np.asarray(pace.round_s)[..., None]
-    fetched = np.maximum(0.0, 1 - fetch_s(scene.crew, goal.parameters) / up_s)
+    fetched = np.maximum(0.0, 1 - fetch_s(scene.crew, goal, recipe) / up_s)
     kept = (1 - churn.lost_part(round_s, up_s)) * fetched
     return np.maximum((share * there * kept).sum(axis=-1), USEFUL_MIN), there
 

@@ -10,9 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from atoll.errors import SpecError
-from atoll.model.shape import Shape, parameters
+from atoll.model.moments import exchanged, travelling
+from atoll.model.shape import Shape, elements, parameters, shapes
 from atoll.plan.cost.batch import samples_factor
 from atoll.plan.spread import Floats
+from atoll.spec.recipe import Recipe
 from atoll.spec.run import SIZES, Size
 from atoll.spec.strict import near
 
@@ -59,6 +61,12 @@ class Goal(Struct, frozen=True, kw_only=True):
     @property
     def parameters(self) -> int:
         return parameters(self.size, self.vocab)
+
+    def travels(self, recipe: Recipe) -> int:
+        """Return how many elements an anchor has under a recipe: the parameters, and moments that travel with them."""
+        if not exchanged(recipe):
+            return self.parameters
+        return elements(travelling(recipe, shapes(self.size, self.vocab)))
 
 
 def size_named(name: str) -> Size:

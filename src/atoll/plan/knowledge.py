@@ -15,9 +15,11 @@ from atoll.facts.book import Facts
 from atoll.facts.rows import Region, Row
 from atoll.facts.rows import spread as spread_of
 from atoll.plan.carbon.inputs import inputs_of
+from atoll.plan.goal import Goal
 from atoll.plan.money.inputs import HOME
 from atoll.plan.spread import Floats, Spread, spread
 from atoll.spec.fleet import Churn, Machine
+from atoll.spec.recipe import Recipe
 from atoll.spec.terms import Owned, Rented
 
 OURS = "estimate: how far a fleet file may be off"
@@ -37,7 +39,8 @@ HOURS_YEAR = 8760.0
 NEVER_S = 1e15
 """How long a machine stays that never leaves."""
 STATE_BYTES = 8.0
-"""For each parameter that who comes back has to fetch: weights, and the state that moves the anchor."""
+"""For each parameter that who comes back has to fetch: weights, and the state that moves the anchor. Where moments
+travel nothing moves it, and each element is 4 bytes."""
 USEFUL_MIN = 1e-6
 """Where no more than this part of the work counts, machines come and go too often to train at all."""
 HOUSEHOLD = "World residential"
@@ -85,9 +88,10 @@ def stays_s(machines: Sequence[Machine]) -> tuple[Floats, Floats]:
     )
 
 
-def fetch_s(machines: Sequence[Machine], parameters: int) -> Floats:
-    """Return how long each machine fetches the model when it comes back."""
-    return STATE_BYTES * parameters / np.array([machine.down_bytes_s for machine in machines])
+def fetch_s(machines: Sequence[Machine], goal: Goal, recipe: Recipe) -> Floats:
+    """Return how long each machine fetches the anchor when it comes back."""
+    size_bytes = max(STATE_BYTES * goal.parameters, 4.0 * goal.travels(recipe))
+    return size_bytes / np.array([machine.down_bytes_s for machine in machines])
 
 
 def _three(threes: Sequence[tuple[float, float, float]], source: tuple[str, str]) -> Spread:

@@ -28,7 +28,7 @@ from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import Block, Quorum
 from atoll.spec.axes.what import Grad
-from atoll.spec.axes.when import Every, TargetBatch
+from atoll.spec.axes.when import Every, TargetBatch, WithMoments
 from atoll.spec.axes.whom import All, AllGather, Owned, Regions
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.fleet import Churn, Machine
@@ -137,7 +137,7 @@ def crews(goal: Goal, recipe: Recipe, machines: Sequence[Machine]) -> tuple[list
     """
     able, small = [], dict[str, Lack]()
     known = {each: _fit(goal, recipe, each, len(machines)) for each in {m.device.memory_bytes for m in machines}}
-    for machine, fetch in zip(machines, fetch_s(machines, goal.parameters), strict=True):
+    for machine, fetch in zip(machines, fetch_s(machines, goal, recipe), strict=True):
         fit = known[machine.device.memory_bytes]
         if why := fit.reason or _too_short(machine, float(fetch)):
             small[machine.name] = fit.device_bytes, why
@@ -219,7 +219,8 @@ def offers(goal: Goal, recipe: str, base: Tree, crew: Crew, facts: Facts) -> Ite
 
 def _variants(recipe: Recipe, crew: Crew, proven: Sequence[int]) -> Iterator[Tree]:
     """Yield what may be said of a recipe beside what it says itself: other steps between exchanges, work by speed."""
-    own = {name: channel.when.steps for name, channel in recipe.channel.items() if isinstance(channel.when, Every)}
+    regular = {name: c.when for name, c in recipe.channel.items() if isinstance(c.when, Every | WithMoments)}
+    own = {name: when.steps for name, when in regular.items()}
     if not len(own) == len(recipe.channel) == 1 or min(own.values()) == 1 or len(crew.machines) == 1:
         yield {}
         return

@@ -35,6 +35,7 @@ is. Time is a bound: every line full all the while, nobody waiting for anybody, 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import permutations, product
 
@@ -214,13 +215,13 @@ def _kinds(channel: Channel, grids: Sequence[Grid], known: Mapping[bytes, Line])
     part, count = contributors(channel, crowd) / crowd, len(rounds) * len(grids)
     found: list[tuple[float, list[Moves]]] = []
     often = 1 / channel.mesh.teach_every if channel.mesh is not None and channel.mesh.teach_every else 0.0
-    for key, grid in product(rounds, grids):
+    for key, (grid, times) in product(rounds, Counter(grids).items()):
         rates = tuple(int(line.up_bytes_s) for line in known.values())
         circles = circles_of(channel.whom, key, members, rates, regions_of(channel, known))
         given = replace(grid, copies=copies_of(channel.whom, key, len(members)))
         layout = layout_of(channel, given, known, circles)
         moved = transfers(layout, lengths_of(channel, given, members), members, part)
-        found.append(((1 - often) / count, _crowded(channel, layout, moved, known)))
+        found.append(((1 - often) * times / count, _crowded(channel, layout, moved, known)))
     if often:  # one teaches all others: each in its turn
         weights_bytes = wire_bytes(channel.with_weights().what.codec, grids[0].size)
         found.append((often, [(one, other, weights_bytes / len(members)) for one, other in permutations(members, 2)]))

@@ -16,8 +16,8 @@ them too (`cores`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from random import Random
 from typing import TypeVar
 
@@ -44,6 +44,7 @@ _FINE_BITS = 24
 MARKS = slice(63, None, 64)
 """Elements, of every chunk at least one, that move by as many counts as their contributor has had lives."""
 LAYERS = 8
+NO_MOMENTS: Mapping[str, float] = {}
 LOSS_FIRST = 7.0
 LOSS_LAST = 2.5
 LOSS_HALF_SAMPLES = 4096
@@ -256,7 +257,7 @@ def _private(data: bytes) -> _Private:
 class CountingEngine:
     """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration.
 
-    Where `moments` travel, these are more of the same: their names begin so.
+    Where `moments` travel, these are more of the same: their names begin so, and they are such a part of the weights.
     """
 
     def __init__(
@@ -268,7 +269,7 @@ class CountingEngine:
         sample_cost: Cost | None = None,
         step_cost: Cost | None = None,
         held_out: int = 64,
-        moments: Sequence[str] = (),
+        moments: Mapping[str, float] = NO_MOMENTS,
     ) -> None:
         assert size >= 2, "element 0 counts, so there must be another"
         self.steps = 0
@@ -292,9 +293,10 @@ class CountingEngine:
     @property
     def layout(self) -> dict[str, int]:
         """Return layers of about the same size: no more is known of what this stands for. Moments count as they do."""
-        kinds = ["", *self._moments]
-        ends = [self._size * part // (LAYERS * len(kinds)) for part in range(1 + LAYERS * len(kinds))]
-        names = [f"{kind}layers.{layer}.weight" for kind in kinds for layer in range(LAYERS)]
+        parts = {"": 1.0, **self._moments}
+        names = [f"{kind}layers.{layer}.weight" for kind in parts for layer in range(LAYERS)]
+        until = accumulate(part for part in parts.values() for _ in range(LAYERS))
+        ends = [0, *(round(self._size * end / (LAYERS * sum(parts.values()))) for end in until)]
         return {name: b - a for name, (a, b) in zip(names, pairwise(ends), strict=True)}
 
     @property

@@ -21,7 +21,7 @@ from msgspec import Struct
 from atoll import journal
 from atoll.journal import Line
 from atoll.model.compute import Vector
-from atoll.model.moments import exchanged
+from atoll.model.moments import equal_parts
 from atoll.net.identity import short
 from atoll.sim.compute import CountingEngine, first_weights
 from atoll.sim.expected import combined_in, moved_by, sent
@@ -98,7 +98,7 @@ class PartByPart:
         self, run: Run, size: int, entries: list[Entry], lines: list[Line], honest_until: float, lives: Lives
     ) -> None:
         self._run = run
-        self._layout = CountingEngine(seed=run.seeds.data, size=size, moments=exchanged(run.recipe)).layout
+        self._layout = CountingEngine(seed=run.seeds.data, size=size, moments=equal_parts(run.recipe)).layout
         self._lives = lives
         channels = run.recipe.channel
         self._units = {name: units_of(c.when, self._layout, c.what.codec) for name, c in channels.items()}

@@ -26,7 +26,7 @@ from atoll.errors import AtollError, LocalError, PeerLost
 from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
 from atoll.model.folder import layout_of
-from atoll.model.moments import exchanged, travelling
+from atoll.model.moments import equal_parts, parts_of, travelling
 from atoll.model.shape import elements, step_cost, train_cost
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId
@@ -435,7 +435,7 @@ def _try_again(world: World, host: Host, life: Incarnation) -> None:
 
 def counting(run: Run, size: int = COUNTING_SIZE) -> Engine:
     """Return a small counting model."""
-    moments = exchanged(run.recipe)
+    moments = equal_parts(run.recipe)
     return CountingEngine(seed=run.seeds.data, size=size, tokens_per_sample=run.data.context, moments=moments)
 
 
@@ -452,7 +452,7 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
             tokens_per_sample=run.data.context,
             sample_cost=train_cost(shape, 1, run.model.adapter if isinstance(run.model, Folder) else None),
             step_cost=step_cost(layout, run.recipe.work.inner),
-            moments=exchanged(run.recipe),
+            moments=parts_of(run.recipe, layout),
         )
 
     return build, max(1.0, travels / STAND_IN_SIZE)

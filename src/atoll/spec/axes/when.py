@@ -75,7 +75,7 @@ class WithMoments(Axis, tag="with-moments"):
     first: int = 3
     """Every so many exchanges the running means of gradients go too, with Muon its momentum; 0: never."""
     second: int = 6
-    """And the running means of their squares, with how many steps they are of."""
+    """And the running means of their squares."""
 
     @property
     def count(self) -> int:
