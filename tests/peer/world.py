@@ -25,7 +25,7 @@ from atoll.sim.scenario import Build, Entrance, Host, Outcome, Scenario, World, 
 from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.pace import Delay
 from atoll.spec.axes.what import LowRank
-from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors
+from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import All, Butterfly, Circles
 from atoll.spec.fleet import Device, Machine
 from atoll.spec.load import load_recipe
@@ -83,8 +83,8 @@ def _cut(channel: Channel, steps: int, start_with: int, codec: Codec | None) -> 
             channel = replace(channel, when=replace(channel.when, steps=steps * count))
         case TargetBatch():
             channel = replace(channel, when=TargetBatch(samples=2 * steps * start_with))
-        case Every(steps=many) if many > 1:
-            channel = replace(channel, when=Every(steps=steps))
+        case Every(steps=many) | WithMoments(steps=many) if many > 1:
+            channel = replace(channel, when=replace(channel.when, steps=steps))
         case Every():
             pass
     if channel.whom == All(route=Butterfly(group=8)):
