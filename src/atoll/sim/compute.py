@@ -295,8 +295,8 @@ class CountingEngine:
         """Return layers of about the same size: no more is known of what this stands for. Moments count as they do."""
         parts = {"": 1.0, **self._moments}
         names = [f"{kind}layers.{layer}.weight" for kind in parts for layer in range(LAYERS)]
-        until = accumulate(part for part in parts.values() for _ in range(LAYERS))
-        ends = [0, *(round(self._size * end / (LAYERS * sum(parts.values()))) for end in until)]
+        until = [*accumulate(part for part in parts.values() for _ in range(LAYERS))]
+        ends = [0, *(int(self._size * end / until[-1]) for end in until)]
         return {name: b - a for name, (a, b) in zip(names, pairwise(ends), strict=True)}
 
     @property
