@@ -172,7 +172,7 @@ def test_ctrl_c_says_where_the_run_stood_and_leaves_the_journal_so_far(folder: P
     assert committed
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", [pytest.param("1", marks=pytest.mark.long), "2"])
 def test_ctrl_c_ends_a_search_at_once_with_what_it_found(folder: Path, processes: str) -> None:
     with started(folder, "sim", "--seeds", "0..4000", "--faults", "storm=pair", "--processes", processes) as process:
         line_with(process, " of 4000 seeds, 0 broken")

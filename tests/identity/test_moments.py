@@ -30,6 +30,7 @@ from tests.peer.world import anchor_of, events, once, play
 
 ADAM = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, adamw=ADAM)
+NORMUON = replace(MUON, beta2=0.95)
 SGD = Sgd(lr=0.3, momentum=0.9)
 PEERS, H = 2, 2
 WHEN = WithMoments(steps=H, first=2, second=3)
@@ -81,7 +82,7 @@ def state_of(engine: TorchEngine, name: str) -> dict[str, torch.Tensor]:
         pytest.param(ADAM, WithMoments(steps=H, first=1, second=1), marks=pytest.mark.long),
         pytest.param(ADAM, WithMoments(steps=H, first=0, second=2), marks=pytest.mark.long),
         pytest.param(Lamb(lr=0.02), WHEN, marks=pytest.mark.long),
-        pytest.param(replace(MUON, beta2=0.95), WHEN, marks=pytest.mark.long),
+        pytest.param(NORMUON, WHEN, marks=pytest.mark.long),
         pytest.param(replace(SGD, nesterov=True), WithMoments(steps=H, first=3, second=0), marks=pytest.mark.long),
     ],
 )
@@ -222,7 +223,7 @@ def test_an_engine_that_never_stepped_saves_and_restores_too() -> None:
     assert np.array_equal(one.weights(), other.weights())
 
 
-@pytest.mark.parametrize("inner", [MUON, replace(MUON, beta2=0.95), ADAM])
+@pytest.mark.parametrize("inner", [MUON, *(pytest.param(each, marks=pytest.mark.long) for each in (NORMUON, ADAM))])
 def test_adapters_keep_their_moments_when_their_own_weights_are_given_back(inner: Inner, tmp_path: Path) -> None:
     """All of an adapter are matrices: with Muon nothing of it counts its steps."""
     base = run_of(inner, WithMoments(steps=H, first=1, second=1), 2)
@@ -236,7 +237,7 @@ def test_adapters_keep_their_moments_when_their_own_weights_are_given_back(inner
     engine.train(steps_over(60, 1))
 
 
-@pytest.mark.parametrize("when", [WithMoments(steps=H, first=0, second=3), WHEN])
+@pytest.mark.parametrize("when", [WithMoments(steps=H, first=0, second=3), pytest.param(WHEN, marks=pytest.mark.long)])
 def test_looking_at_the_loss_changes_nothing(when: WithMoments) -> None:
     run = run_of(ADAM, when, 4)
     looks = replace(run, upkeep=replace(run.upkeep, evaluate_every=1))
@@ -255,7 +256,7 @@ def test_who_joins_later_begins_with_the_moments_of_the_anchor_and_counts() -> N
     assert mass == pytest.approx(mass_of(12 * H, ADAM.betas[1]), rel=1e-5), "as if it had been there all the time"
 
 
-@pytest.mark.parametrize("when", [WHEN, WithMoments(steps=H, first=0, second=2)])
+@pytest.mark.parametrize("when", [pytest.param(WHEN, marks=pytest.mark.long), WithMoments(steps=H, first=0, second=2)])
 def test_who_is_slow_crashes_and_looks_on_comes_to_the_anchor_of_all(when: WithMoments) -> None:
     """Rounds that do not wait for it: it begins from the anchor again and again, with the moments that go with that."""
     run = run_of(ADAM, when, 10, peers=3)

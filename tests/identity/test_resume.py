@@ -53,7 +53,9 @@ def interrupted(name: str, kind: type[Crash] | type[Leave], after_s: float | Non
 
 @pytest.mark.parametrize("when", AFTER_S)
 @pytest.mark.parametrize("kind", [Crash, pytest.param(Leave, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=pytest.mark.long if each == "lamb" else []) for each in RUNS]
+)
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_bits_of_one_that_was_not(
     name: str, kind: type[Crash] | type[Leave], when: str
 ) -> None:

@@ -220,7 +220,10 @@ def test_no_storm_breaks_a_promise_though_some_rounds_wait_and_some_do_not(famil
 # nothing is lost or done twice
 
 
-@pytest.mark.parametrize("run", [asynchronous(), decoupled(), decoupled(waits=True)])
+@pytest.mark.parametrize(
+    "run",
+    [*(pytest.param(each, marks=pytest.mark.long) for each in (asynchronous(), decoupled(waits=True))), decoupled()],
+)
 def test_in_calm_no_step_is_taken_twice_though_rounds_go_by(run: Run) -> None:
     outcome = play(run, PEERS, faults=[slow(factor=2.7), slow(place=1, factor=1.6)])
     assert_sound(run, outcome, version=run.budget.rounds)
@@ -249,7 +252,7 @@ def test_what_was_late_is_not_sent_again() -> None:
         assert sent[place] <= 1.05 * whole * (pushes[name(host)] + 1)
 
 
-@pytest.mark.parametrize("run", [asynchronous(), decoupled()])
+@pytest.mark.parametrize("run", [pytest.param(asynchronous(), marks=pytest.mark.long), decoupled()])
 @pytest.mark.parametrize("at_s", [2.1, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (1.3, 3.4, 4.0))])
 def test_whenever_who_works_on_crashes_nothing_is_lost_or_counted_twice(run: Run, at_s: float) -> None:
     faults = [

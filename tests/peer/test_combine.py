@@ -36,8 +36,8 @@ GATHERED: list[tuple[Combine, Route]] = [
 ]
 
 
-LESS_OFTEN = [*ANYWHERE[1::2], *GATHERED[2:]]
-"""Where all gather, chunks are reduced as owners do it."""
+OFTEN = [ANYWHERE[0], SUMMED[0], GATHERED[0]]
+LESS_OFTEN = [each for each in (*ANYWHERE, *SUMMED, *GATHERED) if each not in OFTEN]
 
 
 def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool = False) -> Run:
@@ -51,7 +51,7 @@ def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool 
 
 @pytest.mark.parametrize(
     ("combine", "route"),
-    [*ANYWHERE[::2], *SUMMED, *GATHERED[:2], *(pytest.param(*each, marks=pytest.mark.long) for each in LESS_OFTEN)],
+    [*OFTEN, *(pytest.param(*each, marks=pytest.mark.long) for each in LESS_OFTEN)],
 )
 def test_every_rule_brings_all_to_one_anchor_on_its_routes(combine: Combine, route: Route) -> None:
     run = ruled(combine, route)

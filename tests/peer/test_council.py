@@ -28,7 +28,9 @@ def assert_one_history(run: Run, outcome: Outcome, alive: set[int], version: int
     }
 
 
-@pytest.mark.parametrize("at_s", [0.3, 0.9, 1.37, 2.0, 2.21, 3.05])
+@pytest.mark.parametrize(
+    "at_s", [0.3, 1.37, 3.05, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (0.9, 2.0, 2.21))]
+)
 def test_when_the_organiser_is_lost_for_good_another_peer_leads_the_run_to_its_end(at_s: float) -> None:
     run = counting_run(rounds=20, start_with=4)
     outcome = play(run, 4, faults=[Crash(at_s=at_s, peer=0)])
@@ -68,7 +70,9 @@ def test_leaders_may_die_one_after_the_other_while_the_council_is_refilled() -> 
     assert set(councils[-1]) == {outcome.hosts[place].peer for place in (3, 4, 5)}
 
 
-@pytest.mark.parametrize("side", [(0, 1), (3, 4), (0, 4), (1, 2)])
+@pytest.mark.parametrize(
+    "side", [(0, 1), (3, 4), *(pytest.param(side, marks=pytest.mark.long) for side in ((0, 4), (1, 2)))]
+)
 def test_a_cut_of_three_and_two_heals_into_one_history(side: tuple[int, ...]) -> None:
     run = counting_run(rounds=20, steps=24, start_with=5)
     outcome = play(run, 5, faults=[Partition(at_s=3.0, side=side, for_s=25.0)])
@@ -77,7 +81,7 @@ def test_a_cut_of_three_and_two_heals_into_one_history(side: tuple[int, ...]) ->
     assert any(isinstance(event, journal.RoundCommitted) for event in during), "the side of the majority went on"
 
 
-@pytest.mark.parametrize("side", [(0, 1), (0, 2), (0, 3)])
+@pytest.mark.parametrize("side", [(0, 1), *(pytest.param(side, marks=pytest.mark.long) for side in ((0, 2), (0, 3)))])
 def test_a_cut_of_two_and_two_heals_into_one_history(side: tuple[int, ...]) -> None:
     run = counting_run(rounds=17, steps=24, start_with=4)
     outcome = play(run, 4, faults=[Partition(at_s=3.0, side=side, for_s=25.0)])

@@ -76,7 +76,7 @@ def test_a_contribution_that_goes_out_while_it_is_encoded_arrives_whole(monkeypa
 # both ways at once
 
 
-@pytest.mark.parametrize("peers", [2, 3, 5])
+@pytest.mark.parametrize("peers", [2, pytest.param(3, marks=pytest.mark.long), pytest.param(5, marks=pytest.mark.long)])
 def test_a_round_takes_little_longer_than_the_bytes_of_one_direction(peers: int) -> None:
     bound_s = B_BYTES * (1 + (peers - 2) / peers) / SLOW_BYTES_S
     took = rounds_s(exchanged([SLOW_BYTES_S] * peers, rounds=2))
@@ -142,7 +142,7 @@ def test_equal_members_keep_equal_shares() -> None:
 
 
 @pytest.mark.parametrize(
-    "at_s", [0.5, 20.0, 41.0, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (3.0, 8.0, 12.0, 30.0, 36.0))]
+    "at_s", [0.5, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (3.0, 8.0, 12.0, 20.0, 30.0, 36.0, 41.0))]
 )
 def test_whenever_a_member_dies_in_an_exchange_the_others_commit_that_round(at_s: float) -> None:
     run = counting_run(rounds=3, start_with=3, codec=Fp32())

