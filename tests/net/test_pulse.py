@@ -94,10 +94,21 @@ def test_nobody_is_given_up_below_the_floor(history: list[bool], trips: list[flo
 
 @given(some.lists(some.tuples(some.booleans(), some.booleans()), max_size=400))
 def test_who_was_silent_more_often_is_waited_for_longer(ticks: list[tuple[bool, bool]]) -> None:
-    rare, often = lived([one and other for one, other in ticks]), lived([one for one, _ in ticks])
-    # Through a silence that both have, the one that has shown longer ones before may be the one that lives.
-    if rare is not None and often is not None:
+    signs, fewer = [one for one, _ in ticks], [one and other for one, other in ticks]
+    rare, often = lived(fewer), lived(signs)
+    if rare is None:
+        return
+    if often is not None:
         assert silent_ticks(rare) >= silent_ticks(often)
+    else:
+        died = next(at for at in range(len(signs) + 1) if lived(signs[:at]) is None)
+        assert longest_over(fewer[:died]) > longest_over(signs[:died]), "it had shown longer silences before"
+
+
+def longest_over(history: list[bool]) -> int:
+    """Return the longest silence that ended with a sign of life."""
+    runs = "".join(".x"[sign] for sign in history).split("x")[:-1]
+    return max((len(run) for run in runs), default=0)
 
 
 def test_who_has_shown_a_longer_silence_outlives_one_that_has_not() -> None:

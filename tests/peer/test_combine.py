@@ -36,7 +36,7 @@ GATHERED: list[tuple[Combine, Route]] = [
 ]
 
 
-OFTEN = [ANYWHERE[0], SUMMED[0], GATHERED[0]]
+OFTEN = [*ANYWHERE[::2], SUMMED[0], GATHERED[0]]
 LESS_OFTEN = [each for each in (*ANYWHERE, *SUMMED, *GATHERED) if each not in OFTEN]
 
 

@@ -217,7 +217,6 @@ def test_batches_that_cost_much_to_read_stay_small() -> None:
     assert {turn.samples for turn in turns(outcome)} == {12}
 
 
-@pytest.mark.long
 def test_a_last_batch_is_no_larger_than_what_is_left_of_the_budget() -> None:
     """108 samples: four rounds of 12, two of 24, and 12; a batch more than that was given out."""
     run = batching(rounds=1)
@@ -229,7 +228,6 @@ def test_a_last_batch_is_no_larger_than_what_is_left_of_the_budget() -> None:
     assert turns(outcome)[-1].why == "no more than 12 samples fit into what is left of the budget"
 
 
-@pytest.mark.long
 def test_a_batch_that_grows_has_its_size_in_every_round_though_several_are_under_way() -> None:
     run = batching(rounds=12)
     ((key, channel),) = run.recipe.channel.items()

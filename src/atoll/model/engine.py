@@ -20,10 +20,7 @@ from typing import Protocol
 import msgspec
 import numpy as np
 import torch
-from blake3 import blake3
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load, save
 from torch import Tensor
 
 from atoll.errors import LocalError, SpecError
@@ -34,14 +31,12 @@ from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
 from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
-from atoll.model.lamb import LambOptimizer
+from atoll.model.inner import opened, optimizers_of, saved, slots_of
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.moments import stepped_by, travelling
-from atoll.model.muon import MuonOptimizer
 from atoll.model.shape import Shape, Shapes, elements, initial, is_big, parts, step_cost, train_cost
 from atoll.spec.axes.codec import Codec
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
 from atoll.spec.run import Folder, Fresh, Lora, Run
 
 AUTOMATIC = "auto"
@@ -140,7 +135,7 @@ class TorchEngine:
         self._work = run.recipe.work
         self._micro = self._work.at_once
         self._trained = {name: model.get_parameter(name) for name in layout}
-        self._optimizers = _optimizers(self._work.inner, self._trained)
+        self._optimizers = optimizers_of(self._work.inner, self._trained)
         self._shapes, self._layout = travelling(run.recipe, layout), layout
         self._behind = self._put_behind() if len(self._shapes) > len(layout) else None
         """None: what optimizers remember never travels."""
@@ -269,12 +264,10 @@ class TorchEngine:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor) and key in own:
                         tensors[f"{key}/{name}"] = value.detach().cpu().contiguous()
-        about = _About(inner=_kind(self._work.inner), digest=_digest(tensors))
-        # One key only: the library writes several in no fixed order, and equal state must be equal bytes.
-        return save(tensors, {"atoll": msgspec.json.encode(about).decode()})
+        return saved(self._work.inner, tensors)
 
     def restore(self, private: bytes) -> None:
-        tensors = _opened(private, _kind(self._work.inner))
+        tensors = opened(self._work.inner, private)
         states: dict[str, dict[str, Tensor]] = {}
         for key, value in tensors.items():
             slot, _, name = key.partition("/")
@@ -300,7 +293,7 @@ class TorchEngine:
     def _all_slots(self, name: str) -> Slots:
         """Return what is remembered of a tensor."""
         shape = self._trained[name].shape
-        return _slots(stepped_by(self._work.inner, name, tuple(shape)), shape)
+        return slots_of(stepped_by(self._work.inner, name, tuple(shape)), shape)
 
     def _own_slots(self, name: str) -> Slots:
         """Return what of it is not in the vector."""
@@ -492,114 +485,3 @@ def _can_compile(device: str) -> bool:
     except RuntimeError:
         return False
     return True
-
-
-# the optimizer and its state
-
-
-def _optimizers(inner: Inner, trained: dict[str, torch.nn.Parameter]) -> list[torch.optim.Optimizer]:
-    """Return what steps the parameters, each of which has one optimizer."""
-    plain.ask_nobody()
-    shared: dict[Inner, list[torch.nn.Parameter]] = {}
-    for name, parameter in trained.items():
-        shared.setdefault(stepped_by(inner, name, tuple(parameter.shape)), []).append(parameter)
-    return [optimizer for by, some in shared.items() if (optimizer := _optimizer(by, some)) is not None]
-
-
-def _optimizer(inner: Inner, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer | None:
-    """Return an inner optimizer; weight decay is for matrices only, but LAMB decays everything, as it does outside."""
-    match inner:
-        case Accumulate():
-            return None
-        case Muon():
-            return MuonOptimizer(
-                [{"params": parameters, "base_lr": inner.lr}],
-                lr=_rate(inner.lr, parameters),
-                momentum=inner.momentum,
-                nesterov=inner.nesterov,
-                weight_decay=inner.weight_decay,
-                beta2=inner.beta2,
-            )
-        case AdamW():
-            matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-            others = [parameter for parameter in parameters if parameter.ndim < 2]
-            groups = [
-                {"params": matrices, "weight_decay": inner.weight_decay, "base_lr": inner.lr},
-                {"params": others, "weight_decay": 0.0, "base_lr": inner.lr},
-            ]
-            kept = [group for group in groups if group["params"]]
-            lr, cuda = _rate(inner.lr, parameters), parameters[0].is_cuda
-            return torch.optim.AdamW(kept, lr=lr, betas=inner.betas, eps=inner.eps, fused=True, capturable=cuda)
-        case Lamb():
-            return LambOptimizer(
-                [{"params": parameters, "base_lr": inner.lr}],
-                lr=_rate(inner.lr, parameters),
-                betas=inner.betas,
-                eps=inner.eps,
-                weight_decay=inner.weight_decay,
-            )
-        case Sgd():
-            groups = [{"params": parameters, "base_lr": inner.lr}]
-            return torch.optim.SGD(groups, lr=inner.lr, momentum=inner.momentum, nesterov=inner.nesterov, fused=True)
-
-
-def _rate(lr: float, parameters: list[torch.nn.Parameter]) -> float | Tensor:
-    """Return a rate as its optimizer takes it: on CUDA it lies on the device, where recorded steps find what it is."""
-    return torch.tensor(lr, device=parameters[0].device) if parameters[0].is_cuda else lr
-
-
-class _About(msgspec.Struct, frozen=True):
-    """What saved optimizer state says about itself."""
-
-    inner: str
-    digest: str
-
-
-def _kind(inner: Inner) -> str:
-    return str(inner.__struct_config__.tag)
-
-
-def _slots(inner: Inner, shape: torch.Size) -> Slots:
-    """Return what the optimizer remembers about a parameter of such a shape, and in which."""
-    match inner:
-        case AdamW() | Lamb():
-            return {"step": torch.Size([]), "exp_avg": shape, "exp_avg_sq": shape}
-        case Muon(beta2=beta2):
-            return {"momentum_buffer": shape} | ({"row_squares": torch.Size([shape[0], 1])} if beta2 else {})
-        case Sgd(momentum=momentum) if momentum > 0:
-            return {"momentum_buffer": shape}
-        case _:
-            return {}
-
-
-def _digest(tensors: dict[str, Tensor]) -> str:
-    total = blake3(max_threads=blake3.AUTO)
-    for name in sorted(tensors):
-        total.update(name.encode())
-        total.update(np.ascontiguousarray(tensors[name].numpy()).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
-
-
-def _opened(private: bytes, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of saved optimizer state, proven whole and of the right kind."""
-    try:
-        tensors = load(private)
-        about = _about(private)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise LocalError(f"the saved optimizer state is damaged: {error}", hint="it can be dropped") from error
-    if about.inner != kind:
-        raise LocalError(
-            f"the saved optimizer state is of kind {about.inner!r}, the recipe's is {kind!r}",
-            hint="it belongs to another run; it can be dropped",
-        )
-    if about.digest != _digest(tensors):
-        raise LocalError("the saved optimizer state is damaged: its digest differs", hint="it can be dropped")
-    return tensors
-
-
-def _about(private: bytes) -> _About:
-    """Return what rides in a safetensors header (its loader gives only the tensors)."""
-    length = int.from_bytes(private[:8], "little")
-    header = msgspec.json.decode(private[8 : 8 + length], type=dict[str, msgspec.Raw])
-    metadata = msgspec.json.decode(header["__metadata__"], type=dict[str, str])
-    return msgspec.json.decode(metadata["atoll"], type=_About)

@@ -26,7 +26,7 @@ from atoll.spec.recipe import Recipe
 FIRST, SECOND = "first moment of ", "second moment of "
 """So their names begin, before those of their tensors."""
 MASS = "mass of second moments"
-STEPS_BITS = 25
+FULL_BITS = 25
 """A mass is full when no more than so many halvings are missing: fp32 tells no more."""
 
 
@@ -39,12 +39,18 @@ def exchanged(recipe: Recipe) -> tuple[str, ...]:
 
 def travelling(recipe: Recipe, weights: Mapping[str, tuple[int, ...]]) -> Shapes:
     """Return the shapes of all that a vector has under a recipe, in order: the weights, and what lies behind them."""
-    found, kinds, inner = Shapes(weights), exchanged(recipe), recipe.work.inner
+    kinds, inner = exchanged(recipe), recipe.work.inner
+    found = Shapes(weights)
     for kind in kinds:
-        remembered = {name: _remembered(inner, name, shape).get(kind) for name, shape in weights.items()}
-        found |= {kind + name: shape for name, shape in remembered.items() if shape is not None}
+        found |= remembered(inner, weights, kind)
     counts = any(isinstance(stepped_by(inner, name, shape), AdamW | Lamb) for name, shape in weights.items())
     return found | ({MASS: (1,)} if SECOND in kinds and counts else {})
+
+
+def remembered(inner: Inner, weights: Mapping[str, tuple[int, ...]], kind: str) -> Shapes:
+    """Return the shapes of one kind of moments of all tensors that have them."""
+    shapes = {name: _moments(inner, name, shape).get(kind) for name, shape in weights.items()}
+    return {kind + name: shape for name, shape in shapes.items() if shape is not None}
 
 
 def equal_parts(recipe: Recipe) -> dict[str, float]:
@@ -64,7 +70,7 @@ def stepped_by(inner: Inner, name: str, shape: tuple[int, ...]) -> Inner:
     return inner.adamw if isinstance(inner, Muon) and not is_inside(name, shape) else inner
 
 
-def _remembered(inner: Inner, name: str, shape: tuple[int, ...]) -> Shapes:
+def _moments(inner: Inner, name: str, shape: tuple[int, ...]) -> Shapes:
     """Return the shapes of a tensor's moments: of those that there are."""
     match stepped_by(inner, name, shape):
         case Muon(beta2=beta2):
@@ -86,7 +92,7 @@ def steps_of(mass: float, beta: float) -> float:
     """Return after how many steps a mean has such a mass, of a full one the fewest."""
     if not beta:
         return 1.0 if mass else 0.0
-    rest = max(1.0 - mass, 2.0**-STEPS_BITS)
+    rest = max(1.0 - mass, 2.0**-FULL_BITS)
     return math.log(rest) / math.log(beta)
 
 

@@ -24,10 +24,10 @@ from typing import Literal
 
 from msgspec import Struct
 
-from atoll.model.moments import travelling
+from atoll.model.moments import FIRST, SECOND, remembered, travelling
 from atoll.model.shape import Shape, elements, is_big, is_inside, parameters, shapes
 from atoll.plan.cost.flops import of_size
-from atoll.spec.axes.optimizer import Accumulate, AdamW, Inner, Lamb, Muon, Sgd
+from atoll.spec.axes.optimizer import Accumulate, Inner, Muon
 from atoll.spec.axes.what import Forget
 from atoll.spec.axes.when import Fragments, Parts
 from atoll.spec.axes.whom import AllGather, Star
@@ -99,7 +99,7 @@ def device_need(
     return Need(
         weights_bytes=4.0 * count,
         gradients_bytes=(8.0 if isinstance(optimizer, Accumulate) else 4.0) * count,
-        optimizer_bytes=4.0 * _remembered(optimizer, count, inside),
+        optimizer_bytes=4.0 * _remembered(optimizer, size, vocab),
         kept_bytes=_kept_bytes(size, vocab, context, tokens, kind, recompute) + copies,
         working_bytes=max(
             _logits_bytes(vocab, tokens, kind), _layer_bytes(size, tokens), _stepping_bytes(optimizer, inside)
@@ -212,17 +212,11 @@ def _stepping_bytes(optimizer: Inner, inside: int) -> float:
     return 4.0 * MUON_COPIES * min(inside, MUON_ELEMENTS) if isinstance(optimizer, Muon) else 0.0
 
 
-def _remembered(optimizer: Inner, parameters: int, inside: int) -> float:
+@lru_cache(maxsize=64)
+def _remembered(optimizer: Inner, size: Size, vocab: int) -> int:
     """Return how many numbers an inner optimizer keeps."""
-    match optimizer:
-        case AdamW() | Lamb():
-            return 2 * parameters
-        case Muon():
-            return inside + 2 * (parameters - inside)
-        case Sgd(momentum=momentum):
-            return parameters if momentum else 0
-        case Accumulate():
-            return 0
+    weights = shapes(size, vocab)
+    return sum(elements(remembered(optimizer, weights, kind)) for kind in (FIRST, SECOND))
 
 
 def _stays(channel: Channel) -> int:
