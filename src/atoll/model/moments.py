@@ -60,9 +60,9 @@ def equal_parts(recipe: Recipe) -> dict[str, float]:
 
 def parts_of(recipe: Recipe, weights: Mapping[str, tuple[int, ...]]) -> dict[str, float]:
     """Return how much of each kind of moments travels, as a part of the weights."""
-    own, vector = elements(Shapes(weights)), travelling(recipe, weights)
-    kinds = {kind: {name: shape for name, shape in vector.items() if name.startswith(kind)} for kind in (FIRST, SECOND)}
-    return {kind: elements(some) / own for kind, some in kinds.items() if some}
+    own = elements(Shapes(weights))
+    found = {kind: remembered(recipe.work.inner, weights, kind) for kind in exchanged(recipe)}
+    return {kind: elements(some) / own for kind, some in found.items() if some}
 
 
 def stepped_by(inner: Inner, name: str, shape: tuple[int, ...]) -> Inner:
