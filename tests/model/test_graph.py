@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from atoll.model.compute import Step, Vector
 from atoll.model.engine import TorchEngine, build_engine
+from atoll.model.moments import weights_in
 from atoll.spec.axes.optimizer import AdamW, Inner, Lamb, Muon, Sgd
+from atoll.spec.axes.when import WithMoments
 from atoll.spec.run import Run
 from tests.model.toys import ToyData, toy_run
 
@@ -21,6 +24,7 @@ ADAMW = AdamW(lr=3e-3)
 MUON = Muon(lr=0.02, momentum=0.9, nesterov=False, adamw=ADAMW)
 NORMUON = Muon(lr=0.02, beta2=0.95, adamw=ADAMW)
 LAMB = Lamb(lr=0.02)
+MOMENTUM = Sgd(lr=0.1, momentum=0.9)
 STEPS = [Step(samples=tuple(range(8 * at, 8 * at + 8)), rate=1 / (1 + at)) for at in range(6)]
 ALIKE = 1e-3
 """Of how far training moved a model: kernels that add up in any order make it no less."""
@@ -90,6 +94,27 @@ def test_new_weights_and_restored_state_are_those_that_recorded_steps_go_on_with
         engine.evaluate(0, 10)
         engine.train(STEPS[2:])
     assert apart(plain.weights(), recorded.weights(), start) < ALIKE
+
+
+@pytest.mark.parametrize("inner", [ADAMW, LAMB, MUON, NORMUON, MOMENTUM])
+def test_moments_that_others_remembered_are_those_that_recorded_steps_go_on_with(inner: Inner) -> None:
+    run = toy_run(inner=inner, batch=8, clip=0.5)
+    when = WithMoments(steps=3, first=1, second=0 if inner in (MUON, MOMENTUM) else 1)
+    channel = replace(run.recipe.channel["outer"], when=when)
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
+    plain, recorded = make(run, record=False), make(run, record=True)
+    own = weights_in(plain.layout)
+    assert plain.size > own
+    start = plain.weights()
+    for engine in (plain, recorded):
+        engine.train(STEPS[:3])
+        before = engine.weights()
+        engine.train(STEPS[3:])
+        engine.assign(np.float32(0.5) * (before + engine.weights()))
+        engine.train(STEPS[2:])
+    one, other = plain.weights(), recorded.weights()
+    for part in (slice(own), slice(own, None)):
+        assert apart(one[part], other[part], start[part]) < ALIKE
 
 
 def test_engines_that_share_a_device_do_not_disturb_each_other() -> None:
