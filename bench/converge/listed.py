@@ -22,6 +22,7 @@ from bench.converge.tries import (
     HALVES,
     HELD_SIGN,
     PARTS,
+    SHARED,
     SIGN,
     TEN_THOUSAND,
     THREE,
@@ -138,6 +139,9 @@ FIRM = [
     ddp(4e-3, 96, decay=0.3, beta2=0.98),
     ddp(5.6e-3, 48, decay=0.2, beta2=0.995),
     ddp(4.8e-3, 96, decay=0.3, beta2=0.99),
+    ddp(4.8e-3, 96, decay=0.35),
+    ddp(4.8e-3, 96, decay=0.25),
+    ddp(4.4e-3, 96, decay=0.3),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -274,6 +278,14 @@ THIRTY = [
     ),
 ]
 """Half as many rounds of the best of these, of a bit and of all there is."""
+LONG_STEP = {**firm(0.17), **mean(0.95), **ALIKE, **AHEAD}
+"""For an outer step that goes 1.4 times as far: inside rates that are so much lower, and as much decay in all."""
+FARTHER = [
+    held(68, 0.3, LONG_STEP, "-alike-ahead-firm0.17-m0.95", rate=2.0, lr=0.014, batch=BATCH),
+    large(0.12, SHARED, also="-shared0.25", samples=2 * ROUND_SAMPLES),
+    held(68, 0.3, {**LONG_STEP, **SHARED}, "-alike-ahead-shared0.25-firm0.17-m0.95", rate=2.0, lr=0.014, batch=BATCH),
+]
+"""Thirty rounds of a bit once more: shorter inner and longer outer steps, shared rests of results, and both."""
 TWO = [delta("diloco", 30, lr, batch=96, peers=2) for lr in (2e-3, 4e-3, BETWEEN)]
 """Two peers, each with half of a batch of 96: at the rate that DDP is best at with that, too."""
 
@@ -353,6 +365,7 @@ def _second() -> list[Trial]:
         *LARGE,
         *(large(0.12, seed=seed) for seed in SEEDS),
         *THIRTY,
+        *FARTHER,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

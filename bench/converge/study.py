@@ -149,9 +149,11 @@ def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way
     return Way(rounds, lr=lr, mean=mean, decay=6e-4 / lr, **more)
 
 
-def better(rounds: int, **more: Any) -> Way:
+def better(
+    rounds: int, lr: float = 0.014, mean: float = 0.95, outer: tuple[float, float] = (1.4, 0.3), **more: Any
+) -> Way:
     """Return such a way with a better Muon, and an outer step that answers at once."""
-    return small(rounds, lr=0.014, mean=0.95, beta2=0.95, nesterov=True, outer=(1.4, 0.3), **more)
+    return small(rounds, lr=lr, mean=mean, beta2=0.95, nesterov=True, outer=outer, **more)
 
 
 WAYS = {
@@ -207,6 +209,26 @@ WAYS = {
     "long-18-shared0.25": better(18, shared=0.25),
     "long-18-shared0.5": better(18, shared=0.5),
     "long-fp-18": better(18, up=exact, down=exact),
+    "few-fp-15": better(15, up=exact, down=exact),
+    "few-fp-30": better(30, up=exact, down=exact),
+    "few-fp-60": better(60, up=exact, down=exact),
+    "few-30": better(30),
+    "few-60": better(60),
+    "few-24-three": better(24, down=three),
+    "few-30-up-bit": better(30, down=exact),
+    "few-30-shared0.3": better(30, shared=0.3),
+    "few-fp-30-lr0.01": better(30, lr=0.01, up=exact, down=exact),
+    "few-30-lr0.01": better(30, lr=0.01),
+    "few-30-lr0.007": better(30, lr=0.007),
+    "few-30-lr0.005": better(30, lr=0.005),
+    "few-36-lr0.01": better(36, lr=0.01),
+    "few-48-lr0.01": better(48, lr=0.01),
+    "few-30-lr0.01-mean0.97": better(30, lr=0.01, mean=0.97),
+    "few-30-lr0.01-slow0.5": better(30, lr=0.01, slow=0.5),
+    "few-30-lr0.01-shared0.25": better(30, lr=0.01, shared=0.25),
+    "few-30-lr0.01-outer1-0.5": better(30, lr=0.01, outer=(1.0, 0.5)),
+    "few-30-lr0.01-outer2-0.3": better(30, lr=0.01, outer=(2.0, 0.3)),
+    "few-30-lr0.01-outer0.8-0.8": better(30, lr=0.01, outer=(0.8, 0.8)),
     "plain-60": small(60, lr=0.014, mean=0.95),
     "plain-60-ahead": small(60, lr=0.014, mean=0.95, nesterov=True),
     "plain-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, outer=(1.4, 0.3)),

@@ -11,6 +11,7 @@ from atoll.model.compute import Step, Vector
 from atoll.model.engine import TorchEngine, build_engine
 from atoll.sim.faults import Fault
 from atoll.sim.scenario import Outcome
+from atoll.spec.axes.codec import Codec
 from atoll.spec.axes.merge import Mean, MeanPresent, Merge, Sum
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Inner, Lamb, Outer, Sgd, SignSgd
 from atoll.spec.axes.pace import Block, Overlap
@@ -21,6 +22,8 @@ from atoll.spec.axes.work import Constant, Schedule, Work
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Budget, Data, Fresh, Membership, Run, Seeds, Size, Upkeep
+from atoll.sync.codec import decoded, encode
+from atoll.sync.grid import grid_of
 from tests.model.toys import CONTEXT, ToyData
 from tests.peer.world import anchor_of, play
 
@@ -166,3 +169,10 @@ def steps_over(first: int, count: int, rates: Sequence[float] | None = None) -> 
 def apart(one: Vector, other: Vector) -> float:
     """Return the largest difference of two vectors."""
     return float(np.abs(one - other).max())
+
+
+def as_it_arrives(codec: Codec, values: Vector) -> Vector:
+    """Return what comes of values that travel in a codec, chunk by chunk."""
+    grid = grid_of(values.size, codec)
+    chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
+    return np.concatenate([decoded(codec, encode(codec, chunk, 0), chunk.size) for chunk in chunks])

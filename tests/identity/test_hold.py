@@ -14,20 +14,19 @@ from msgspec.structs import replace
 from atoll import journal
 from atoll.model.compute import Vector
 from atoll.sim.faults import Crash, SlowLink
-from atoll.spec.axes.codec import Codec, Fp16, Fp32, Sign, Significance
+from atoll.spec.axes.codec import Fp16, Fp32, Sign, Significance
 from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
 from atoll.spec.axes.pace import Block, Delay, Overlap, Shift
 from atoll.spec.axes.what import Delta, Forget, Hold
 from atoll.spec.axes.when import Fragments, Parts, Tensors
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Membership, Run
-from atoll.sync.codec import decoded, encode
-from atoll.sync.grid import grid_of
 from atoll.sync.units import units_of
 from tests.identity.small import (
     BATCH,
     SAME,
     apart,
+    as_it_arrives,
     ddp,
     digest_of,
     diloco,
@@ -198,13 +197,6 @@ def parts_by_hand(run: Run, late: int, kept: float) -> tuple[Vector, float]:
         anchor[which] -= (total / np.float32(PEERS)).astype(np.float16).astype(np.float32)
         back = which
     return anchor, float(np.abs(holds[0] - holds[1]).max())
-
-
-def as_it_arrives(codec: Codec, values: Vector) -> Vector:
-    """Return what comes of values that travel in a codec, chunk by chunk."""
-    grid = grid_of(values.size, codec)
-    chunks = [values[slice(*grid.bounds(index))] for index in range(grid.chunks)]
-    return np.concatenate([decoded(codec, encode(codec, chunk, 0), chunk.size) for chunk in chunks])
 
 
 @pytest.mark.parametrize("overlap", [None, pytest.param(AHEAD, marks=pytest.mark.long)])

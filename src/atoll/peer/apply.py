@@ -25,6 +25,7 @@ from atoll.peer.member import Member
 from atoll.peer.private import goes_on
 from atoll.peer.results import Result
 from atoll.peer.settle import keep_base, keep_private, settle, settle_begun
+from atoll.peer.shared import hold_share
 from atoll.peer.train import factor_of
 from atoll.spec.axes.control import Nobody
 from atoll.spec.axes.pace import StandIn
@@ -221,6 +222,7 @@ async def _apply(member: Member, committed: ClosedRound, result: Result, *, fetc
     _time_exchange(member, committed)
     _keep_left_out(member, committed, result)
     await settle(member, committed)
+    await hold_share(member, committed, result)
     member.leave(key)
     member.box.journal.write(
         events.RoundApplied(

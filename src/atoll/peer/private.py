@@ -2,6 +2,7 @@
 
     inner     the inner optimizer's state
     residual  what its codec left out of contributions so far
+    given     what came of its last contribution, until it holds its share of what the result leaves out of that
     links     likewise on each of its links, where these get different ones
     local     its weights when it last contributed, where it goes on from there instead of from the anchor
     lead      how far it is ahead of the anchor, where it counts its own contribution before the others' come
@@ -33,6 +34,8 @@ from atoll.sync.overlap import Lead
 from atoll.sync.units import Places
 
 EVERYTHING = slice(None)
+MAYBE = ("local", "given")
+"""What there is at some times only."""
 LINK = "link "
 """So the name of what was left out on a link begins, before that of who is at its end."""
 
@@ -55,6 +58,8 @@ class Private:
         self.links: dict[bytes, Held] = {}
         """Likewise of what went over the link to each peer, where there is any."""
         self._hold = channel.what.residual if isinstance(channel.what.residual, Hold) else None
+        self.given: Vector | None = None
+        """What was made of our last contribution, as others decode it; none: nothing of its result is to be held."""
         self.local: Vector | None = None
         """Where the next steps start from; none: from the anchor."""
         self._thresholds: dict[tuple[str, int], Vector] = {}
@@ -72,7 +77,7 @@ class Private:
         """Return what saving or restoring costs."""
         lead = 0 if self.lead is None else len(self.lead.vectors())
         local = self._saves_local and self.local is not None
-        vectors = (self.residual is not None) + len(self.links) + local + lead
+        vectors = (self.residual is not None) + (self.given is not None) + len(self.links) + local + lead
         return Cost(moved_bytes=4.0 * self._engine.size * (self._inner_vectors + vectors))
 
     @property
@@ -89,6 +94,11 @@ class Private:
     def held(self) -> Held | None:
         """Return what counts in our own weights only, until it is sent; None: nothing does."""
         return None if self._hold is None else self.residual
+
+    @property
+    def shared(self) -> float:
+        """Return how much we hold of what results leave out of our contributions."""
+        return 0.0 if self._hold is None else self._hold.shared
 
     @property
     def held_part(self) -> float:
@@ -122,13 +132,13 @@ class Private:
         own = self._own_vectors()
         if self.residual is not None:
             own["residual"] = self.residual.write()
-        mine = own | {"local": np.empty(self._engine.size, np.float32)}
+        mine = own | {name: np.empty(self._engine.size, np.float32) for name in MAYBE}
         fits = all(vector.shape == (self._engine.size,) for vector in links.values())
-        alike = {*vectors, "local"} == mine.keys() and all(v.shape == mine[name].shape for name, v in vectors.items())
+        alike = {*vectors, *MAYBE} == mine.keys() and all(v.shape == mine[name].shape for name, v in vectors.items())
         if not (fits and alike):
             raise LocalError("the saved private state belongs to another model", hint="it is another run's; drop it")
         self._engine.restore(inner)
-        self.local = vectors.pop("local", None)
+        self.local, self.given = vectors.pop("local", None), vectors.pop("given", None)
         self.links = {bytes.fromhex(name.removeprefix(LINK)): Held.of(vector) for name, vector in links.items()}
         for name, vector in vectors.items():
             mine[name][:] = vector
@@ -157,7 +167,7 @@ class Private:
 
     def start_anew(self) -> None:
         """Begin from the anchor, with what the codec left out."""
-        self.local = None
+        self.local = self.given = None
         if self.lead is not None:
             self.lead.forget()
 
@@ -170,6 +180,8 @@ class Private:
         vectors = {} if self.residual is None else {"residual": self.residual.read()}
         if self._saves_local and self.local is not None:
             vectors["local"] = self.local
+        if self.given is not None:
+            vectors["given"] = self.given
         return vectors if self.lead is None else vectors | self.lead.vectors()
 
 

@@ -142,6 +142,8 @@ async def settle_begun(member: Member, version: int) -> None:
     if past is not None and past.committed is not None and member.me not in past.committed.carried:
         await settle(member, past.committed)
     await take_back(member, "the state was downloaded instead")
+    if member.private.given is not None:  # it counts, and nobody will tell what the result left out of it
+        member.box.journal.write(events.ResidualLost(version=version))
     member.private.start_anew()
 
 

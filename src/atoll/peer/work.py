@@ -22,6 +22,7 @@ from atoll.peer.member import Member, Stint
 from atoll.peer.mesh import Filled, meshed
 from atoll.peer.private import goes_on
 from atoll.peer.settle import keep_private, leaves_a_trace, next_key, take_back
+from atoll.peer.shared import keep_given
 from atoll.peer.train import (
     Contribution,
     contribution_of,
@@ -146,6 +147,8 @@ async def _contribute(member: Member, desk: Desk, stint: Stint) -> None:
         await _part_ways(member, announced, chunks)
     else:
         member.private.local = None  # from here on the anchor is waited for
+    if member.private.shared:
+        await keep_given(member, announced, chunks)
     outlasts = (parts or announced.ahead or announced.carry) and leaves_a_trace(member)
     if before is None and (outlasts or not version % checkpoint_every(member, version)):
         # Before anybody hears of it: who crashes after the commit must find the state that goes with it.

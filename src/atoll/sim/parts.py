@@ -53,6 +53,7 @@ def told(channel: Channel) -> bool:
     waits = isinstance(channel.overlap, Block) and isinstance(channel.late, Discard) and not isinstance(what, Grad)
     forms = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None
     elementwise = forms and not isinstance(what.residual, Feedback)
+    elementwise = elementwise and not (isinstance(what.residual, Hold) and what.residual.shared)
     mean = isinstance(merge.combine, Mean | Trimmed | Rda) and merge.combine.weights != "tokens^2/steps"
     return waits and elementwise and mean and channel.common
 

@@ -28,7 +28,7 @@ from atoll.model.moments import FIRST, SECOND, remembered, travelling
 from atoll.model.shape import Shape, elements, is_big, is_inside, parameters, shapes
 from atoll.plan.cost.flops import of_size
 from atoll.spec.axes.optimizer import Accumulate, Inner, Muon
-from atoll.spec.axes.what import Forget
+from atoll.spec.axes.what import Forget, Hold
 from atoll.spec.axes.when import Fragments, Parts
 from atoll.spec.axes.whom import AllGather, Star
 from atoll.spec.recipe import Channel, Recipe
@@ -221,9 +221,11 @@ def _remembered(optimizer: Inner, size: Size, vocab: int) -> int:
 
 def _stays(channel: Channel) -> int:
     """Return how many vectors of the model's size a channel keeps beside the anchor."""
-    left_out = not isinstance(channel.what.residual, Forget)
+    residual = channel.what.residual
+    left_out = not isinstance(residual, Forget)
+    given = isinstance(residual, Hold) and residual.shared > 0  # until the result is there
     own = max(channel.ahead, isinstance(channel.when, Parts))  # weights to go on from
-    return len(outer_names(channel.merge.outer)) + left_out + own
+    return len(outer_names(channel.merge.outer)) + left_out + given + own
 
 
 def _round_bytes(channel: Channel, travels: int, members: int, share: float | None) -> float:

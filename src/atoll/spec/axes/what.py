@@ -22,6 +22,8 @@ class Hold(Axis, tag="hold"):
 
     decay: float = 1.0
     """So much of it is kept."""
+    shared: float = 0.0
+    """So much of what a result leaves out of contributions is held likewise, by who made them, not kept by owners."""
 
 
 Residual = Forget | Feedback | Hold

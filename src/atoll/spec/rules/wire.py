@@ -50,9 +50,11 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     match what.residual:
         case Feedback(decay=decay):
             yield within((*path, "residual", "decay"), decay, 0, 1)
-        case Hold(decay=decay):
+        case Hold(decay=decay, shared=shared):
             yield within((*path, "residual", "decay"), decay, 0, 1)
             yield from _hold_rules((*path, "residual"), channel)
+            if shared:
+                yield from _shared_rules((*path, "residual", "shared"), channel, shared)
         case Forget():
             pass
     if what.result is not None:
@@ -153,6 +155,21 @@ def _hold_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     one = isinstance(channel.whom, All) and isinstance(channel.late, Discard)
     said = "what is held is held back from one common anchor, of the work of one round"
     yield one, path, said, hint + 'choose whom { kind = "all" } and late { kind = "discard" }'
+
+
+def _shared_rules(path: KeyPath, channel: Channel, shared: float) -> Iterator[Rule]:
+    """What goes with results of which a part is left to who contributed."""
+    yield within(path, shared, 0, 1)
+    hint = "leave it out, or "
+    owned = isinstance(channel.what.owners, Feedback)
+    said = "owners keep nothing of what results leave out that could be left to others"
+    yield owned, path, said, hint + 'set owners = { kind = "feedback" }'
+    even = isinstance(channel.merge.combine, Mean) and channel.merge.combine.weights == "uniform"
+    said = "what a result leaves out of each contribution adds up to what it leaves out of all only in a plain mean"
+    yield even, path, said, hint + 'set merge.combine = { kind = "mean", weights = "uniform" }'
+    plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
+    said = "it is known only when the result is there, and held from then on by weights that start from it"
+    yield plain, path, said, hint + 'choose when { kind = "every", ... } and overlap { kind = "block" }'
 
 
 def _dct_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
