@@ -214,7 +214,6 @@ WAYS = {
     "few-fp-60": better(60, up=exact, down=exact),
     "few-30": better(30),
     "few-60": better(60),
-    "few-24-three": better(24, down=three),
     "few-30-up-bit": better(30, down=exact),
     "few-30-shared0.3": better(30, shared=0.3),
     "few-fp-30-lr0.01": better(30, lr=0.01, up=exact, down=exact),

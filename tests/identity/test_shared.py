@@ -8,12 +8,13 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.model.compute import Vector
-from atoll.sim.faults import Crash, SlowCompute
+from atoll.sim.faults import Crash, Partition, SlowCompute
 from atoll.sim.scenario import Entrance
 from atoll.spec.axes.codec import Codec, Fp16, Sign, Ternary
 from atoll.spec.axes.optimizer import AdamW, Sgd
 from atoll.spec.axes.pace import Quorum
 from atoll.spec.axes.what import Delta, Feedback, Hold
+from atoll.spec.axes.whom import All, Star
 from atoll.spec.run import Membership, Run
 from tests.identity.small import (
     BATCH,
@@ -93,10 +94,7 @@ def test_it_is_what_a_loop_by_hand_comes_to(part: float, result: Codec, decay: f
 
 @pytest.mark.parametrize("part", [0.05, pytest.param(0.5, marks=pytest.mark.long), 0.95])
 def test_who_crashes_holds_its_share_as_before(part: float) -> None:
-    """Between two anchors: while it works, when it has contributed, when the result is known to some.
-
-    Results in 16 bits lose next to nothing with an owner that crashes, and it is its own share that matters here.
-    """
+    """While it works, when it has contributed, when the result is known to some: owners that share all keep nothing."""
     run = sharing(1.0, Fp16())
     calm = trained(run, PEERS)
     applied = [line.at_s for line in lines(calm, journal.RoundApplied, peer=1)]
@@ -113,6 +111,22 @@ def test_of_a_contribution_that_does_not_count_nothing_is_held() -> None:
     assert events(outcome, journal.ContributionDropped, peer=1)
     digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 6}  # type: ignore[attr-defined]
     assert len(digests) == 1
+
+
+@pytest.mark.long
+def test_who_gets_the_state_in_place_of_its_result_says_that_its_share_is_lost() -> None:
+    """Cut off between its contribution and the result, for so long that the others' state is fewer bytes."""
+    run = sharing(0.5, Fp16(), rounds=100)
+    channel = replace(run.recipe.channel["outer"], barrier=Quorum(contributors=2), whom=All(route=Star()))
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=Membership(start_with=3))
+    applied = [line.at_s for line in lines(play(run, 3), journal.RoundApplied, peer=1)]
+    lost = []
+    for part in (0.88, 0.89, 0.9, 0.91):  # one of them is between the two
+        at_s = applied[2] + part * (applied[3] - applied[2])
+        outcome = play(run, 3, faults=[Partition(at_s=at_s, side=(1,), for_s=45.0)])
+        assert events(outcome, journal.StateFetched, peer=1)
+        lost += events(outcome, journal.ResidualLost, peer=1)
+    assert lost
 
 
 @pytest.mark.long

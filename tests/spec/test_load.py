@@ -554,6 +554,29 @@ def test_what_does_not_go_with_updates_that_are_held_back_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("what.residual.shared=1.5", "1.5 is out of range"),
+        ("what.residual.shared=-0.1", "-0.1 is out of range"),
+        ("what.owners={kind='forget'}", "owners keep nothing of what results leave out"),
+        ("merge.combine={kind='mean', weights='samples'}", "only in a plain mean"),
+        ("merge.combine={kind='trimmed'}", "only in a plain mean"),
+        ("when={kind='fragments', steps=34, count=2}", "known only when the result is there"),
+        ("overlap={kind='delay', steps=1, reconcile={kind='shift'}}", "known only when the result is there"),
+    ],
+)
+def test_what_does_not_go_with_shared_rests_of_results_is_refused(tmp_path: Path, change: str, why: str) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "held-bit"\n[budget]\nrounds = 4\n'
+    outer = "recipe.channel.outer"
+    shares = f"{outer}.what.residual.shared=0.25"
+    assert load(tmp_path, text, shares).recipe.channel["outer"].what.residual == Hold(shared=0.25)
+    said, advice = refused(tmp_path, text, shares, f"{outer}.{change}")
+    assert f"{outer}.what.residual.shared: " in said
+    assert why in said
+    assert advice
+
+
+@pytest.mark.parametrize(
     "when",
     [
         "{kind='fragments', steps=4, count=2}",
