@@ -50,7 +50,7 @@ def by_hand(run: Run) -> tuple[Vector, float]:
     engines = [engine_of(run) for _ in range(PEERS)]
     anchor = engines[0].weights()
     held = [np.zeros_like(anchor) for _ in engines]
-    momentum, owed, worked, arrived = (np.zeros_like(anchor) for _ in range(4))
+    momentum, owed, worked, arrived = (np.zeros(anchor.size, np.float32) for _ in range(4))
     for number in range(run.budget.rounds):
         given = []
         for place, engine in enumerate(engines):
@@ -58,18 +58,18 @@ def by_hand(run: Run) -> tuple[Vector, float]:
             engine.assign(begun)
             engine.train(steps_over((number * PEERS + place) * H * BATCH, H))
             wanted = anchor - engine.weights()
-            worked += (begun - engine.weights()) / PEERS
+            worked = worked + (begun - engine.weights()) / np.float32(PEERS)
             given.append(as_it_arrives(what.codec, wanted))
             held[place] = wanted - given[place]
-        mean = sum(given[1:], given[0]) / np.float32(PEERS)
+        mean = np.mean(given, axis=0, dtype=np.float32)
         merged = mean + owed
         result = as_it_arrives(what.merged(), merged)
         owed = merged - result - part * (mean - result)
         for place in range(PEERS):
             held[place] = held[place] + part * (given[place] - result)
         momentum = np.float32(BETA) * momentum + result
-        anchor = anchor - np.float32(RATE) * (result + np.float32(BETA) * momentum)
-        arrived += result
+        anchor = anchor - (np.float32(RATE) * (result + np.float32(BETA) * momentum)).astype(np.float32)
+        arrived = arrived + result
     missing = worked - arrived - owed - sum(held) / PEERS
     return anchor, float(np.abs(missing).max())
 
@@ -109,7 +109,7 @@ def test_of_a_contribution_that_does_not_count_nothing_is_held() -> None:
     run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=Membership(start_with=PEERS))
     outcome = play(run, PEERS, faults=[SlowCompute(at_s=0.0, peer=1, for_s=1e3, factor=50.0)], build=engine_of)
     assert events(outcome, journal.ContributionDropped, peer=1)
-    digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 6}  # type: ignore[attr-defined]
+    digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 6}
     assert len(digests) == 1
 
 
@@ -133,5 +133,5 @@ def test_who_gets_the_state_in_place_of_its_result_says_that_its_share_is_lost()
 def test_who_joins_comes_to_the_anchor_of_all() -> None:
     run = replace(sharing(rounds=8), membership=Membership(start_with=PEERS))
     outcome = play(run, PEERS + 1, build=engine_of, entrances=[Entrance(peer=PEERS, round=3)])
-    digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 8}  # type: ignore[attr-defined]
+    digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 8}
     assert len(digests) == 1
