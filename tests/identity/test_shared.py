@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from atoll import journal
 from atoll.model.compute import Vector
-from atoll.sim.faults import Crash, Partition, SlowCompute
+from atoll.sim.faults import Crash, Partition
 from atoll.sim.scenario import Entrance
 from atoll.spec.axes.codec import Codec, Fp16, Sign, Ternary
 from atoll.spec.axes.optimizer import AdamW, Sgd
@@ -101,16 +101,6 @@ def test_who_crashes_holds_its_share_as_before(part: float) -> None:
     at_s = applied[2] + part * (applied[3] - applied[2])
     crashed = trained(run, PEERS, [Crash(at_s=at_s, peer=1, restart_after_s=0.5)])
     assert digest_of(crashed) == digest_of(calm)
-
-
-def test_of_a_contribution_that_does_not_count_nothing_is_held() -> None:
-    run = sharing(0.5, rounds=6)
-    channel = replace(run.recipe.channel["outer"], barrier=Quorum(contributors=1))
-    run = replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=Membership(start_with=PEERS))
-    outcome = play(run, PEERS, faults=[SlowCompute(at_s=0.0, peer=1, for_s=1e3, factor=50.0)], build=engine_of)
-    assert events(outcome, journal.ContributionDropped, peer=1)
-    digests = {event.anchor for event in events(outcome, journal.RoundApplied) if event.version == 6}
-    assert len(digests) == 1
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from numpy.typing import NDArray
 from safetensors.numpy import load
 
 from atoll import journal
@@ -23,7 +24,7 @@ from atoll.sim.scenario import Outcome
 from atoll.spec.axes.codec import Codec, Fp32, MaxN, TopK
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import Assign, Sgd
-from atoll.spec.axes.what import Delta, Feedback, Grad
+from atoll.spec.axes.what import Delta, Feedback, Grad, Hold, Residual
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, AllGather, Circles, Mesh
 from atoll.spec.axes.work import Work
@@ -175,19 +176,10 @@ def test_everything_counted_is_in_the_anchor_or_still_left_out_and_nothing_is_in
     """Whatever crashes: what the leases that count came to is what the anchor moved by and what is left with peers."""
     run = sparse_run()
     outcome = play(run, 4, faults=TROUBLES[trouble], build=sized(SIZE))
-    assert_sound(run, outcome, version=8)
     commits = [event for _, event in once(outcome, journal.RoundCommitted)]
     assert all(len(event.contributors) == 4 for event in commits), "so that the anchor moves by a fourth of each"
     assert not events(outcome, journal.ResidualLost)
-    files = outcome.hosts[1].disk.files()
-    anchor = anchor_from_bytes(files["checkpoint/8.safetensors"], "checkpoint/8.safetensors").weights
-    moved = 4.0 * (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor)
-    left = np.sum([left_out(outcome, peer, 8) for peer in range(4)], axis=0, dtype=np.float64)
-    assert np.abs(left).max() > 0
-    counted = delta_of(run.seeds.data, SIZE, list(range(8 * 4 * 2 * 2))).astype(np.float64)
-    gap = np.abs(moved + left - counted)
-    gap[MARKS] = 0.0
-    assert gap.max() < 1e-3 * np.abs(counted).max()
+    assert_all_is_somewhere(run, outcome, np.zeros(SIZE))
 
 
 def test_who_crashed_and_kept_nothing_of_a_contribution_that_counts_loses_what_was_left_out_and_says_so() -> None:
@@ -203,11 +195,11 @@ def test_who_crashed_and_kept_nothing_of_a_contribution_that_counts_loses_what_w
 # owners
 
 
-def owned_run(*, rounds: int = 8) -> Run:
+def owned_run(*, rounds: int = 8, residual: Residual | None = None) -> Run:
     """Return the same run by shares: owners choose of the mean again, and feed back what they leave out."""
     run = sparse_run(rounds=rounds)
     ((channel, how),) = run.recipe.channel.items()
-    what = Delta(codec=SPARSE, residual=Feedback(), owners=Feedback())
+    what = Delta(codec=SPARSE, residual=residual or Feedback(), owners=Feedback())
     return replace(run, recipe=replace(run.recipe, channel={channel: replace(how, what=what, whom=All())}))
 
 
@@ -225,23 +217,51 @@ def desks(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, Member]:
     return seen
 
 
-def test_what_owners_leave_out_of_results_is_kept_until_it_comes(desks: dict[bytes, Member]) -> None:
+@pytest.mark.parametrize("residual", [Feedback(), pytest.param(Hold(), marks=pytest.mark.long), Hold(shared=0.25)])
+def test_what_owners_leave_out_of_results_is_kept_until_it_comes(
+    residual: Residual, desks: dict[bytes, Member]
+) -> None:
     """What the leases came to is what the anchor moved by, what is left with peers, and what is left with owners."""
-    run = owned_run()
+    run = owned_run(residual=residual)
     outcome = play(run, 4, build=sized(SIZE))
-    assert_sound(run, outcome, version=8)
     assert not events(outcome, journal.ResidualLost)
-    files = outcome.hosts[1].disk.files()
-    anchor = anchor_from_bytes(files["checkpoint/8.safetensors"], "checkpoint/8.safetensors").weights
-    moved = 4.0 * (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor)
-    left = np.sum([left_out(outcome, peer, 8) for peer in range(4)], axis=0, dtype=np.float64)
+    owners = left_with_owners(desks)
+    assert np.abs(owners).max() > 0
+    assert len([member for member in desks.values() if member.left_out]) == 4, "everybody owns some chunks"
+    assert_all_is_somewhere(run, outcome, owners)
+
+
+@pytest.mark.parametrize("trouble", [name for name in TROUBLES if name != "the organiser crashed"])
+def test_where_peers_hold_all_that_results_leave_out_nothing_is_lost_whoever_crashes(
+    trouble: str, desks: dict[bytes, Member]
+) -> None:
+    run = owned_run(residual=Hold(shared=1.0))
+    outcome = play(run, 4, faults=TROUBLES[trouble], build=sized(SIZE))
+    commits = [event for _, event in once(outcome, journal.RoundCommitted)]
+    assert all(len(event.contributors) == 4 for event in commits), "so that the anchor moves by a fourth of each"
+    assert not left_with_owners(desks).any()
+    assert_all_is_somewhere(run, outcome, np.zeros(SIZE))
+
+
+def left_with_owners(desks: dict[bytes, Member]) -> NDArray[np.float64]:
+    """Return what owners keep, as much as it is of all contributions together."""
     owners = np.zeros(SIZE)
     for member in desks.values():
         for (_, index), vector in member.left_out.items():
             owners[slice(*member.units["outer"][0].grid.bounds(index))] += 4.0 * vector
-    assert np.abs(owners).max() > 0
-    assert len([member for member in desks.values() if member.left_out]) == 4, "everybody owns some chunks"
-    counted = delta_of(run.seeds.data, SIZE, list(range(8 * 4 * 2 * 2))).astype(np.float64)
+    return owners
+
+
+def assert_all_is_somewhere(run: Run, outcome: Outcome, owners: NDArray[np.float64]) -> None:
+    """Check that what was counted is in the anchor, left with peers or left with owners, and once."""
+    rounds = run.budget.rounds
+    assert_sound(run, outcome, version=rounds)
+    name = f"checkpoint/{rounds}.safetensors"
+    anchor = anchor_from_bytes(outcome.hosts[1].disk.files()[name], name).weights
+    moved = 4.0 * (first_weights(run.seeds.data, SIZE).astype(np.float64) - anchor)
+    left = np.sum([left_out(outcome, peer, rounds) for peer in range(4)], axis=0, dtype=np.float64)
+    assert np.abs(left).max() > 0
+    counted = delta_of(run.seeds.data, SIZE, list(range(rounds * 4 * 2 * 2))).astype(np.float64)
     gap = np.abs(moved + left + owners - counted)
     gap[MARKS] = 0.0
     assert gap.max() < 1e-3 * np.abs(counted).max()

@@ -32,7 +32,7 @@ from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.swarm.routes.circles import pulled
 from atoll.swarm.routes.layout import Cell
-from atoll.sync.codec import BadChunk, decode, decoded, encode, seed_of, sent
+from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
 from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.merge import add_up, mean
@@ -307,7 +307,8 @@ class Bench(OnPlan):
             left = np.zeros_like(merged) if before is None else before.copy()
             data = encode_fed_back(what.merged(), merged, left, what.owners.decay, seed)
             if isinstance(what.residual, Hold) and what.residual.shared:  # so much of it is held by who made them
-                left -= np.float32(what.residual.shared) * (merged - decoded(what.merged(), data, merged.size))
+                kept = 0.0 if before is None else np.float32(what.owners.decay) * before
+                left -= np.float32(what.residual.shared) * (left - kept)
         else:
             data = encode(what.merged(), merged, seed)
         return Reduction(of, blake3(data).digest(), data, left)

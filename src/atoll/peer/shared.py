@@ -5,7 +5,7 @@ what was left out of its own contribution, once the result is there, and may hol
 it holds what its codec left out. All together hold as much then as the owners give up:
 
     peer    held += shared * (given - result)              given: its contribution as owners decode it
-    owner   left  = left before + mean - result - shared * (mean - result)
+    owner   left  = left before + (1 - shared) * (mean - result)
 
 What was given is saved with the private state before anybody hears of the contribution. Who crashed after the commit
 finds it there, and holds its share of the result like everybody.
@@ -45,6 +45,7 @@ async def hold_share(member: Member, committed: ClosedRound, result: Result) -> 
     private, version = member.private, committed.key.version
     if private.given is None or private.residual is None:
         return
+    assert member.me in committed.contributors, "of a contribution that does not count nothing is remembered"
     grid, codec = member.grid_of(committed.key), member.channel_of(version).what.merged()
     given, held, part = private.given, private.residual, np.float32(private.shared)
 
