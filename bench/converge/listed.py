@@ -72,6 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
         *((trial, True) for seed in MORE_SEEDS for trial in _two_best(seed)),
+        *((ddp(5.2e-3, 64, decay=0.25, seed=seed), True) for seed in SEEDS),
         *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
@@ -142,6 +143,7 @@ FIRM = [
     ddp(4.8e-3, 96, decay=0.35),
     ddp(4.8e-3, 96, decay=0.25),
     ddp(4.4e-3, 96, decay=0.3),
+    ddp(5.2e-3, 64, decay=0.25),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
