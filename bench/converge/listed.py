@@ -72,7 +72,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in EDGE),
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
         *((trial, True) for seed in MORE_SEEDS for trial in _two_best(seed)),
-        *((ddp(5.2e-3, 64, decay=0.25, seed=seed), True) for seed in SEEDS),
+        *((ddp(5.2e-3, 64, decay=0.25, seed=seed), True) for seed in (*SEEDS, *MORE_SEEDS)),
         *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
@@ -144,6 +144,8 @@ FIRM = [
     ddp(4.8e-3, 96, decay=0.25),
     ddp(4.4e-3, 96, decay=0.3),
     ddp(5.2e-3, 64, decay=0.25),
+    ddp(4.6e-3, 64, decay=0.25),
+    ddp(5.2e-3, 64, decay=0.2),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]
@@ -280,6 +282,12 @@ THIRTY = [
     ),
 ]
 """Half as many rounds of the best of these, of a bit and of all there is."""
+FORTY_FIVE = [
+    quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=lr, decay=decay, batch=batch, samples=every * batch, seed=seed)
+    for batch, every, lr, decay in ((256, 34, 0.023, 0.14), (384, 23, 0.028, 0.17))
+    for seed in (0, *SEEDS)
+]
+"""Rounds as long as in the best of sixty, or shorter, of larger batches: rates by the root of these, as much decay."""
 LONG_STEP = {**firm(0.17), **mean(0.95), **ALIKE, **AHEAD}
 """For an outer step that goes 1.4 times as far: inside rates that are so much lower, and as much decay in all."""
 FARTHER = [
@@ -368,6 +376,7 @@ def _second() -> list[Trial]:
         *(large(0.12, seed=seed) for seed in SEEDS),
         *THIRTY,
         *FARTHER,
+        *FORTY_FIVE,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),
