@@ -17,6 +17,8 @@ endif
 
 # Peers and test workers share the cores of one machine: one thread each is fastest.
 export OMP_NUM_THREADS ?= 1
+# Tests start hundreds of processes: each would compile every module again where Python may not keep what it compiled.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint long bench clean
 

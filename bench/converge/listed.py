@@ -73,7 +73,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for trial in (*FIRM, *ALONE_LONGER)),
         *((trial, True) for seed in MORE_SEEDS for trial in _two_best(seed)),
         *((ddp(5.2e-3, 64, decay=0.25, seed=seed), True) for seed in (*SEEDS, *MORE_SEEDS)),
-        *((ddp(4.8e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
+        *((ddp(lr, 96, decay=0.3, seed=seed), True) for lr in (4.4e-3, 4.8e-3) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.99, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 96, decay=0.3, seed=seed), True) for seed in SEEDS),
         *((ddp(5.6e-3, 48, decay=0.2, beta2=0.98, seed=seed), True) for seed in SEEDS),
@@ -282,12 +282,23 @@ THIRTY = [
     ),
 ]
 """Half as many rounds of the best of these, of a bit and of all there is."""
+
+
+def forty_five(batch: int, every: int, lr: float, decay: float, seed: int) -> Trial:
+    """Return larger batches: rates by their root, as much decay in all, rounds as long as in the best of sixty."""
+    changes = {**ALIKE, **AHEAD}
+    return quick("-alike-ahead", changes, lr=lr, decay=decay, batch=batch, samples=every * batch, seed=seed)
+
+
 FORTY_FIVE = [
-    quick("-alike-ahead", {**ALIKE, **AHEAD}, lr=lr, decay=decay, batch=batch, samples=every * batch, seed=seed)
-    for batch, every, lr, decay in ((256, 34, 0.023, 0.14), (384, 23, 0.028, 0.17))
-    for seed in (0, *SEEDS)
+    *(forty_five(256, 34, 0.023, 0.14, seed) for seed in (0, *SEEDS)),
+    *(forty_five(384, 23, 0.028, 0.17, seed) for seed in (0, 1)),
 ]
-"""Rounds as long as in the best of sixty, or shorter, of larger batches: rates by the root of these, as much decay."""
+"""With a batch of 256 and, in rounds that are shorter still, with 384; of the worse of the two no third seed.
+
+They have fewer steps than the protocol asks for, which was seen too late: no claim may name them.
+"""
+
 LONG_STEP = {**firm(0.17), **mean(0.95), **ALIKE, **AHEAD}
 """For an outer step that goes 1.4 times as far: inside rates that are so much lower, and as much decay in all."""
 FARTHER = [
