@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import time
 
@@ -54,6 +55,24 @@ def test_a_frozen_peer_is_lost() -> None:
             assert "silent" in await conn.closed()
 
     run(test)
+
+
+def test_a_stream_given_up_as_all_ends_leaves_nothing_that_nobody_awaited() -> None:
+    """Tasks that are cancelled before they begin: an unawaited coroutine would warn, which fails a test."""
+
+    async def test() -> None:
+        async with joined("iroh") as (here, _):
+            sender, receiver = await here.line.open()
+            before = asyncio.all_tasks()
+            writing = asyncio.create_task(sender.write(b"piece"))
+            receiver.stop()
+            sender.reset()
+            for task in asyncio.all_tasks() - before:
+                task.cancel()
+            await asyncio.wait([writing])
+
+    run(test)
+    gc.collect()
 
 
 def test_a_loopback_peer_listens_on_loopback_only() -> None:

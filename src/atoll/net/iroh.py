@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import iroh
@@ -98,10 +98,10 @@ class _Line:
         return self._peer
 
     async def open(self) -> tuple[RawSend, RawRecv]:
-        return self._halves(await _made(self._raw.open_bi()))
+        return self._halves(await _made(self._raw.open_bi))
 
     async def accept(self) -> tuple[RawSend, RawRecv]:
-        return self._halves(await _made(self._raw.accept_bi()))
+        return self._halves(await _made(self._raw.accept_bi))
 
     def heard(self) -> int:
         return int(self._raw.stats().udp_rx_datagrams)
@@ -136,18 +136,21 @@ class _Line:
                 await self._raw.read_datagram()
 
 
-async def _made(step: Awaitable[T]) -> T:
-    """Return what the binding returns, with its errors in the words of a line."""
+async def _made(call: Callable[..., Awaitable[T]], *what: object) -> T:
+    """Return what a call of the binding returns, with its errors in the words of a line.
+
+    The call is made in here: as a task that is cancelled before it begins, it leaves nothing that nobody awaited.
+    """
     try:
-        return await step
+        return await call(*what)
     except iroh.IrohError as error:
         raise LineBroken(_say(error)) from error
 
 
-async def _quietly(step: Awaitable[object]) -> None:
+async def _quietly(call: Callable[..., Awaitable[object]], *what: object) -> None:
     """Do something that may fail because what it ends is gone already."""
     with contextlib.suppress(LineBroken):
-        await _made(step)
+        await _made(call, *what)
 
 
 class _Send:
@@ -162,26 +165,26 @@ class _Send:
         self._pause = Pause()
 
     async def set_priority(self, p: int) -> None:
-        await self._do(self._raw.set_priority(p))
+        await self._do(self._raw.set_priority, p)
 
     async def write(self, *pieces: bytes) -> None:
         data, done = b"".join(pieces), 0
         while done < len(data):
             some = data[done : done + _WRITE_BYTES_MAX]
-            took = await self._do(self._raw.write(some))
+            took = await self._do(self._raw.write, some)
             done += took
             self._pause.learn(enough=took == len(some))
             if took < len(some):
                 await self._pause.take()
 
     async def finish(self) -> None:
-        await self._do(self._raw.finish())
-        if await self._do(self._raw.stopped()) is not None:
+        await self._do(self._raw.finish)
+        if await self._do(self._raw.stopped) is not None:
             raise LineBroken("the other side gave the stream up")
 
     def reset(self) -> None:
         self.abandon()
-        self._crew.start(_quietly(self._raw.reset(_GIVEN_UP)))
+        self._crew.start(_quietly(self._raw.reset, _GIVEN_UP))
 
     def abandon(self) -> None:
         """Wait no longer; the binding ends a stream that nobody holds."""
@@ -189,11 +192,10 @@ class _Send:
         if self._doing is not None:
             self._doing.cancel()
 
-    async def _do(self, step: Coroutine[Any, Any, T]) -> T:
+    async def _do(self, call: Callable[..., Awaitable[T]], *what: object) -> T:
         if self._gone:
-            step.close()
             raise LineBroken("the stream was given up here")
-        task: asyncio.Task[T] = self._crew.start(_made(step))
+        task: asyncio.Task[T] = self._crew.start(_made(call, *what))
         self._doing = task
         try:
             await asyncio.wait([task])
@@ -227,7 +229,7 @@ class _Recv:
             if self._reading is None and self._came:
                 await self._pause.take()
             if self._reading is None:
-                self._reading = self._crew.start(_made(self._raw.read(_READ_BYTES_MAX)))
+                self._reading = self._crew.start(_made(self._raw.read, _READ_BYTES_MAX))
                 self._reading.add_done_callback(self._took)
             await asyncio.wait([self._reading])
             self._pause.learn(enough=len(self._came) >= count)
@@ -240,7 +242,7 @@ class _Recv:
         self._came.clear()
         if self._reading is not None:
             self._reading.cancel()  # it holds the stream's lock
-        self._crew.start(_quietly(self._raw.stop(_GIVEN_UP)))
+        self._crew.start(_quietly(self._raw.stop, _GIVEN_UP))
 
     def _took(self, read: asyncio.Task[bytes]) -> None:
         """Keep what a read brought; runs before those who wait for it."""
@@ -299,10 +301,10 @@ class _Caller:
         self._raw = raw
 
     async def greet(self) -> _Line:
-        return _Line(await _made((await _made(self._raw.accept())).connect()))
+        return _Line(await _made((await _made(self._raw.accept)).connect))
 
     async def refuse(self) -> None:
-        await _made(self._raw.refuse())
+        await _made(self._raw.refuse)
 
 
 class IrohEndpoint:
@@ -333,7 +335,7 @@ class IrohEndpoint:
             target = iroh.EndpointAddr(iroh.EndpointId.from_bytes(peer), None, where)
         except iroh.IrohError as error:
             raise LineBroken(_say(error)) from error  # no key at all
-        return _Line(await _made(self.raw.connect(target, _ALPN)))
+        return _Line(await _made(self.raw.connect, target, _ALPN))
 
     async def call(self) -> _Caller | None:
         raw = await self.raw.accept_next()
