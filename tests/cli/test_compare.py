@@ -16,16 +16,14 @@ from atoll.cli.compare import _Larger, _larger
 from atoll.spec.load import load_run
 from tests.cli import toy
 from tests.cli.toy import ENVIRONMENT
+from tests.world.warm import atoll
 
 RUN = toy.RUN + "[recipe.work.inner]\nlr = 1e-2\n[upkeep]\nevaluate_samples = 8\n"
 COMMAND = [*toy.COMMAND, "compare"]
 
 
 def compare(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [*COMMAND, "run.toml", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
-    )
+    return atoll("compare", "run.toml", *arguments, cwd=folder)
 
 
 @pytest.fixture(scope="module")

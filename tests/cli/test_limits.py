@@ -5,22 +5,19 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from atoll.cli.limits import command
 from atoll.errors import SpecError
+from tests.world.warm import atoll
 
-COMMAND = [sys.executable, "-m", "atoll.cli.main", "limits"]
-ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "140"}
+WIDE = os.environ | {"COLUMNS": "140"}
 
 
 def limits(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False
-    )
+    return atoll("limits", *arguments, cwd=cwd, env=WIDE)
 
 
 @pytest.mark.long

@@ -18,6 +18,7 @@ from atoll.spec.load import demo_run, recipe_names
 from atoll.spec.run import canonical
 from atoll.units import say_counted
 from tests.observe.story import tell
+from tests.world.warm import atoll
 
 HEAVY = ("torch", "iroh", "numpy", "transformers", "tokenizers", "safetensors")
 
@@ -31,11 +32,6 @@ finally:
     used = resource.getrusage(resource.RUSAGE_SELF)
     print(used.ru_utime + used.ru_stime, *sorted(sys.modules), file=sys.stderr)
 """
-
-
-def atoll(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "atoll.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("recipes",), ("recipes", "show", "diloco"), ("sim", "--help")])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -11,6 +9,7 @@ import pytest
 
 from atoll.cli.machine import line_bytes_s, memory_bytes
 from atoll.errors import SpecError
+from tests.world.warm import atoll
 
 DEMO = Path(str(files("atoll"))) / "spec" / "examples" / "demo.toml"
 
@@ -43,8 +42,7 @@ def test_what_is_no_line_is_refused_with_an_example(text: str) -> None:
 
 @pytest.mark.parametrize("words", [("join", "atoll1abc"), ("train", str(DEMO))], ids=["join", "train"])
 def test_a_slip_of_the_pen_is_reported_before_anything_begins(words: tuple[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "atoll.cli.main", *words, "--home", str(tmp_path / "home"), "--memory", "much"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = atoll(*words, "--home", str(tmp_path / "home"), "--memory", "much")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines() == [
         "error: --memory: 'much' is not a quantity",

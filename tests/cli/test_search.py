@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,12 @@ from msgspec.structs import replace
 from atoll.sim.case import Case, play, to_json
 from atoll.sim.faults import Crash
 from atoll.sim.skies import case_of
+from tests.world.warm import atoll
 
 
 def sim(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `atoll sim` in a process of its own."""
-    command = [sys.executable, "-m", "atoll.cli.main", "sim", *arguments]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    return atoll("sim", *arguments)
 
 
 def stored(case: Case, path: Path) -> Path:

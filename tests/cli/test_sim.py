@@ -26,6 +26,7 @@ from atoll.spec.load import load_run
 from atoll.spec.run import Run
 from tests.cli import toy
 from tests.cli.toy import COMMAND, ENVIRONMENT
+from tests.world.warm import atoll
 
 RUN = toy.RUN + "[membership]\nstart_with = 4\n"
 EVERY_ROUND = ("--set", "membership.start_with=1", "--set", "membership.contributors_min=4")
@@ -36,12 +37,6 @@ ENDLESS = ("--set", "budget.rounds=1000000")
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "run.toml").write_text(RUN)
     return tmp_path
-
-
-def atoll(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *words], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=200, check=False
-    )
 
 
 @contextmanager
@@ -99,14 +94,14 @@ def ctrl_c(process: subprocess.Popen[str]) -> str:
 def test_a_run_that_waits_for_more_peers_than_there_are_is_refused(
     folder: Path, words: tuple[str, ...], key: str
 ) -> None:
-    done = atoll(folder, "sim", "run.toml", *words)
+    done = atoll("sim", "run.toml", *words, cwd=folder)
     assert done.returncode == 2
     assert f"error: membership.{key} is 4, and there are 2 peers\n" in done.stderr
     assert f"hint: --set membership.{key}=2" in done.stderr
 
 
 def test_with_the_key_of_the_hint_it_is_played(folder: Path) -> None:
-    done = atoll(folder, "sim", "run.toml", "--peers", "2", "--set", "membership.start_with=2", "--json")
+    done = atoll("sim", "run.toml", "--peers", "2", "--set", "membership.start_with=2", "--json", cwd=folder)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["report"]
     assert (told["rounds"], len(told["peers"])) == (2, 2)
@@ -124,7 +119,7 @@ def test_with_the_key_of_the_hint_it_is_played(folder: Path) -> None:
     ids=["sim", "a search", "compare", "plan", "recipes"],
 )
 def test_more_peers_than_a_fleet_has_are_refused_by_every_command(folder: Path, words: tuple[str, ...]) -> None:
-    done = atoll(folder, *words, "--fleet", "lan", "--peers", "99")
+    done = atoll(*words, "--fleet", "lan", "--peers", "99", cwd=folder)
     assert done.returncode == 2
     assert "error: --peers 99: fleet 'lan' has 4 machines\nhint: --peers 4 at most" in done.stderr
 
@@ -150,7 +145,7 @@ def test_a_play_that_comes_to_no_end_is_one_error_that_says_what_waits(folder: P
 
 
 def test_a_journal_gets_its_folders_and_one_that_cannot_be_written_is_said_before_the_play(folder: Path) -> None:
-    done = atoll(folder, "sim", "run.toml", "--journal", "new/deep/lines.jsonl")
+    done = atoll("sim", "run.toml", "--journal", "new/deep/lines.jsonl", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert any(isinstance(line.event, journal.RunFinished) for line in journal.read(folder / "new/deep/lines.jsonl"))
     with started(folder, "sim", "run.toml", *ENDLESS, "--journal", "new/deep") as process:
@@ -243,11 +238,11 @@ def test_ctrl_c_is_never_lost(pressed: Callable[[list[str]], None], until: list[
 
 def test_what_a_policy_chose_is_in_the_summary(folder: Path) -> None:
     words = ("--set", "recipe.base='auto'", "--set", "budget.rounds=4")
-    done = atoll(folder, "sim", "run.toml", *words)
+    done = atoll("sim", "run.toml", *words, cwd=folder)
     assert done.returncode == 0, done.stderr
     (knobs,) = [line for line in done.stdout.splitlines() if line.startswith("knobs")]
     assert "3 -> " in knobs and " from round 4 on: of the last rounds' " in knobs
-    (turn,) = json.loads(atoll(folder, "sim", "run.toml", *words, "--json").stdout)["report"]["knobs"]
+    (turn,) = json.loads(atoll("sim", "run.toml", *words, "--json", cwd=folder).stdout)["report"]["knobs"]
     assert (turn["from_round"], turn["steps_before"]) == (4, 3)
     assert f"-> {turn['steps']} steps, {turn['form']}, " in knobs and turn["why"] in knobs
 

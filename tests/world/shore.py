@@ -31,13 +31,14 @@ from atoll.sim.scenario import key_of
 from atoll.spec.load import load_run
 from atoll.spec.run import Run
 from atoll.swarm.log import Entry, from_bytes
-from tests.world.warm import Warm
+from tests.world.warm import Warm, atoll
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
 
 WAIT_S_MAX = 150.0
 LOOK_S = 0.1
+ATOLL = ("-m", "atoll.cli.main")
 HERE = ("--threads", "1", "--host", "127.0.0.1", "--device", "cpu")
 """Flags of a peer on a small machine that others share."""
 
@@ -240,7 +241,7 @@ class Shore:
     folder: Path
     shards: Path
     env: Mapping[str, str]
-    launcher: tuple[str, ...] = ("-m", "atoll.cli.main")
+    launcher: tuple[str, ...] = ATOLL
     """What makes Python the `atoll` command."""
     links: LinkKind = LinkKind.IROH
     """On one machine everybody is reached directly, so by itself a peer would take TLS always."""
@@ -287,6 +288,8 @@ class Shore:
 
     def atoll(self, *words: str, timeout_s: float = WAIT_S_MAX) -> subprocess.CompletedProcess[str]:
         """Run `atoll WORDS` to its end."""
+        if self.launcher == ATOLL:
+            return atoll(*words, env=self.env, timeout_s=timeout_s)
         command = [sys.executable, *self.launcher, *words]
         return subprocess.run(command, capture_output=True, text=True, env=self.env, timeout=timeout_s, check=False)
 
