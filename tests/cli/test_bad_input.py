@@ -15,6 +15,7 @@ import pytest
 from atoll.cli.export import newest_checkpoint
 from atoll.net.identity import Identity
 from atoll.net.ticket import Contact, Ticket, parse_ticket, print_ticket
+from tests.few import few_of
 from tests.world.shore import HERE, Peer, Shore, environment, make_shards, seats, wait_for
 
 LINES_MAX = 15
@@ -144,9 +145,7 @@ def test_a_changed_run_file_does_not_touch_the_run_in_its_folder(shore: Shore, t
 # data
 
 
-@pytest.mark.parametrize(
-    "damage", ["flipped", *(pytest.param(each, marks=pytest.mark.long) for each in ("short", "missing"))]
-)
+@pytest.mark.parametrize("damage", few_of(("flipped", "short", "missing"), ("flipped",)))
 def test_a_corrupt_shard_is_named_and_nobody_trains_on_it(shore: Shore, damage: str) -> None:
     shore.shards = Path(shutil.copytree(shore.shards, shore.folder / "shards"))
     shard = max(shore.shards.glob("*.bin"), key=lambda path: path.stat().st_size)

@@ -18,6 +18,7 @@ from atoll.spec.axes.whom import All, Star
 from atoll.spec.axes.work import Constant, Schedule
 from atoll.spec.run import Run
 from atoll.spec.schedule import rate
+from tests.few import few_of
 from tests.identity.small import SAME, apart, digest_of, diloco, engine_of, steps_over, trained, weights_of
 from tests.identity.test_overlap import fragment_of_each_element
 from tests.peer.world import log_of
@@ -63,7 +64,7 @@ def test_where_nobody_may_be_ahead_everybody_is_waited_for_however_slow_one_is()
     assert weights_of(free).tobytes() != weights_of(held).tobytes()
 
 
-@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("late", few_of((0, 2), (2,)))
 def test_where_all_are_waited_for_and_weigh_the_same_decoupled_is_streaming_to_the_bit(late: int) -> None:
     overlap = Delay(steps=late, reconcile=Blend()) if late else None
     streaming = diloco(inner=ADAM, outer=NESTEROV, steps=4, rounds=7, start_with=PEERS, overlap=overlap, fragments=2)
@@ -89,6 +90,7 @@ def radial_directional(
     return merged
 
 
+@pytest.mark.long
 def test_who_pauses_where_all_are_waited_for_comes_to_the_same_model() -> None:
     run = hasty(diloco_of(NESTEROV), ALL)
     calm = trained(run, PEERS)
@@ -97,7 +99,7 @@ def test_who_pauses_where_all_are_waited_for_comes_to_the_same_model() -> None:
 
 @pytest.mark.parametrize(
     ("every", "spread"),
-    [(3, 0.25), *(pytest.param(*each, marks=pytest.mark.long) for each in ((1, 0.0), (1, 0.25), (3, 0.0)))],
+    few_of([(3, 0.25), (1, 0.0), (1, 0.25), (3, 0.0)], ((3, 0.25),)),
 )
 def test_each_contribution_is_the_way_from_the_anchor_its_lease_began_at(every: int, spread: float) -> None:
     """Asynchronous Local-SGD by hand, in the order in which the log says that contributions came."""

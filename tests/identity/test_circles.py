@@ -78,9 +78,9 @@ def by_hand(run: Run, pattern: Pattern, outcome: Outcome) -> list[Vector]:
     [
         (Drawn(), HEAVY, Params()),
         pytest.param(Drawn(), HEAVY, Delta(), marks=pytest.mark.long),
-        (Lattice(side=2), Assign(), Params()),
+        pytest.param(Lattice(side=2), Assign(), Params(), marks=pytest.mark.long),
         (Neighbours(), Assign(), Params()),
-        (Exponential(), Assign(), Params()),
+        pytest.param(Exponential(), Assign(), Params(), marks=pytest.mark.long),
         (Segments(count=3, sources=1, explore=1.0), Assign(), Params()),
         pytest.param(Neighbours(), HEAVY, Params(), marks=pytest.mark.long),
     ],
@@ -128,6 +128,7 @@ def test_one_circle_of_everybody_is_an_exchange_of_all(pattern: Pattern) -> None
             assert apart(own_weights(host, ROUNDS - 1), own_weights(everybody.hosts[0], ROUNDS - 1)) < SAME
 
 
+@pytest.mark.long
 def test_a_round_of_all_every_time_is_local_sgd() -> None:
     always = trained(run_of(Circles(pattern=Neighbours(), all_every=1), outer=Assign()), PEERS)
     local_sgd = trained(run_of(All(), outer=Assign(), what=Delta()), PEERS)
@@ -140,12 +141,10 @@ def hasty(run: Run, contributors: int) -> Run:
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("whom", "contributors"),
-    [
-        (Circles(pattern=Drawn(), all_every=1), 1),
-        pytest.param(Circles(pattern=Lattice(side=PEERS, dimensions=1)), PEERS, marks=pytest.mark.long),
-    ],
+    [(Circles(pattern=Drawn(), all_every=1), 1), (Circles(pattern=Lattice(side=PEERS, dimensions=1)), PEERS)],
 )
 def test_groups_of_everybody_that_wait_for_all_are_model_averaging(whom: Circles, contributors: int) -> None:
     """WAGMA-SGD with a mean of all at every step, or with S = P, where nobody is late."""

@@ -41,6 +41,7 @@ from atoll.spec.axes.whom import AllGather
 from atoll.spec.fleet import Device
 from atoll.spec.run import Run
 from atoll.sync.merge import Anchor
+from tests.few import few_of
 from tests.identity.small import BATCH, SAME, apart, ddp, demo, diloco, engine_of, low_rank, mesh
 from tests.model.toys import ToyData
 from tests.peer.world import DELAYS_S, anchor_of, events, machines, play
@@ -124,14 +125,14 @@ def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(encoder, "_has_room", lambda device, size_bytes: request.param)
 
 
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[] if each in QUICK else pytest.mark.long) for each in RUNS])
+@pytest.mark.parametrize("name", few_of(RUNS, QUICK))
 @pytest.mark.usefixtures("room")
 def test_the_run_is_the_same_wherever_contributions_are_encoded(name: str) -> None:
     assert digest(RUNS[name], device=True, faults=[]) == digest(RUNS[name], device=False, faults=[])
 
 
 @pytest.mark.usefixtures("room")
-@pytest.mark.parametrize("name", [QUICK[0], *(pytest.param(each, marks=pytest.mark.long) for each in QUICK[1:])])
+@pytest.mark.parametrize("name", few_of(QUICK, QUICK[:1]))
 def test_what_is_left_out_survives_a_crash_as_on_the_processor(name: str) -> None:
     # In the second round, when its contribution is made and not committed.
     faults: list[Fault] = [Crash(at_s=0.24, peer=1, restart_after_s=0.1)]
@@ -216,9 +217,7 @@ def over_links(codec: MaxN, *, device: bool, faults: list[Fault], rounds: int = 
 
 
 @pytest.mark.usefixtures("room")
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each == "halves" else pytest.mark.long) for each in OVER_LINKS]
-)
+@pytest.mark.parametrize("name", few_of(OVER_LINKS, ("halves",)))
 def test_links_of_different_room_get_the_same_and_leave_the_same_wherever_it_is_made(name: str) -> None:
     disks, parts = over_links(OVER_LINKS[name], device=True, faults=[])
     assert (disks, parts) == over_links(OVER_LINKS[name], device=False, faults=[])

@@ -6,6 +6,7 @@ So it is where one part of the model is exchanged at a time: only of that part w
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from atoll.spec.axes.when import Fragments, Parts, Tensors
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Membership, Run
 from atoll.sync.units import units_of
+from tests.few import few_of
 from tests.identity.small import (
     BATCH,
     SAME,
@@ -55,9 +57,7 @@ def test_with_a_threshold_of_nothing_it_is_bsp() -> None:
     assert apart(weights_of(trained(held(rounds=3), PEERS)), whole) > 100 * SAME, "else it is not"
 
 
-@pytest.mark.parametrize(
-    ("ahead", "decay"), [(False, 1.0), (False, 0.5), pytest.param(True, 1.0, marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("ahead", "decay"), few_of([(False, 1.0), (False, 0.5), (True, 1.0)], ((False, 0.5),)))
 def test_it_is_what_a_loop_by_hand_comes_to(ahead: bool, decay: float) -> None:
     rounds = 6
     anchor, apart_by = by_hand(rounds, ahead=ahead, decay=decay)
@@ -65,6 +65,7 @@ def test_it_is_what_a_loop_by_hand_comes_to(ahead: bool, decay: float) -> None:
     assert apart_by > 10 * SAME, "peers have weights of their own meanwhile"
 
 
+@pytest.mark.long
 def test_where_nothing_of_it_is_kept_what_is_left_out_is_forgotten() -> None:
     forgets = replace(held(), recipe=_with(held().recipe, Forget()))
     assert digest_of(trained(held(decay=0.0), PEERS)) == digest_of(trained(forgets, PEERS))
@@ -147,15 +148,9 @@ def in_parts(when: Parts = STRIDED, what: Delta = BIT, *, rounds: int = 7, overl
     return replace(run, recipe=replace(run.recipe, channel={"outer": channel}), membership=membership)
 
 
-@pytest.mark.parametrize("decay", [1.0, 0.75])
 @pytest.mark.parametrize(
-    ("name", "late"),
-    [
-        ("strided", 0),
-        ("by lot", 1),
-        *(pytest.param(*each, marks=pytest.mark.long) for each in (("by lot", 0), ("strided", 1), ("tensors", 0))),
-        pytest.param("tensors", 1, marks=pytest.mark.long),
-    ],
+    ("name", "late", "decay"),
+    few_of(product(("strided", "by lot", "tensors"), (0, 1), (1.0, 0.75)), (("strided", 0, 1.0), ("by lot", 1, 0.75))),
 )
 def test_part_by_part_it_is_what_a_loop_by_hand_comes_to(name: str, late: int, decay: float) -> None:
     run = in_parts(WHENS[name], replace(BIT, residual=Hold(decay=decay)), overlap=AHEAD if late else None)

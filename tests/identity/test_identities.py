@@ -24,6 +24,7 @@ from atoll.spec.schedule import rate
 from atoll.sync.codec import decode, encode
 from atoll.sync.frequencies import Frequencies
 from atoll.sync.units import whole
+from tests.few import few_of
 from tests.identity.small import (
     BATCH,
     SAME,
@@ -46,7 +47,7 @@ MUON_SAME = 10 * SAME
 """Muon brings all singular values of a step near one, those too that are little more than rounding."""
 
 
-@pytest.mark.parametrize("peers", [2, 3])
+@pytest.mark.parametrize("peers", few_of((2, 3), (3,)))
 def test_diloco_with_one_sgd_step_and_outer_rate_one_is_ddp(peers: int) -> None:
     one = diloco(inner=Sgd(lr=0.3), outer=Sgd(lr=1.0), steps=1, rounds=6, start_with=peers)
     other = ddp(outer=Sgd(lr=0.3), rounds=6, start_with=peers)
@@ -77,7 +78,7 @@ def test_one_lamb_step_of_one_peer_that_is_assigned_is_ddp_with_a_common_lamb() 
     assert apart(weights, weights_of(trained(other, 1))) < SAME
 
 
-@pytest.mark.parametrize("outer", [Assign(), Sgd(lr=1.0)])
+@pytest.mark.parametrize("outer", [Assign(), pytest.param(Sgd(lr=1.0), marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     ("inner", "same"),
     [(AdamW(lr=3e-3), SAME), (Sgd(lr=0.3, momentum=0.9), SAME), (Lamb(lr=0.02), SAME), (MUON, MUON_SAME)],
@@ -222,7 +223,9 @@ def test_sparseloco_that_keeps_all_and_feeds_nothing_back_is_fedavg() -> None:
     assert apart(weights_of(trained(sparse, peers)), weights_of(trained(plain, peers))) < SAME
 
 
-@pytest.mark.parametrize("codec", [Threshold(least=0.0, scaled=True), Significance(least=0.0)])
+@pytest.mark.parametrize(
+    "codec", [Threshold(least=0.0, scaled=True), pytest.param(Significance(least=0.0), marks=pytest.mark.long)]
+)
 def test_a_threshold_of_nothing_is_fedavg(codec: Codec) -> None:
     """Gaia's filter at nothing is every update at once; gamma-FedHT's is FedAvg."""
     peers, common = 3, {"inner": Sgd(lr=0.3), "steps": 2, "rounds": 3, "start_with": 3, "outer": Assign()}

@@ -24,6 +24,7 @@ from atoll.spec.axes.pace import Quorum
 from atoll.spec.axes.what import Params
 from atoll.spec.axes.when import Every, WithMoments
 from atoll.spec.run import Folder, Lora, Membership, Run
+from tests.few import few_of
 from tests.identity.small import BATCH, SAME, apart, ddp, digest_of, diloco, engine_of, steps_over, trained, weights_of
 from tests.model.toys import VOCAB
 from tests.peer.world import anchor_of, events, once, play
@@ -77,7 +78,7 @@ def state_of(engine: TorchEngine, name: str) -> dict[str, torch.Tensor]:
     ("inner", "when"),
     [
         (ADAM, WHEN),
-        (MUON, WHEN),
+        pytest.param(MUON, WHEN, marks=pytest.mark.long),
         (SGD, WithMoments(steps=H, first=2, second=0)),
         pytest.param(ADAM, WithMoments(steps=H, first=1, second=1), marks=pytest.mark.long),
         pytest.param(ADAM, WithMoments(steps=H, first=0, second=2), marks=pytest.mark.long),
@@ -151,7 +152,7 @@ def states(engine: TorchEngine, slot: str) -> Vector:
     return np.concatenate([state_of(engine, name)[slot].flatten().numpy() for name in engine.layout])
 
 
-@pytest.mark.parametrize("at", [0.45, *(pytest.param(each, marks=pytest.mark.long) for each in (0.3, 0.6, 0.75))])
+@pytest.mark.parametrize("at", few_of((0.3, 0.45, 0.6, 0.75), (0.45,)))
 def test_who_crashes_comes_back_with_moments_of_its_own(at: float) -> None:
     run = replace(run_of(ADAM, WHEN, 9), membership=Membership(start_with=PEERS, contributors_min=PEERS))
     calm = trained(run, PEERS)
@@ -223,7 +224,7 @@ def test_an_engine_that_never_stepped_saves_and_restores_too() -> None:
     assert np.array_equal(one.weights(), other.weights())
 
 
-@pytest.mark.parametrize("inner", [MUON, *(pytest.param(each, marks=pytest.mark.long) for each in (NORMUON, ADAM))])
+@pytest.mark.parametrize("inner", few_of((MUON, NORMUON, ADAM), (MUON,)))
 def test_adapters_keep_their_moments_when_their_own_weights_are_given_back(inner: Inner, tmp_path: Path) -> None:
     """All of an adapter are matrices: with Muon nothing of it counts its steps."""
     base = run_of(inner, WithMoments(steps=H, first=1, second=1), 2)
@@ -256,7 +257,8 @@ def test_who_joins_later_begins_with_the_moments_of_the_anchor_and_counts() -> N
     assert mass == pytest.approx(mass_of(12 * H, ADAM.betas[1]), rel=1e-5), "as if it had been there all the time"
 
 
-@pytest.mark.parametrize("when", [pytest.param(WHEN, marks=pytest.mark.long), WithMoments(steps=H, first=0, second=2)])
+@pytest.mark.long
+@pytest.mark.parametrize("when", [WHEN, WithMoments(steps=H, first=0, second=2)])
 def test_who_is_slow_crashes_and_looks_on_comes_to_the_anchor_of_all(when: WithMoments) -> None:
     """Rounds that do not wait for it: it begins from the anchor again and again, with the moments that go with that."""
     run = run_of(ADAM, when, 10, peers=3)

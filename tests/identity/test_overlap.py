@@ -16,6 +16,7 @@ from atoll.spec.axes.pace import Blend, Block, Delay, OneRound, Overlap, RoundsL
 from atoll.spec.axes.what import Feedback, Grad
 from atoll.spec.axes.when import Fragments
 from atoll.spec.axes.work import Constant, Work
+from tests.few import few_of
 from tests.identity.small import (
     BATCH,
     SAME,
@@ -200,7 +201,9 @@ def test_one_round_late_is_the_same_in_either_words() -> None:
     assert digest_of(trained(runs[0], 2)) == digest_of(trained(runs[1], 2))
 
 
-@pytest.mark.parametrize("overlap", [OneRound(), Delay(steps=2, reconcile=Shift()), Delay(steps=1)])
+@pytest.mark.parametrize(
+    "overlap", [OneRound(), Delay(steps=2, reconcile=Shift()), pytest.param(Delay(steps=1), marks=pytest.mark.long)]
+)
 def test_a_peer_that_crashes_while_it_goes_on_comes_to_the_same_model(overlap: Overlap) -> None:
     """Its lease, its weights and its optimizer are those of its last contribution: the steps since are taken again."""
     run = diloco(inner=ADAM, outer=NESTEROV, steps=STEPS, rounds=ROUNDS, start_with=2, overlap=overlap)
@@ -220,7 +223,7 @@ def test_one_fragment_without_delay_is_diloco_to_the_bit() -> None:
     assert digest_of(trained(one, 2)) == digest_of(trained(plain, 2))
 
 
-@pytest.mark.parametrize(("late", "keep"), [(0, 0.0), (1, 0.5), (2, 0.0)])
+@pytest.mark.parametrize(("late", "keep"), few_of([(0, 0.0), (1, 0.5), (2, 0.0)], ((0, 0.0), (1, 0.5))))
 def test_fragments_in_turn_start_their_outer_step_from_their_own_last_one(late: int, keep: float) -> None:
     """Streaming DiLoCo by hand: fragment p goes out every H steps, and comes back `late` steps later."""
     peers, fragments, spacing, rounds = 2, 2, 2, 7

@@ -12,6 +12,7 @@ from atoll.sim.scenario import Outcome
 from atoll.spec.axes.optimizer import AdamW, Assign, Lamb, Sgd
 from atoll.spec.axes.work import Cosine
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.identity.small import ddp, digest_of, diloco, trained
 from tests.peer.world import events, once
 
@@ -53,9 +54,7 @@ def interrupted(name: str, kind: type[Crash] | type[Leave], after_s: float | Non
 
 @pytest.mark.parametrize("when", AFTER_S)
 @pytest.mark.parametrize("kind", [Crash, pytest.param(Leave, marks=pytest.mark.long)])
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.long if each == "lamb" else []) for each in RUNS]
-)
+@pytest.mark.parametrize("name", few_of(RUNS, ("diloco",)))
 def test_a_run_that_was_stopped_and_resumed_ends_with_the_bits_of_one_that_was_not(
     name: str, kind: type[Crash] | type[Leave], when: str
 ) -> None:

@@ -16,6 +16,7 @@ from atoll.spec.axes.pace import Quorum
 from atoll.spec.axes.what import Delta, Feedback, Hold
 from atoll.spec.axes.whom import All, Star
 from atoll.spec.run import Membership, Run
+from tests.few import few_of
 from tests.identity.small import (
     BATCH,
     SAME,
@@ -78,7 +79,7 @@ def by_hand(run: Run) -> tuple[Vector, float]:
     ("part", "result", "decay"),
     [
         (0.25, BIT, 1.0),
-        (1.0, Ternary(block=64), 1.0),
+        pytest.param(1.0, Ternary(block=64), 1.0, marks=pytest.mark.long),
         pytest.param(0.5, Fp16(), 1.0, marks=pytest.mark.long),
         pytest.param(0.25, BIT, 0.7, marks=pytest.mark.long),
     ],
@@ -92,7 +93,7 @@ def test_it_is_what_a_loop_by_hand_comes_to(part: float, result: Codec, decay: f
         assert apart(ours, by_hand(sharing(0.0, result, decay))[0]) > 100 * SAME, "else nothing is shared"
 
 
-@pytest.mark.parametrize("part", [0.05, pytest.param(0.5, marks=pytest.mark.long), 0.95])
+@pytest.mark.parametrize("part", few_of((0.05, 0.5, 0.95), (0.95,)))
 def test_who_crashes_holds_its_share_as_before(part: float) -> None:
     """While it works, when it has contributed, when the result is known to some: owners that share all keep nothing."""
     run = sharing(1.0, Fp16())

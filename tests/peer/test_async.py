@@ -220,10 +220,8 @@ def test_no_storm_breaks_a_promise_though_some_rounds_wait_and_some_do_not(famil
 # nothing is lost or done twice
 
 
-@pytest.mark.parametrize(
-    "run",
-    [*(pytest.param(each, marks=pytest.mark.long) for each in (asynchronous(), decoupled(waits=True))), decoupled()],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("run", [asynchronous(), decoupled(waits=True), decoupled()])
 def test_in_calm_no_step_is_taken_twice_though_rounds_go_by(run: Run) -> None:
     outcome = play(run, PEERS, faults=[slow(factor=2.7), slow(place=1, factor=1.6)])
     assert_sound(run, outcome, version=run.budget.rounds)
@@ -282,6 +280,7 @@ def test_who_joins_in_between_gets_the_part_of_the_momentum_that_has_not_moved_y
     assert samples_of(outcome)[name(outcome.hosts[3])] > 0
 
 
+@pytest.mark.long
 def test_who_sleeps_through_many_rounds_contributes_what_it_had_begun() -> None:
     run = decoupled(rounds=60)
     outcome = play(run, PEERS, faults=[Pause(at_s=2.0, peer=3, for_s=1.0)])  # which owns nothing here

@@ -61,7 +61,9 @@ def test_every_rule_brings_all_to_one_anchor_on_its_routes(combine: Combine, rou
     assert anchor_of(outcome.hosts[0].disk).digest() != anchor_of(plain.hosts[0].disk).digest()
 
 
-@pytest.mark.parametrize("combine", [Trimmed(drop=0.2), MedianNormClip(over="chunk"), Rda()])
+@pytest.mark.parametrize(
+    "combine", [Trimmed(drop=0.2), pytest.param(MedianNormClip(over="chunk"), marks=pytest.mark.long), Rda()]
+)
 def test_by_either_route_a_rule_over_chunks_makes_the_same(combine: Combine) -> None:
     ends = [play(ruled(combine, route), PEERS, build=sized(SIZE)) for route in (Butterfly(), AllGather())]
     assert len({anchor_of(end.hosts[0].disk).digest() for end in ends}) == 1

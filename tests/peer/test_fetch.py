@@ -559,6 +559,7 @@ def round_times_s(outcome: Outcome) -> dict[int, float]:
     return {version: at_s - ended[version - 1] for version, at_s in ended.items() if version - 1 in ended}
 
 
+@pytest.mark.long
 def test_training_is_not_slowed_while_others_join() -> None:
     alone, together = (joined(joiners, lambda world: world.committed >= 7) for joiners in (0, 3))
     usual_s = round_times_s(alone)[6]

@@ -210,6 +210,7 @@ def test_on_slow_lines_batches_grow_until_they_hide_an_exchange() -> None:
     assert sample_s(outcome, 8) < 1.2 * ALONE_S
 
 
+@pytest.mark.long
 def test_batches_that_cost_much_to_read_stay_small() -> None:
     run = batching(rounds=8, critical=1.0)
     outcome = play(run, 3, build=sized(SIZE), rate_bytes_s=1e5)
@@ -228,6 +229,7 @@ def test_a_last_batch_is_no_larger_than_what_is_left_of_the_budget() -> None:
     assert turns(outcome)[-1].why == "no more than 12 samples fit into what is left of the budget"
 
 
+@pytest.mark.long
 def test_a_batch_that_grows_has_its_size_in_every_round_though_several_are_under_way() -> None:
     run = batching(rounds=12)
     ((key, channel),) = run.recipe.channel.items()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -25,6 +27,7 @@ from atoll.spec.axes.what import Feedback, Grad
 from atoll.spec.axes.whom import All, AllGather
 from atoll.spec.axes.work import Constant
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import assert_sound, counting_run, events, log_of, play, sized
 
 SIZE, ROUNDS, LATE, RATE = 1000, 30, 3, 0.5
@@ -81,13 +84,7 @@ DROPPED = {"too slow for a while", "crashed", "cut off"}
 """In which contributions are not counted that others followed."""
 
 
-@pytest.mark.parametrize(
-    ("trouble", "every"),
-    [
-        ("crashed", 7),
-        *(pytest.param(each, every, marks=pytest.mark.long) for each in TROUBLES for every in (1, 4, 7)),
-    ],
-)
+@pytest.mark.parametrize(("trouble", "every"), few_of(product(TROUBLES, (1, 4, 7)), (("crashed", 7),)))
 def test_what_was_sent_and_what_is_left_come_to_what_was_counted(trouble: str, every: int) -> None:
     run = late_run(every=every)
     outcome = play(run, 4, faults=TROUBLES[trouble], build=sized(SIZE))

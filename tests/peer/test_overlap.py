@@ -11,6 +11,7 @@ from atoll.sim.scenario import Entrance, Outcome
 from atoll.spec.axes.pace import Block, Delay, OneRound, Overlap, Shift
 from atoll.spec.axes.when import Fragments
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import assert_sound, counting_run, events, name, play, sized
 
 STEPS, BATCH, SAMPLE_S = 8, 2, 0.05
@@ -63,6 +64,7 @@ def test_some_steps_hide_an_exchange_that_is_as_short() -> None:
     assert goes_on < 1.12 * WORK_S
 
 
+@pytest.mark.long
 def test_of_fragments_only_one_is_on_the_line_at_a_time_and_together_they_are_the_model() -> None:
     """At most 1/4 of the bytes at any time, and the same in all: what four fragments are for."""
     whole, parts = (
@@ -102,17 +104,15 @@ def test_where_steps_take_a_second_peers_compute_all_the_time(fragments: int, pa
     assert computing(Block()) < 1 / (1 + part)
 
 
-@pytest.mark.parametrize("overlap", OVERLAPS)
-@pytest.mark.parametrize("at_s", [2.3, *(pytest.param(at_s, marks=pytest.mark.long) for at_s in (1.0, 3.1))])
+@pytest.mark.parametrize("overlap", few_of(OVERLAPS, (OVERLAPS[0], OVERLAPS[3])))
+@pytest.mark.parametrize("at_s", few_of((1.0, 2.3, 3.1), (2.3,)))
 def test_whenever_a_peer_crashes_nothing_is_lost_or_counted_twice(overlap: Overlap, at_s: float) -> None:
     run = overlapped(overlap)
     faults = [Crash(at_s=at_s, peer=1, restart_after_s=0.7), Crash(at_s=at_s + 0.4, peer=2, restart_after_s=0.3)]
     assert_sound(run, play(run, 3, faults=faults, build=sized(SMALL), rate_bytes_s=2e5), version=8)
 
 
-@pytest.mark.parametrize(
-    "overlap", [*(pytest.param(each, marks=pytest.mark.long) for each in OVERLAPS[:3]), OVERLAPS[3]]
-)
+@pytest.mark.parametrize("overlap", few_of(OVERLAPS, (OVERLAPS[3],)))
 def test_who_misses_a_round_takes_its_work_back_and_is_in_a_later_one(overlap: Overlap) -> None:
     run = overlapped(overlap, rounds=60)
     outcome = play(run, 3, faults=[Pause(at_s=2.5, peer=2, for_s=30.0)])

@@ -30,6 +30,7 @@ from atoll.spec.axes.whom import All, AllGather, Circles, Mesh
 from atoll.spec.axes.work import Work
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, name, once, play, sized
 
 SIZE = 1000
@@ -171,7 +172,7 @@ TROUBLES: dict[str, list[Fault]] = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize("trouble", few_of(TROUBLES, ("crashed at work", "the organiser crashed", "cut off")))
 def test_everything_counted_is_in_the_anchor_or_still_left_out_and_nothing_is_in_both(trouble: str) -> None:
     """Whatever crashes: what the leases that count came to is what the anchor moved by and what is left with peers."""
     run = sparse_run()
@@ -217,7 +218,7 @@ def desks(monkeypatch: pytest.MonkeyPatch) -> dict[bytes, Member]:
     return seen
 
 
-@pytest.mark.parametrize("residual", [Feedback(), pytest.param(Hold(), marks=pytest.mark.long), Hold(shared=0.25)])
+@pytest.mark.parametrize("residual", few_of((Feedback(), Hold(), Hold(shared=0.25)), (Hold(shared=0.25),)))
 def test_what_owners_leave_out_of_results_is_kept_until_it_comes(
     residual: Residual, desks: dict[bytes, Member]
 ) -> None:
@@ -231,7 +232,10 @@ def test_what_owners_leave_out_of_results_is_kept_until_it_comes(
     assert_all_is_somewhere(run, outcome, owners)
 
 
-@pytest.mark.parametrize("trouble", [name for name in TROUBLES if name != "the organiser crashed"])
+@pytest.mark.parametrize(
+    "trouble",
+    few_of((name for name in TROUBLES if name != "the organiser crashed"), ("crashed in the exchange", "cut off")),
+)
 def test_where_peers_hold_all_that_results_leave_out_nothing_is_lost_whoever_crashes(
     trouble: str, desks: dict[bytes, Member]
 ) -> None:
@@ -272,9 +276,7 @@ LOSSES = {name: TROUBLES[name] for name in TROUBLES if name.startswith(("crashed
 }
 
 
-@pytest.mark.parametrize(
-    "trouble", [pytest.param(each, marks=[] if each == "crashed at work" else pytest.mark.long) for each in LOSSES]
-)
+@pytest.mark.parametrize("trouble", few_of(LOSSES, ("crashed at work",)))
 def test_when_an_owner_is_lost_so_is_what_it_left_out_and_the_run_goes_on(trouble: str) -> None:
     run = owned_run(rounds=12)
     outcome = play(run, 4, faults=LOSSES[trouble], build=sized(SIZE))

@@ -21,6 +21,7 @@ from atoll.spec.axes.work import ByRate, BySpeed, Cosine, Cyclic, Growing, Same
 from atoll.spec.load import load_recipe
 from atoll.spec.run import Budget, Run
 from atoll.spec.schedule import rate
+from tests.few import few_of
 from tests.identity.small import BATCH, SAME, apart, ddp, engine_of, trained, weights_of
 from tests.peer.world import assert_sound, counting_run, events, name, once, play
 
@@ -64,7 +65,7 @@ def test_quotas_follow_a_machine_that_becomes_slower() -> None:
     assert [told[-1].quotas[name(host)] for host in outcome.hosts] == [16, 16, 4]
 
 
-@pytest.mark.parametrize("overlap", [OneRound(), OneRound(eager=False)])
+@pytest.mark.parametrize("overlap", [OneRound(), pytest.param(OneRound(eager=False), marks=pytest.mark.long)])
 def test_who_goes_on_meanwhile_keeps_its_samples_while_quotas_stay(overlap: Overlap) -> None:
     run = unequal(by_speed=True, rounds=16, overlap=overlap)
     outcome = play(run, 3, faults=SLOW)
@@ -90,7 +91,7 @@ def speeds(peers: int) -> list[SlowCompute]:
     return [SlowCompute(at_s=0.0, peer=at, for_s=1e6, factor=float(factors[at])) for at in range(1, peers)]
 
 
-@pytest.mark.parametrize("peers", [2, 3, *(pytest.param(peers, marks=pytest.mark.long) for peers in (4, 8))])
+@pytest.mark.parametrize("peers", few_of((2, 3, 4, 8), (3,)))
 def test_whoever_takes_part_at_whatever_speed_it_is_one_machine_with_that_batch(peers: int) -> None:
     batch, rounds = 2 * max(3, peers) * BATCH, 5
     run = together(batch, rounds=rounds, start_with=peers)

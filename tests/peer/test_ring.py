@@ -26,6 +26,7 @@ from atoll.spec.run import Run
 from atoll.swarm.policy.patience import STALL_S
 from atoll.sync.codec import decoded
 from atoll.sync.grid import grid_of
+from tests.few import few_of
 from tests.peer.world import (
     anchor_of,
     assert_sound,
@@ -66,7 +67,7 @@ def contributors(outcome: Outcome) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", [Fp32(), Fp16(), Int8(), Buckets()])
-@pytest.mark.parametrize("peers", [1, 2, 5])
+@pytest.mark.parametrize("peers", few_of((1, 2, 5), (1, 5)))
 def test_a_ring_keeps_every_promise_and_the_anchor_is_to_the_bit_what_its_order_adds_up_to(
     peers: int, codec: Codec
 ) -> None:
@@ -189,7 +190,7 @@ def test_once_members_know_how_far_they_are_apart_sums_cross_the_ocean_twice_and
 # who may die, be late or be out of reach
 
 
-@pytest.mark.parametrize("peer", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (0, 3))])
+@pytest.mark.parametrize("peer", few_of((0, 1, 3), (1,)))
 def test_whoever_dies_and_comes_back_the_others_go_on(peer: int) -> None:
     for at_s in (0.3, 0.45, 0.52, 0.6, 0.9):
         played(4, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])

@@ -16,6 +16,7 @@ from atoll.sim.scenario import Build, Outcome
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Route
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, play, sized
 
 SIZE = 640
@@ -40,7 +41,7 @@ def played(route: Route, peers: int, *, faults: Sequence[Fault] = (), build: Bui
 # groups
 
 
-@pytest.mark.parametrize(("peers", "group"), [(4, 2), (5, 2), (7, 3), (9, 2)])
+@pytest.mark.parametrize(("peers", "group"), few_of([(4, 2), (5, 2), (7, 3), (9, 2)], ((5, 2), (7, 3))))
 def test_groups_that_pass_sums_up_keep_every_promise(peers: int, group: int) -> None:
     outcome = played(Butterfly(group=group), peers)
     committed = events(outcome, journal.RoundCommitted, peer=0)
@@ -61,7 +62,7 @@ def first_result(outcome: Outcome) -> Vector:
     return np.frombuffer(whole, "<f4")
 
 
-@pytest.mark.parametrize("peer", [1, *(pytest.param(each, marks=pytest.mark.long) for each in (3, 5))])
+@pytest.mark.parametrize("peer", few_of((1, 3, 5), (1,)))
 def test_whoever_dies_of_a_group_owner_or_root_the_others_go_on(peer: int) -> None:
     for at_s in CRASHES_S:
         played(Butterfly(group=2), 6, faults=[Crash(at_s=at_s, peer=peer, restart_after_s=1.5)])

@@ -16,6 +16,7 @@ from atoll.plan.limits.flip import flip
 from atoll.plan.limits.reader import load_scenario, scenario_names, scenario_of, scenario_text
 from atoll.plan.limits.regimes import regimes
 from atoll.plan.limits.scenario import SHARES, WHOLE, Scenario, paths, said, with_value, worlds
+from tests.few import few_of
 
 NAMES = ("homes", "labs", "organisation")
 
@@ -39,7 +40,7 @@ def test_every_number_of_a_shipped_scenario_that_is_no_round_statement_says_wher
             assert low == high or held.source != "stated" or path == "peers.count", path
 
 
-@pytest.mark.parametrize("name", ["homes", *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1:])])
+@pytest.mark.parametrize("name", few_of(NAMES, ("homes",)))
 @pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
 def test_formula_and_run_agree_within_what_they_state(name: str, limit: Limit) -> None:
     for check in limit.checks(load_scenario(name), 1):

@@ -9,6 +9,7 @@ from atoll.plan.cost.flops import six_n_d
 from atoll.plan.limits import cost as c
 from atoll.plan.limits.reader import load_scenario
 from atoll.plan.limits.scenario import Scenario, with_value
+from tests.few import few_of
 
 H100, CARD_4090, CARD_3090, CARD_3060 = 989e12 * 0.4, 165.2e12 * 0.35, 71.2e12 * 0.35, 25.5e12 * 0.35
 SMALL, HUGE = six_n_d(7e9, 140e9), six_n_d(405e9, 15.6e12)
@@ -93,7 +94,7 @@ PLAYED = {
 }
 
 
-@pytest.mark.parametrize("name", PLAYED)
+@pytest.mark.parametrize("name", few_of(PLAYED, ("homes, in pipelines", "0.9 of eight", "often gone", "one alone")))
 def test_a_training_played_round_by_round_takes_the_hours_the_days_and_the_money_of_the_formula(name: str) -> None:
     s = PLAYED[name]
     rounds = 30_000 if name == "waiting for everybody" else 6000 if s.peers.count.value < 100 else 400

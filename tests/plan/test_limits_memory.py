@@ -63,7 +63,9 @@ def test_a_long_pipeline_is_seldom_there_as_a_whole() -> None:
     assert m.there_run(0.6, 2, rng) == pytest.approx(0.36, abs=0.02)
 
 
-@pytest.mark.parametrize(("eight_bits", "form"), [(False, "mixed adam"), (True, "8-bit adam")])
+@pytest.mark.parametrize(
+    ("eight_bits", "form"), [pytest.param(False, "mixed adam", marks=pytest.mark.long), (True, "8-bit adam")]
+)
 def test_an_optimizer_really_run_learns_and_keeps_so_many_bytes_a_parameter(eight_bits: bool, form: str) -> None:
     held = adam.train(eight_bits=eight_bits)
     assert held.last_loss < 0.01 * held.first_loss

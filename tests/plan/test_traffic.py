@@ -43,7 +43,7 @@ def with_group(recipe: Recipe, group: int) -> Recipe:
         ("ddp", 300_000, 4),
         pytest.param("deco", 300_000, 3, marks=pytest.mark.long),
         ("diloco", 300_000, 3),
-        ("opendiloco", 600_000, 3),
+        pytest.param("opendiloco", 600_000, 3, marks=pytest.mark.long),
         pytest.param("muloco", 2_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparseloco", 4_000_000, 3, marks=pytest.mark.long),
         pytest.param("sparse-butterfly", 8_000_000, 3, marks=pytest.mark.long),
@@ -260,7 +260,10 @@ def test_what_a_pair_moves_does_not_depend_on_how_many_there_are() -> None:
     assert few == many == 2 * 4_000_000
 
 
-@pytest.mark.parametrize(("name", "few"), [("fedht", Threshold(least=1e-2)), ("gaia", Significance(least=10.0))])
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [("fedht", Threshold(least=1e-2)), pytest.param("gaia", Significance(least=10.0), marks=pytest.mark.long)],
+)
 def test_where_what_is_sent_depends_on_values_the_prediction_is_the_most(
     name: str, few: Threshold | Significance
 ) -> None:

@@ -271,6 +271,7 @@ def test_where_cores_never_bind_only_headers_make_it_longer() -> None:
     assert 1 < _exchange_s(_play(free)) / _exchange_s(_play(None)) <= TOLLS["iroh"].line
 
 
+@pytest.mark.long
 def test_whoever_says_nothing_of_cores_has_the_same_trace_beside_one_who_does() -> None:
     run = counting_run(rounds=3, start_with=3)
 

@@ -8,14 +8,13 @@ from msgspec.structs import replace
 from atoll.sim.scenario import Scenario, losses_of, on_fleet, simulate, stand_in
 from atoll.spec.fleet import fleet_names, load_fleet
 from atoll.spec.load import demo_run
+from tests.few import few_of
 
 MACHINES_MAX = 2
 """Of each group: all 64 volunteers take a minute."""
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.long if each == "volunteers" else ()) for each in fleet_names()]
-)
+@pytest.mark.parametrize("name", few_of(fleet_names(), {*fleet_names()} - {"volunteers"}))
 def test_a_run_finishes_on_every_shipped_fleet(name: str) -> None:
     fleet = load_fleet(name)
     few = replace(fleet, groups=tuple(replace(each, count=min(each.count, MACHINES_MAX)) for each in fleet.groups))

@@ -29,10 +29,11 @@ from atoll.spec.axes.when import Fragments, Parts, Tensors
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import assert_sound, counting_run, events, log_of
 from tests.peer.world import play as played
 from tests.sim.test_check import rewrite
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.sim.under import broken_under, read_back, run_under
 
 PARTS = 3
 WHENS: tuple[Parts, ...] = (

@@ -14,9 +14,10 @@ from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import Circles, Regions
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
+from tests.few import few_of
 from tests.peer.test_homes import TWOS, play, run_of
 from tests.sim.test_check import rewrite
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.sim.under import broken_under, read_back, run_under
 
 SEEDS = range(700, 760)
 QUICK = (708,)

@@ -17,7 +17,8 @@ from atoll.spec.axes.when import Growth, TargetBatch
 from atoll.spec.axes.whom import Circles, Mesh
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.few import few_of
+from tests.sim.under import broken_under, read_back, run_under
 
 SEEDS = range(600, 660)
 QUICK = (605,)

@@ -20,7 +20,8 @@ from atoll.spec.axes.when import WithMoments
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Rings, Star, Trees
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from tests.sim.under import few_of, read_back, run_under
+from tests.few import few_of
+from tests.sim.under import read_back, run_under
 
 ROUTES = (Butterfly(), Butterfly(), AllGather(), Star(), Trees(), Rings(clusters=2))
 PERIODS = ((3, 6), (1, 1), (2, 3), (0, 2), (1, 2))

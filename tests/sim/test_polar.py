@@ -21,10 +21,11 @@ from atoll.spec.axes.when import Every, Fragments
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import counting_run
 from tests.peer.world import play as played
 from tests.sim.test_check import rewrite
-from tests.sim.under import broken_under, few_of
+from tests.sim.under import broken_under
 
 SEEDS = range(600, 640)
 QUICK = (601,)

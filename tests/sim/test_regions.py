@@ -17,10 +17,11 @@ from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Circles, Regions
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
+from tests.few import few_of
 from tests.peer.world import counting_run, log_of
 from tests.peer.world import play as world_play
 from tests.sim.test_check import rewrite
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.sim.under import broken_under, read_back, run_under
 
 SEEDS = range(500, 560)
 QUICK = (501, 538)

@@ -11,7 +11,8 @@ from atoll.spec.axes.what import Feedback
 from atoll.spec.axes.when import Every
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.few import few_of
+from tests.sim.under import broken_under, read_back, run_under
 
 SEEDS = range(700, 760)
 QUICK = (700, 703)

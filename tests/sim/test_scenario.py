@@ -158,7 +158,7 @@ def test_a_wrong_clock_changes_what_is_displayed_and_nothing_else() -> None:
         SlowCompute(at_s=0.0, peer=1, for_s=8.0, factor=10.0),
         SlowDisk(at_s=0.0, peer=1, for_s=8.0, factor=200.0),
         SlowLink(at_s=0.0, peer=1, for_s=8.0, factor=1e5),
-        LossyLink(at_s=0.0, peer=1, for_s=8.0, loss=0.3),
+        pytest.param(LossyLink(at_s=0.0, peer=1, for_s=8.0, loss=0.3), marks=pytest.mark.long),
         Partition(at_s=1.0, side=(1,), for_s=8.0),
         Partition(at_s=1.0, side=(1,), for_s=8.0, one_way=True),
     ],

@@ -14,7 +14,8 @@ from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Butterfly, Star
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Recipe
-from tests.sim.under import broken_under, few_of, read_back, run_under
+from tests.few import few_of
+from tests.sim.under import broken_under, read_back, run_under
 
 FORMS = (
     Delta(codec=Sign(block=64), residual=Hold(shared=0.25)),

@@ -24,6 +24,7 @@ from atoll.sim.storm import shrunk
 from atoll.spec.fleet import Always, Machine, load_fleet
 from atoll.spec.load import decode_run, demo_run
 from atoll.spec.run import Run, canonical
+from tests.few import few_of
 
 SEEDS = 200
 QUICK = 10
@@ -48,9 +49,7 @@ def told(verdicts: list[Verdict]) -> str:
     )
 
 
-@pytest.mark.parametrize(
-    "first", [pytest.param(at, marks=pytest.mark.long if at >= QUICK else ()) for at in range(0, SEEDS, CHUNK)]
-)
+@pytest.mark.parametrize("first", few_of(range(0, SEEDS, CHUNK), range(QUICK)))
 def test_no_storm_breaks_a_promise_and_after_it_everybody_is_on_the_newest_anchor(first: int) -> None:
     verdicts = [play_job(job) for job in jobs_of(first, first + CHUNK)]
     assert not told(verdicts), "look with\n" + told(verdicts)

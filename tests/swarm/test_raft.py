@@ -35,6 +35,7 @@ from atoll.swarm.raft import (
     sound,
     step,
 )
+from tests.few import few_of
 from tests.swarm.assembly import Assembly, Seat, storm
 
 A, B, C, D = (bytes([ord(x)]) * 32 for x in "ABCD")
@@ -56,7 +57,7 @@ def weather(seeds: range) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("block", [pytest.param(n, marks=pytest.mark.long if n % 2 else ()) for n in range(BLOCKS)])
+@pytest.mark.parametrize("block", few_of(range(BLOCKS), range(0, BLOCKS, 4)))
 def test_the_council_keeps_its_promises_in_a_storm_and_recovers_after_it(block: int) -> None:
     size = STORMS // BLOCKS
     seen = weather(range(block * size, (block + 1) * size))

@@ -22,6 +22,7 @@ from atoll.swarm.messages import Contributed, FromMember, Hello, Holding, Leave,
 from atoll.swarm.routes.layout import Layout
 from atoll.swarm.routes.shares import covers
 from atoll.swarm.state import Action, Arrived, Gone, Heard, Logged, Said, Tick, Write
+from tests.few import few_of
 from tests.swarm.table import BULK, FOUNDING, A, B, C, D, small_run
 
 PEERS = (A, B, C, D)
@@ -189,9 +190,7 @@ def by_route(run: Run, route: Route, late: int) -> Run:
         pytest.param(Rings(clusters=2), 0, marks=pytest.mark.long),
     ],
 )
-@pytest.mark.parametrize(
-    "first", [pytest.param(at, marks=pytest.mark.long if at else ()) for at in range(0, 100, CHUNK)]
-)
+@pytest.mark.parametrize("first", few_of(range(0, 100, CHUNK), (0,)))
 def test_no_walk_breaks_the_broker_or_commits_a_version_twice(first: int, route: Route, late: int) -> None:
     rounds, most, seeds = [], 0, CHUNK // 2 if late else CHUNK
     for seed in range(first, first + seeds):

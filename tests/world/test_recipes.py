@@ -24,6 +24,7 @@ from atoll.spec.load import load_recipe, recipe_names
 from atoll.spec.run import Run
 from atoll.spec.variant import variants
 from atoll.swarm.routes.circles import weighs_lines
+from tests.few import few_of
 from tests.world.shore import Peer, Shore, one_history
 
 SEED, PEERS, ROUNDS = 23, 4, 5
@@ -65,9 +66,7 @@ def run_of(shore: Shore, recipe: str) -> Run:
     return pinned(variant.run, Machine())
 
 
-@pytest.mark.parametrize(
-    "recipe", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in recipe_names()]
-)
+@pytest.mark.parametrize("recipe", few_of(recipe_names(), QUICK))
 def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Shore, recipe: str) -> None:
     run = run_of(shore, recipe)
     peers = really(shore, run)

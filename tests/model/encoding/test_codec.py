@@ -42,6 +42,7 @@ from atoll.spec.axes.codec import (
 from atoll.spec.axes.what import Feedback, Forget, Hold, Residual
 from atoll.sync import codec as here
 from atoll.sync.feedback import encode_fed_back
+from tests.few import few_of
 
 FORMS: list[Even] = [
     Fp16(),
@@ -215,9 +216,7 @@ def test_of_equals_the_first_are_kept() -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize(
-    "codec", [pytest.param(x, marks=[] if x in SHIPPED else pytest.mark.long) for x in LARGE], ids=str
-)
+@pytest.mark.parametrize("codec", few_of(LARGE, SHIPPED), ids=str)
 def test_what_is_large_enough_has_the_bytes_of_the_processor(codec: Above, device: str) -> None:
     for kind, made in KINDS.items():
         for count in (*COUNTS, 65536):
