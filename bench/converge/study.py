@@ -132,6 +132,9 @@ class Way:
     """And of what results leave out."""
     shared: float = 0.0
     """So much of what a result leaves out of contributions stays with who made them; with the owner is the rest."""
+    own: bool = False
+    """Whether a result is each peer's own: owners have the anchor in full, and tell a peer what its copy of it lacks
+    beyond what its contribution says already."""
     slow: float = 1.0
     """How many times as long the last rounds are as the first."""
     decay: float = 0.01
@@ -215,6 +218,8 @@ WAYS = {
     "few-30": better(30),
     "few-60": better(60),
     "few-30-up-bit": better(30, down=exact),
+    "few-30-own": better(30, own=True),
+    "few-30-own-three": better(30, own=True, down=three),
     "few-30-shared0.3": better(30, shared=0.3),
     "few-fp-30-lr0.01": better(30, lr=0.01, up=exact, down=exact),
     "few-30-lr0.01": better(30, lr=0.01),
@@ -248,11 +253,12 @@ def size_of(width: int) -> Size:
 
 
 class Swarm:
-    """The peers of one way, as rows of all peers' weights, and their common anchor."""
+    """The peers of one way, as rows of all peers' weights, their anchor, and each one's copy of it."""
 
     def __init__(self, way: Way, weights: dict[str, Tensor], steps: int) -> None:
         self.way, self._weights = way, weights
         self.anchor = {name: rows[0].clone() for name, rows in weights.items()}
+        self.copies = {name: rows.clone() for name, rows in weights.items()}
         self._momentum = {name: torch.zeros_like(value) for name, value in self.anchor.items()}
         self._left = {name: torch.zeros_like(value).flatten() for name, value in self.anchor.items()}
         self._fed = {name: torch.zeros_like(rows).flatten(1) for name, rows in weights.items()}
@@ -265,26 +271,44 @@ class Swarm:
                 self._exchange(name, nth // self.way.fragments)
 
     def _exchange(self, name: str, nth: int) -> None:
-        way, rows, anchor = self.way, self._weights[name], self.anchor[name]
-        wanted = (anchor - rows).flatten(1)
+        way, rows, copies = self.way, self._weights[name], self.copies[name]
+        wanted = (copies - rows).flatten(1)
         if not way.hold:
             wanted = wanted + self._fed[name]
         sent = way.up(wanted) * _turn(wanted.shape[1], way.thin, nth, rows.device)
-        left = wanted - sent
+        left = way.held * (wanted - sent)
         mean = sent.mean(dim=0)
-        merged = mean + way.owned * self._left[name]
-        result = way.down(merged[None])[0]
-        self._left[name] = merged - result - way.shared * (mean - result)
-        own = way.held * left + way.shared * (sent - result)
-        rate, beta = way.outer
+        if way.own:
+            self._step(name, mean)
+            due = (copies - self.anchor[name]).flatten(1)
+            known = _alike(due, sent)
+            copies.sub_((known + way.down(due - known)).view_as(rows))
+        else:
+            merged = mean + way.owned * self._left[name]
+            result = way.down(merged[None])[0]
+            self._left[name] = merged - result - way.shared * (mean - result)
+            left = left + way.shared * (sent - result)
+            self._step(name, result)
+            copies.copy_(self.anchor[name].expand_as(rows))
+        rows.copy_(copies)
+        if way.hold:
+            rows.sub_(left.view_as(rows))
+        else:
+            self._fed[name] = left
+
+    def _step(self, name: str, result: Tensor) -> None:
+        """Move the anchor."""
+        rate, beta = self.way.outer
+        anchor = self.anchor[name]
         result = result.view_as(anchor)
         momentum = self._momentum[name].mul_(beta).add_(result)
         anchor.sub_(rate * (result + beta * momentum))
-        rows.copy_(anchor.expand_as(rows))
-        if way.hold:
-            rows.sub_(own.view_as(rows))
-        else:
-            self._fed[name] = own
+
+
+def _alike(due: Tensor, sent: Tensor) -> Tensor:
+    """Return the multiple of what each sent that is nearest to what is due to it: one number, told with a result."""
+    factor = (due * sent).sum(dim=1, keepdim=True) / sent.square().sum(dim=1, keepdim=True).clamp(min=1e-30)
+    return factor * sent
 
 
 def _turn(size: int, thin: int, nth: int, device: torch.device) -> Tensor:
@@ -405,10 +429,11 @@ class Study:
 
     @torch.no_grad()
     def judge(self) -> dict[str, float]:
-        """Return the loss of each way's anchor, in nats per token."""
+        """Return the loss of each way's anchor as the first peer has it, in nats per token."""
         found = {}
         for name, swarm in self.swarms.items():
-            parts = [self._loss(swarm.anchor, part[:, :-1], part[:, 1:]) for part in torch.split(self._judged, 64)]
+            held = {key: rows[0] for key, rows in swarm.copies.items()}
+            parts = [self._loss(held, part[:, :-1], part[:, 1:]) for part in torch.split(self._judged, 64)]
             found[name] = float(torch.stack(parts).mean())
         return found
 

@@ -61,6 +61,25 @@ def test_what_results_leave_out_is_with_the_owner_or_with_the_peers_and_nowhere_
     assert bool(swarm._left["one"].abs().max() > 0.1) == (shared < 1.0)
 
 
+def test_a_result_of_ones_own_says_what_ones_copy_lacks_beyond_what_one_has_sent() -> None:
+    in_full, _ = swarm_after(Way(2, sign, exact, outer=(1.0, 0.0)))
+    anchor, copies = swarm_after(Way(2, sign, sign, outer=(1.0, 0.0), own=True))
+    common, _ = swarm_after(Way(2, sign, sign, outer=(1.0, 0.0)))
+    assert torch.allclose(anchor, in_full, atol=1e-5), "owners have all of it, though peers set out from their copies"
+    apart = (copies - anchor).square().mean(dim=(1, 2))
+    assert apart.min() > 0 and apart.max() < 0.8 * (common - in_full).square().mean()
+    assert (copies.mean(dim=0) - anchor).square().mean() < 0.5 * apart.mean(), "what copies lack is not the same"
+
+
+def swarm_after(way: Way) -> tuple[Tensor, Tensor]:
+    """Return the anchor and everybody's copy after two rounds."""
+    weights, swarm = peers_of(way)
+    for end in swarm._ends:
+        swarm.after(end)
+        weights["one"] += torch.randn(weights["one"].shape, generator=torch.Generator().manual_seed(end))
+    return swarm.anchor["one"], swarm.copies["one"]
+
+
 def test_of_contributions_in_turns_each_block_is_sent_once() -> None:
     turns = [study._turn(3000, 3, nth, torch.device("cpu")) for nth in range(3)]
     assert torch.equal(sum(turns, torch.zeros(3000)), torch.ones(3000))
