@@ -34,6 +34,7 @@ def test_a_person_copies_a_scenario_changes_it_and_gets_another_verdict(tmp_path
     assert max(map(len, done.stdout.splitlines())) <= 140
 
 
+@pytest.mark.long
 def test_a_program_gets_one_limit_with_its_inputs_and_checks(capsys: pytest.CaptureFixture[str]) -> None:
     command("homes", limit="memory", as_json=True)
     told = json.loads(capsys.readouterr().out)

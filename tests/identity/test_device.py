@@ -119,7 +119,9 @@ def ends_on(run: Run, *, device: bool, faults: list[Fault]) -> Anchor:
 QUICK = ("top-k fed back", "frequencies", "significance held", "signs of fragments held")
 
 
-@pytest.fixture(params=[False, True], ids=["passing through", "kept there"])
+@pytest.fixture(
+    params=[pytest.param(False, marks=pytest.mark.long, id="passing through"), pytest.param(True, id="kept there")]
+)
 def room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a device have room for what work began from and what was left out, or not."""
     monkeypatch.setattr(encoder, "_has_room", lambda device, size_bytes: request.param)

@@ -18,6 +18,7 @@ from atoll.errors import LocalError, PeerLost
 from atoll.net.identity import Identity
 from atoll.net.live import LiveConn
 from atoll.net.transport import NO_TAG, STREAMS_MAX, ConnLost, StreamClosed, StreamReset, Traffic
+from tests.few import few_of
 from tests.net.loopback import PATIENCE_S, bind, far_peer, joined, peers, run
 
 
@@ -50,6 +51,7 @@ def test_a_peer_that_holds_its_interpreter_is_not_dead(kind: str) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("kind", few_of(("iroh", "tls"), ("iroh",)), indirect=True)
 def test_nobody_dies_while_all_cores_are_busy(kind: str) -> None:
     busy = [multiprocessing.get_context("spawn").Process(target=spin, daemon=True) for _ in range(4)]
     for process in busy:

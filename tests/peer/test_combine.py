@@ -19,6 +19,7 @@ from atoll.spec.axes.optimizer import Sgd
 from atoll.spec.axes.when import Fragments
 from atoll.spec.axes.whom import All, AllGather, Butterfly, Route
 from atoll.spec.run import Run
+from tests.few import few_of
 from tests.peer.world import anchor_of, assert_sound, counting_run, events, play, sized
 
 SIZE, PEERS, ROUNDS = 640, 5, 4
@@ -36,8 +37,7 @@ GATHERED: list[tuple[Combine, Route]] = [
 ]
 
 
-OFTEN = [*ANYWHERE[::2], SUMMED[0], GATHERED[0]]
-LESS_OFTEN = [each for each in (*ANYWHERE, *SUMMED, *GATHERED) if each not in OFTEN]
+OFTEN = [ANYWHERE[0], ANYWHERE[3], SUMMED[0], GATHERED[0]]
 
 
 def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool = False) -> Run:
@@ -51,7 +51,7 @@ def ruled(combine: Combine, route: Route, *, rounds: int = ROUNDS, sparse: bool 
 
 @pytest.mark.parametrize(
     ("combine", "route"),
-    [*OFTEN, *(pytest.param(*each, marks=pytest.mark.long) for each in LESS_OFTEN)],
+    few_of([*ANYWHERE, *SUMMED, *GATHERED], OFTEN),
 )
 def test_every_rule_brings_all_to_one_anchor_on_its_routes(combine: Combine, route: Route) -> None:
     run = ruled(combine, route)

@@ -135,6 +135,7 @@ def test_a_line_that_becomes_fast_again_gets_its_share_back_within_three_rounds(
     assert [share for version, share in told.items() if version <= first + 3][-1] > 0.2
 
 
+@pytest.mark.long
 def test_equal_members_keep_equal_shares() -> None:
     assert events(exchanged([FAST_BYTES_S] * 3, rounds=6), journal.SharesChanged) == []
 

@@ -218,6 +218,7 @@ def test_batches_that_cost_much_to_read_stay_small() -> None:
     assert {turn.samples for turn in turns(outcome)} == {12}
 
 
+@pytest.mark.long
 def test_a_last_batch_is_no_larger_than_what_is_left_of_the_budget() -> None:
     """108 samples: four rounds of 12, two of 24, and 12; a batch more than that was given out."""
     run = batching(rounds=1)

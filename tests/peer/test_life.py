@@ -44,7 +44,7 @@ def test_a_run_ends_with_everybody_on_one_anchor_that_the_log_explains(peers: in
     )
 
 
-@pytest.mark.parametrize("recipe", recipe_names())
+@pytest.mark.parametrize("recipe", few_of(recipe_names(), recipe_names()[1::3]))
 def test_every_recipe_keeps_its_promises_in_simulation(recipe: str) -> None:
     run = counting_run(recipe, rounds=6, start_with=3)
     assert_sound(run, play(run, 3), version=6)

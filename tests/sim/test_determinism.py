@@ -30,7 +30,7 @@ def sim(*arguments: str, hash_seed: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "more", [pytest.param([], id="the demo", marks=pytest.mark.long), pytest.param(LONG, id="a longer run")]
+    "more", [pytest.param([], id="the demo"), pytest.param(LONG, id="a longer run", marks=pytest.mark.long)]
 )
 def test_two_processes_with_different_hash_seeds_give_the_same_trace(more: list[str]) -> None:
     one, other = (sim(*STORM, *more, hash_seed=hash_seed) for hash_seed in ("1", "4242"))

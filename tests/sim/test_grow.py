@@ -31,7 +31,7 @@ BESIDE = ("eager", "streaming", "decoupled")
 WAYS = [*product(WAITING, RATES), *((recipe, LITTLE) for recipe in WAITING + BESIDE)]
 SCHEDULES = (Cosine(floor=0.05), Wsd(decay=0.9, floor=0.1))
 SEEDS = range(2000, 2180)
-QUICK = (2000, 2002, 2005, 2024)
+QUICK = (2000, 2024)
 ROUNDS = 24
 
 
@@ -67,7 +67,7 @@ def test_a_storm_breaks_no_promise(seed: int) -> None:
     assert play(storm_of(seed)).broken == []
 
 
-@pytest.mark.parametrize("seed", few_of(QUICK, QUICK[:2]))
+@pytest.mark.parametrize("seed", few_of((2000, 2002, 2005, 2024), QUICK))
 def test_rounds_grow_in_storms(seed: int) -> None:
     told: set[int] = set()
 

@@ -56,7 +56,7 @@ BITS: tuple[Delta, ...] = tuple(
 LATE: tuple[Overlap, ...] = (Block(), Block(), Block(), Delay(steps=1, reconcile=Shift()))
 NAMES = ("fragments", "by lot", "tensors")
 SEEDS = range(800, 1160)
-QUICK = (816, 818, 821, 829)
+QUICK = (816, 829)
 PEERS, ROUNDS = 3, 9
 
 

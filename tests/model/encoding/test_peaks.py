@@ -29,6 +29,7 @@ from atoll.sync import peaks as here
 from atoll.sync.codec import encode
 from atoll.sync.grid import Grid
 from atoll.sync.units import Tensor, Unit
+from tests.few import few_of
 from tests.model.child import said_by
 
 SIZES = (1200, 300, 4500, 96, 904)
@@ -90,7 +91,7 @@ def chunks(values: Vector, device: str, width: int = SIZE) -> Ends:
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", few_of(KINDS, ("of many sizes", "few values", "smallest")))
 def test_values_must_be_as_large_as_on_the_processor(kind: str, device: str) -> None:
     for seed in SEEDS:
         values = KINDS[kind](seed)
@@ -210,7 +211,9 @@ def expected(codec: MaxN, unit: Unit, values: Vector, rule: Residual, left: Vect
     return [bytes(chunk) for chunk in chunks]
 
 
-@pytest.mark.parametrize("room", [False, True], ids=["host", "moved"])
+@pytest.mark.parametrize(
+    "room", [pytest.param(False, marks=pytest.mark.long, id="host"), pytest.param(True, id="moved")]
+)
 @pytest.mark.parametrize("device", ["cpu", CUDA])
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize("of", UNITS)
