@@ -35,7 +35,7 @@ STORMY_SHARE = 0.8
 HOMES = 5
 HOMES_ROUNDS = 3
 """That many of them, where the storm strikes an ordinary run."""
-HOMES_CHUNK, HOMES_QUICK = 10, 5
+HOMES_CHUNK = 10
 """At a time, and in `make test`."""
 HOMES_STORM_S = 60.0
 
@@ -67,19 +67,14 @@ def homes(peers: int) -> tuple[Run, list[Machine], dict[tuple[str, str], float]]
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("first", "count"),
-    [
-        (0, HOMES_QUICK),
-        *(pytest.param(at, HOMES_CHUNK, marks=pytest.mark.long) for at in range(0, SEEDS, HOMES_CHUNK)),
-    ],
-)
-def test_five_homes_go_on_committing_while_a_storm_is_on(first: int, count: int) -> None:
-    verdicts = [play(own_case(*homes(HOMES), seed, until_s=HOMES_STORM_S)) for seed in range(first, first + count)]
+@pytest.mark.parametrize("first", range(0, SEEDS, HOMES_CHUNK))
+def test_five_homes_go_on_committing_while_a_storm_is_on(first: int) -> None:
+    last = first + HOMES_CHUNK
+    verdicts = [play(own_case(*homes(HOMES), seed, until_s=HOMES_STORM_S)) for seed in range(first, last)]
     assert [verdict.broken for verdict in verdicts if verdict.broken] == []
     assert all(verdict.rounds >= verdict.stormy_rounds + CALM_ROUNDS for verdict in verdicts)
     stormy = [verdict.seed for verdict in verdicts if verdict.stormy_rounds >= HOMES_ROUNDS]
-    assert len(stormy) >= STORMY_SHARE * count, f"too little happened in {first}..{first + count}"
+    assert len(stormy) >= STORMY_SHARE * HOMES_CHUNK, f"too little happened in {first}..{last}"
 
 
 def test_the_seeds_are_spread_over_all_families() -> None:
