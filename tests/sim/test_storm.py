@@ -36,7 +36,7 @@ HOMES = 5
 HOMES_ROUNDS = 3
 """That many of them, where the storm strikes an ordinary run."""
 HOMES_CHUNK = 10
-"""At a time, and in `make test`."""
+"""At a time."""
 HOMES_STORM_S = 60.0
 
 
