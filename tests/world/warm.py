@@ -19,6 +19,7 @@ from atoll.cli.main import COMMANDS
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(
     [
+        "atoll.cli.main",
         "pydantic",  # which typer imports with its first command
         *(f"atoll.cli.{name}" for name in COMMANDS),
         *("atoll.cli.local", "atoll.cli.machine", "atoll.cli.play"),
