@@ -26,7 +26,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.converge import study, world
+from bench.converge import ways, world
 from bench.converge.listed import trials
 from bench.converge.play import judged
 from bench.converge.record import RECORD, done, scores
@@ -42,7 +42,7 @@ from atoll.model.held import Held
 from atoll.spec.axes.pace import Block
 from atoll.spec.axes.what import Delta
 
-CODECS: dict[str, study.Codec] = {"sign": study.sign, "turned": study.turned, "three": study.three, "four": study.four}
+CODECS: dict[str, ways.Codec] = {"sign": ways.sign, "turned": ways.turned, "three": ways.three, "four": ways.four}
 MEANS = (2, 4, 8)
 """Of so many of the last anchors."""
 
@@ -112,7 +112,7 @@ def _square(vector: Vector) -> float:
     return float(np.dot(vector, vector))
 
 
-def _left(codec: study.Codec, rows: Tensor) -> float:
+def _left(codec: ways.Codec, rows: Tensor) -> float:
     """Return which part of a way a codec leaves out."""
     return float((rows - codec(rows)).square().sum() / rows.square().sum())
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 from bench.converge import study
-from bench.converge.study import WAYS, Study, Swarm, Way, exact, four, sign, tenth, three
+from bench.converge.study import Study, Swarm
+from bench.converge.ways import WAYS, Codec, Way, exact, four, sign, tenth, three
 from torch import Tensor
 
 from atoll.data.prepare import prepare
@@ -88,7 +89,7 @@ def test_of_contributions_in_turns_each_block_is_sent_once() -> None:
 @pytest.mark.parametrize(
     ("codec", "lost"), [(sign, 0.363), (three, 0.190), (four, 0.1175), (tenth, 0.574), (exact, 0.0)]
 )
-def test_codecs_lose_of_a_bell_what_is_known_of_them(codec: study.Codec, lost: float) -> None:
+def test_codecs_lose_of_a_bell_what_is_known_of_them(codec: Codec, lost: float) -> None:
     rows = torch.randn(4, 8 * 512 * 16, generator=torch.Generator().manual_seed(0))
     assert float((rows - codec(rows)).square().mean()) == pytest.approx(lost, abs=0.01)
 

@@ -1,0 +1,222 @@
+"""The ways of the study (`bench.converge.study`): how peers may exchange, and what becomes of values on their way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+BLOCK = 512
+"""Values that share a magnitude."""
+
+Codec = Callable[[Tensor], Tensor]
+"""What rows of values become on their way."""
+
+
+def exact(rows: Tensor) -> Tensor:
+    return rows
+
+
+def sign(rows: Tensor) -> Tensor:
+    """A bit for each, and the mean magnitude of a block."""
+    cut = _blocks(rows, BLOCK)
+    return _whole(cut.sign() * cut.abs().mean(dim=-1, keepdim=True), rows)
+
+
+def turned(rows: Tensor) -> Tensor:
+    """Likewise in a basis drawn anew each time, in which whatever a block has is spread over all of it."""
+    signs = torch.randint(0, 2, (BLOCK,), device=rows.device).float() * 2 - 1
+    cut = _spread(_blocks(rows, BLOCK) * signs)
+    return _whole(_spread(cut.sign() * cut.abs().mean(dim=-1, keepdim=True)) * signs, rows)
+
+
+def _spread(cut: Tensor) -> Tensor:
+    """Return all sums and differences of blocks (Walsh and Hadamard's), as long as before; twice is nothing."""
+    half = 1
+    while half < BLOCK:
+        one, other = cut.view(*cut.shape[:2], -1, 2, half).unbind(3)
+        cut = torch.stack([one + other, one - other], dim=3).view(*cut.shape[:2], BLOCK)
+        half *= 2
+    return cut / math.sqrt(BLOCK)
+
+
+def three(rows: Tensor) -> Tensor:
+    """The best three levels for a bell: five of them are a byte."""
+    cut = _blocks(rows, BLOCK)
+    unit = cut.square().mean(dim=-1, keepdim=True).sqrt()
+    return _whole(cut.sign() * (cut.abs() > 0.612 * unit) * (1.224 * unit), rows)
+
+
+def four(rows: Tensor) -> Tensor:
+    """The best four."""
+    cut = _blocks(rows, BLOCK)
+    unit = cut.square().mean(dim=-1, keepdim=True).sqrt()
+    return _whole(cut.sign() * torch.where(cut.abs() > 0.9816 * unit, 1.510, 0.4528) * unit, rows)
+
+
+def largest(part: float) -> Codec:
+    """The signs of such a part of a block, the largest, and their mean magnitude: for each so many bits of entropy."""
+
+    def codec(rows: Tensor) -> Tensor:
+        cut = _blocks(rows, 8 * BLOCK)
+        size = cut.abs()
+        large = size >= size.topk(int(size.shape[-1] * part), dim=-1).values[..., -1:]
+        level = (size * large).sum(dim=-1, keepdim=True) / large.sum(dim=-1, keepdim=True)
+        return _whole(cut.sign() * large * level, rows)
+
+    return codec
+
+
+tenth = largest(0.1)
+"""0.57 bits."""
+
+
+def _blocks(rows: Tensor, block: int) -> Tensor:
+    short = -rows.shape[1] % block
+    return torch.nn.functional.pad(rows, (0, short)).view(len(rows), -1, block)
+
+
+def _whole(cut: Tensor, rows: Tensor) -> Tensor:
+    return cut.reshape(len(rows), -1)[:, : rows.shape[1]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How peers exchange."""
+
+    rounds: int
+    up: Codec = sign
+    """Of contributions."""
+    down: Codec = sign
+    """Of results."""
+    outer: tuple[float, float] = (1.0, 0.5)
+    lr: float = 0.02
+    fragments: int = 1
+    """Parts of the model that take turns, as many rounds each."""
+    thin: int = 1
+    """Of so many blocks a contribution has one, another each time."""
+    hold: bool = True
+    held: float = 1.0
+    """So much is kept of what contributions leave out."""
+    owned: float = 1.0
+    """And of what results leave out."""
+    shared: float = 0.0
+    """So much of what a result leaves out of contributions stays with who made them; with the owner is the rest."""
+    own: bool = False
+    """Whether a result is each peer's own: owners have the anchor in full, and tell a peer what its copy of it lacks
+    beyond what its contribution says already."""
+    slow: float = 1.0
+    """How many times as long the last rounds are as the first."""
+    decay: float = 0.01
+    """Of Muon's matrices."""
+    mean: float = 0.9
+    """Muon's momentum."""
+    nesterov: bool = False
+    """Whether it looks ahead."""
+    beta2: float = 0.0
+    """By which rows of its moves are made alike; 0: they are not."""
+
+
+def small(rounds: int, lr: float = 0.01, mean: float = 0.97, **more: Any) -> Way:
+    """Return a way for peers with small batches: lower rates, longer means, and as much decay at every rate."""
+    return Way(rounds, lr=lr, mean=mean, decay=6e-4 / lr, **more)
+
+
+def better(
+    rounds: int, lr: float = 0.014, mean: float = 0.95, outer: tuple[float, float] = (1.4, 0.3), **more: Any
+) -> Way:
+    """Return such a way with a better Muon, and an outer step that answers at once."""
+    return small(rounds, lr=lr, mean=mean, beta2=0.95, nesterov=True, outer=outer, **more)
+
+
+WAYS = {
+    "fp-120": Way(120, exact, exact, (0.8, 0.9)),
+    "fp-30-0.8-0.9": Way(30, exact, exact, (0.8, 0.9)),
+    "fp-30": Way(30, exact, exact),
+    "bit-120": Way(120),
+    "bit-30": Way(30),
+    "bit-30-lr0.01": Way(30, lr=0.01),
+    "bit-30-lr0.04": Way(30, lr=0.04),
+    "bit-30-outer0.7": Way(30, outer=(1.0, 0.7)),
+    "bit-30-parts4": Way(30, fragments=4),
+    "bit-30-fed-back": Way(30, hold=False),
+    "bit-30-slow3": Way(30, slow=3.0),
+    "bit-30-slow10": Way(30, slow=10.0),
+    "up-bit-30": Way(30, sign, exact),
+    "down-bit-30": Way(30, exact, sign),
+    "half-three-30": Way(30, sign, three, thin=2),
+    "half-three-30-lr0.014": Way(30, sign, three, thin=2, lr=0.014),
+    "half-three-30-outer0.3": Way(30, sign, three, (1.0, 0.3), thin=2),
+    "half-three-30-slow3": Way(30, sign, three, thin=2, slow=3.0),
+    "half-three-30-parts2": Way(30, sign, three, thin=2, fragments=2),
+    "tenth-three-30": Way(30, tenth, three),
+    "tenth-three-30-slow3": Way(30, tenth, three, slow=3.0),
+    "eighth-four-30": Way(30, sign, four, thin=8),
+    "small-fp-60": small(60, up=exact, down=exact),
+    "small-fp-60-slow3-parts4": small(60, up=exact, down=exact, slow=3.0, fragments=4),
+    "small-60": small(60),
+    "small-60-turned": small(60, up=turned, down=turned),
+    "small-60-turned-parts4": small(60, up=turned, down=turned, fragments=4),
+    "small-60-held0.5": small(60, held=0.5),
+    "small-60-held0.5-owned0.9": small(60, held=0.5, owned=0.9),
+    "small-60-held0.7-owned0.9": small(60, held=0.7, owned=0.9),
+    "small-60-mean0.99": small(60, mean=0.99),
+    "small-60-lr0.005": small(60, lr=0.005),
+    "small-60-outer0-lr0.02": small(60, lr=0.02, outer=(1.0, 0.0)),
+    "small-60-outer0.7-lr0.005": small(60, lr=0.005, outer=(1.0, 0.7)),
+    "small-60-parts4": small(60, fragments=4),
+    "small-60-parts16": small(60, fragments=16),
+    "small-60-slow3": small(60, slow=3.0),
+    "small-60-slow10": small(60, slow=10.0),
+    "small-60-slow3-parts4": small(60, slow=3.0, fragments=4),
+    "rows-60": small(60, lr=0.014, mean=0.95, beta2=0.95),
+    "rows-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, beta2=0.95, outer=(1.4, 0.3)),
+    "rows-60-ahead-outer1.4-0.3": better(60),
+    "long-18": better(18),
+    "long-36": better(36),
+    "long-36-large0.09": better(36, up=largest(0.09), down=largest(0.09)),
+    "long-72-large0.04": better(72, up=largest(0.04), down=largest(0.04)),
+    "long-14-three": better(14, down=three),
+    "long-12-four": better(12, down=four),
+    "long-18-up-bit": better(18, down=exact),
+    "long-18-shared0.25": better(18, shared=0.25),
+    "long-18-shared0.5": better(18, shared=0.5),
+    "long-fp-18": better(18, up=exact, down=exact),
+    "few-fp-15": better(15, up=exact, down=exact),
+    "few-fp-30": better(30, up=exact, down=exact),
+    "few-fp-60": better(60, up=exact, down=exact),
+    "few-30": better(30),
+    "few-60": better(60),
+    "few-30-up-bit": better(30, down=exact),
+    "few-30-own": better(30, own=True),
+    "few-30-own-three": better(30, own=True, down=three),
+    "few-30-half-three": better(30, thin=2, down=three),
+    "few-30-own-half-three": better(30, thin=2, down=three, own=True),
+    "few-30-shared0.3": better(30, shared=0.3),
+    "few-fp-30-lr0.01": better(30, lr=0.01, up=exact, down=exact),
+    "few-30-lr0.01": better(30, lr=0.01),
+    "few-30-lr0.007": better(30, lr=0.007),
+    "few-30-lr0.005": better(30, lr=0.005),
+    "few-36-lr0.01": better(36, lr=0.01),
+    "few-48-lr0.01": better(48, lr=0.01),
+    "few-30-lr0.01-mean0.97": better(30, lr=0.01, mean=0.97),
+    "few-30-lr0.01-slow0.5": better(30, lr=0.01, slow=0.5),
+    "few-30-lr0.01-shared0.25": better(30, lr=0.01, shared=0.25),
+    "few-30-lr0.01-outer1-0.5": better(30, lr=0.01, outer=(1.0, 0.5)),
+    "few-30-lr0.01-outer2-0.3": better(30, lr=0.01, outer=(2.0, 0.3)),
+    "few-30-lr0.01-outer0.8-0.8": better(30, lr=0.01, outer=(0.8, 0.8)),
+    "plain-60": small(60, lr=0.014, mean=0.95),
+    "plain-60-ahead": small(60, lr=0.014, mean=0.95, nesterov=True),
+    "plain-60-outer1.4-0.3": small(60, lr=0.014, mean=0.95, outer=(1.4, 0.3)),
+    "plain-60-outer0.6-0.7": small(60, lr=0.014, mean=0.95, outer=(0.6, 0.7)),
+    "plain-60-up-bit": small(60, lr=0.014, mean=0.95, down=exact),
+    "plain-60-down-bit": small(60, lr=0.014, mean=0.95, up=exact),
+    "plain-fp-60": small(60, lr=0.014, mean=0.95, up=exact, down=exact),
+}
+"""Bits of an element both ways, in thirty rounds: `bit` 1.06 and 1.06, `half-three` 0.53 and 1.66, `tenth-three` about
+0.6 and 1.66, `eighth-four` 0.13 and 2.06; four thousand times fewer bytes than DDP are 2.18 in all. Of
+sixty rounds of twice the steps as many."""
