@@ -16,7 +16,6 @@ from bench.converge.tries import (
     ALONE_STEPS,
     CALM,
     CHANNEL,
-    DECAY,
     FADING,
     FINE_SIGN,
     HALVES,
@@ -30,6 +29,7 @@ from bench.converge.tries import (
     Changes,
     bits,
     ddp,
+    decayed,
     delta,
     firm,
     held,
@@ -81,7 +81,7 @@ def _listed(scores: Scores) -> list[tuple[Trial, bool]]:
         *((trial, True) for tried in FEW.values() for trial in tried),
         *(pair for tried in FEW.values() for pair in _seeds_of_best(tried, scores)),
         *((trial, True) for trial in FOUR),
-        *((trial, True) for trial in DECAYED),
+        *((trial, True) for trial in (*FIRMER, *DECAYED)),
         *firm[1],
         *_settled(TWO, scores, lambda lr: [delta("diloco", 30, lr, batch=96, peers=2, seed=seed) for seed in SEEDS]),
         *_seeds_of_best([*THOUSAND, *HELD], scores),
@@ -323,14 +323,19 @@ FEW = {
 """Two and four peers at DDP's best batch, and with a calm outer step, which leaves room for a higher inner rate."""
 
 DECAYED = [
-    delta("diloco", 30, 2e-3, DECAY, also="firm0.2", batch=48, peers=2),
+    delta("diloco", 30, 2e-3, decayed(0.2), also="firm0.2", batch=48, peers=2),
     *(
-        delta("diloco", 30, 1e-3, DECAY, also="firm0.2", batch=batch, peers=peers, seed=seed)
+        delta("diloco", 30, 1e-3, decayed(0.2), also="firm0.2", batch=batch, peers=peers, seed=seed)
         for batch, peers in ((48, 2), (96, 8), (48, 4))
         for seed in (0, *SEEDS)
     ),
 ]
 """DiLoCo where it was best, with the decay that turned out to be DDP's; that is too much there, so at half the rate."""
+FIRMER = [
+    *(delta("diloco", 30, 7e-4, decayed(0.3), also="firm0.3", batch=96, seed=seed) for seed in (0, *SEEDS)),
+    delta("diloco", 30, 1e-3, decayed(0.3), also="firm0.3", batch=96),
+]
+"""Eight peers with what DDP has come to since at that batch: a seventh of its rate, and its decay."""
 
 FOUR = [delta("diloco", 30, 2e-3, batch=48, peers=4, seed=seed) for seed in (0, *SEEDS)]
 """Four peers where two turned out to be best."""

@@ -10,6 +10,7 @@ look is no trial: nothing goes into the record. Of a round it says
     again      the cosine of the peers' mean way with that of the round before; what they hold back is in both
     behind     how far the new anchor is from the mean of the peers' weights, beside that mean way
     sign ...   which part of a peer's way, squared, such a codec leaves out, and which part of their mean way
+    own        which part of their mean way a sign leaves out for a peer whose own way's signs are known already
 
 and of the end the bits per byte of the anchor, of the mean of the last few anchors, and of the mean of the weights that
 peers have by themselves. So it tells whether what is left out is still with the peers, whether another codec could
@@ -58,6 +59,8 @@ class Round:
     behind: float
     leaves: dict[str, tuple[float, float]]
     """Of one peer's way and of the mean way, by codec."""
+    own: float
+    """Of the mean way, beside what the peer's own signs say of it."""
 
 
 @dataclass
@@ -90,10 +93,10 @@ class Book:
             self.anchors.append(anchor.copy())
             self._came_to = []
 
-    def _close(self, ways: Sequence[Vector], anchor: Vector) -> None:
-        mean = _mean(ways)
+    def _close(self, each: Sequence[Vector], anchor: Vector) -> None:
+        mean = _mean(each)
         if self._number % self._every == 0:
-            self.rounds.append(self._seen(ways[0], mean, sum(map(_square, ways)) / self._many, anchor))
+            self.rounds.append(self._seen(each[0], mean, sum(map(_square, each)) / self._many, anchor))
         self._before = mean
 
     def _seen(self, one: Vector, mean: Vector, each: float, anchor: Vector) -> Round:
@@ -105,7 +108,9 @@ class Book:
         behind = (_square(self.anchors[-1] + mean - anchor) / both) ** 0.5
         rows = [torch.from_numpy(way).to(self._device)[None] for way in (one, mean)]
         leaves = {name: (_left(codec, rows[0]), _left(codec, rows[1])) for name, codec in CODECS.items()}
-        return Round(self._number, each**0.5, common, again, behind, leaves)
+        rest = rows[1] - ways.alike(rows[1], ways.sign(rows[0]))
+        own = float((rest - ways.sign(rest)).square().sum() / rows[1].square().sum())
+        return Round(self._number, each**0.5, common, again, behind, leaves, own)
 
 
 def _square(vector: Vector) -> float:
@@ -177,7 +182,7 @@ def text(row: Round | End) -> str:
     leaves = "".join(f"   {name} {one:.2f} {mean:.2f}" for name, (one, mean) in row.leaves.items())
     again = "    -" if row.again is None else f"{row.again:5.2f}"
     parts = f"way {row.way:8.3f}   common {row.common:5.2f}   again {again}   behind {row.behind:5.2f}"
-    return f"round {row.number:<4} {parts}{leaves}"
+    return f"round {row.number:<4} {parts}{leaves}   own {row.own:.2f}"
 
 
 def _named(name: str) -> Trial:

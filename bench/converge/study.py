@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from bench.converge.ways import BLOCK, WAYS, Way
+from bench.converge.ways import BLOCK, WAYS, Way, alike
 from bench.show import asked_for, parser_of
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
@@ -73,7 +73,7 @@ class Swarm:
         if way.own:
             self._step(name, mean)
             due = (copies - self.anchor[name]).flatten(1)
-            known = _alike(due, sent)
+            known = alike(due, sent)
             copies.sub_((known + way.down(due - known)).view_as(rows))
         else:
             merged = mean + way.owned * self._left[name]
@@ -95,12 +95,6 @@ class Swarm:
         result = result.view_as(anchor)
         momentum = self._momentum[name].mul_(beta).add_(result)
         anchor.sub_(rate * (result + beta * momentum))
-
-
-def _alike(due: Tensor, sent: Tensor) -> Tensor:
-    """Return the multiple of what each sent that is nearest to what is due to it: one number, told with a result."""
-    factor = (due * sent).sum(dim=1, keepdim=True) / sent.square().sum(dim=1, keepdim=True).clamp(min=1e-30)
-    return factor * sent
 
 
 def _turn(size: int, thin: int, nth: int, device: torch.device) -> Tensor:

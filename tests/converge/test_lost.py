@@ -38,6 +38,7 @@ def test_ways_are_told_apart_into_what_is_common_and_what_is_not() -> None:
     assert second.again == pytest.approx((2 / 3) ** 0.5)
     assert first.way == pytest.approx((2 * 512) ** 0.5)
     assert first.leaves["sign"] == pytest.approx((1 / 4, 1 / 6)), "of 2 a sign makes the mean, which is 1"
+    assert first.own == pytest.approx(1 / 24), "half as much again as its own signs leaves 0.5, 1, -0.5 and 0"
 
 
 def seen(changes: Changes, shards: Path) -> tuple[list[Round], dict[str, float]]:
