@@ -13,7 +13,7 @@ old contributions were at most in the second half, and the virtual time.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from statistics import mean
 
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from atoll import journal
 from atoll.errors import LocalError
-from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.compute import Cost, Moments, Step, Trained, Vector
 from atoll.model.held import Held, less_held
 from atoll.sim.scenario import Outcome, Scenario, simulate
 from atoll.spec.axes.codec import Codec
@@ -112,6 +112,10 @@ class Classifier:
 
     def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
         raise NotImplementedError("deltas are exchanged here")
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        """Return nothing: no layer is given anything."""
+        return {}
 
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""

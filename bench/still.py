@@ -14,7 +14,7 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from atoll.cli.machine import Machine, real_box
-from atoll.model.compute import Cost, Engine, Step, Trained, Vector
+from atoll.model.compute import Cost, Engine, Moments, Step, Trained, Vector
 from atoll.model.held import Held, added_up, less_held
 from atoll.net.ticket import parse_ticket
 from atoll.net.transport import LinkKind
@@ -84,6 +84,10 @@ class StillEngine:
 
     def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
         return added_up(lambda steps: (self.train(()), self._noise.copy()), steps, total)
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        """Return nothing: no layer is given anything."""
+        return {}
 
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""

@@ -9,14 +9,14 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from unittest.mock import patch
 
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
-from atoll.model.compute import Cost, Encoder, Engine, Step, Trained, Transforms, Vector
+from atoll.model.compute import Cost, Encoder, Engine, Moments, Step, Trained, Transforms, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.model.held import Held
 from atoll.observe.trial import fold_trial
@@ -59,6 +59,9 @@ class Lean:
 
     def gradients(self, steps: Sequence[Step], total: Held | None) -> tuple[Trained, Held]:
         return self._engine.gradients(steps, total)
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        return self._engine.inputs(names, samples)
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return self._engine.encoder(codec)

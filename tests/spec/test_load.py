@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atoll.errors import SpecError
 from atoll.spec.axes.codec import Fp16
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
-from atoll.spec.axes.what import Delta, Grad, Hold
+from atoll.spec.axes.what import ByInputs, Delta, Grad, Hold
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
 from atoll.spec.recipe import Recipe
@@ -572,6 +572,28 @@ def test_what_does_not_go_with_shared_rests_of_results_is_refused(tmp_path: Path
     assert load(tmp_path, text, shares).recipe.channel["outer"].what.residual == Hold(shared=0.25)
     said, advice = refused(tmp_path, text, shares, f"{outer}.{change}")
     assert f"{outer}.what.residual.shared: " in said
+    assert why in said
+    assert advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["what.rounding.damping=0"], "0.0 is out of range"),
+        (["what.rounding.samples=0"], "0 is out of range"),
+        (["what.result={kind='ternary'}"], "only of a sign is it known"),
+        (["what.owners={kind='forget'}"], "nobody would ever get that"),
+        (["what.residual={kind='feedback'}", "what.transform={kind='dct'}"], "inputs look at values in rows"),
+    ],
+)
+def test_what_does_not_go_with_results_rounded_by_inputs_is_refused(
+    tmp_path: Path, changes: list[str], why: str
+) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "held-bit"\n[budget]\nrounds = 4\n'
+    outer = "recipe.channel.outer"
+    looks = f"{outer}.what.rounding={{kind='by-inputs', samples=2}}"
+    assert load(tmp_path, text, looks).recipe.channel["outer"].what.rounding == ByInputs(samples=2)
+    said, advice = refused(tmp_path, text, looks, *(f"{outer}.{change}" for change in changes))
     assert why in said
     assert advice
 

@@ -12,7 +12,7 @@ optimizers remember, where the recipe exchanges that (`moments`): the layout eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
+Moments = NDArray[np.float32]
 Merged = Iterable[tuple[int, Vector]]
 """A result some elements at a time: the first of them, and their values."""
 
@@ -247,6 +248,12 @@ class Engine(Protocol):
         """Add each step's mean gradient at the present weights to a sum, one by one; None: to nothing yet.
 
         So a sum does not depend on how work was sliced. Weights stay as they are.
+        """
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        """Return second moments of what some matrices are given at the present weights, where they are given anything.
+
+        Of all tokens of some samples: a square matrix, as wide as the tensor's rows are long.
         """
 
     def encoder(self, codec: Codec) -> Encoder | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
@@ -26,12 +26,13 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
 from atoll.model.behind import Behind, Slots
-from atoll.model.compute import Cost, Encoder, Step, Trained, Transforms, Vector, together
+from atoll.model.compute import Cost, Encoder, Moments, Step, Trained, Transforms, Vector, together
 from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
 from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
 from atoll.model.inner import opened, optimizers_of, saved, slots_of
+from atoll.model.inputs import second_moments
 from atoll.model.llama import IGNORED, Llama, bind, blank
 from atoll.model.lora import adapt
 from atoll.model.moments import stepped_by, travelling
@@ -233,6 +234,12 @@ class TorchEngine:
                 mean = torch.cat([_gradient_of(p).flatten() for p in self._trained.values()])
                 self._drop_gradients()
             return self._trained_by(steps, loss_sum), mean
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        wanted = [name for name in names if name in self._trained]
+        with self._on_device(), torch.no_grad(), self._precision():
+            batch = self._to_device(self._data.batch(samples), len(samples))
+            return {name: found.cpu().numpy() for name, found in second_moments(self.model, wanted, batch[:, :-1])}
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return TorchEncoder(codec, self._flat, self._began) if self._encodes else None

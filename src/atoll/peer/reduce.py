@@ -23,6 +23,7 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.desk import Desk, Reduction, Sum, plan_id
+from atoll.peer.inputs import by_inputs
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member
 from atoll.spec.axes.codec import Fp32
@@ -32,6 +33,7 @@ from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.swarm.routes.circles import pulled
 from atoll.swarm.routes.layout import Cell
+from atoll.sync.by_inputs import ByInputs
 from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
 from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back
@@ -84,6 +86,7 @@ class Bench(OnPlan):
         self._polar = member.polar(plan.key.version)
         assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
+        self._seen: ByInputs | None = None
 
     async def run(self) -> None:
         """Make what can be made, for who is hoped for and then for the settled set; report when that is done."""
@@ -235,6 +238,7 @@ class Bench(OnPlan):
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
         member, owned, grid = self._member, self._owned, self._grid
+        await self._look()
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [weights_of(member, self._announced, target) for _, target in batch]
@@ -266,6 +270,11 @@ class Bench(OnPlan):
                 owned.sums[unit] = each
                 owned.sum_order.append(unit)
         owned.summed.notify()
+
+    async def _look(self) -> None:
+        """See, before the first result is made, what its rounding goes by: our own work is mostly done then."""
+        if self._seen is None:
+            self._seen = await by_inputs(self._member, self._announced, self._mine)
 
     def _decoded(self, index: int, held: list[memoryview], target: Target) -> list[Vector]:
         """Return one chunk of some contributions, each in the form its maker has; raises `_Unusable`."""
@@ -305,7 +314,9 @@ class Bench(OnPlan):
         if isinstance(what.owners, Feedback):
             before = self._member.left_out.get((self._plan.key.unit, index))
             left = np.zeros_like(merged) if before is None else before.copy()
-            data = encode_fed_back(what.merged(), merged, left, what.owners.decay, seed)
+            seen = self._seen
+            rounded = None if seen is None else lambda wanted: seen.rounded(index, wanted)
+            data = encode_fed_back(what.merged(), merged, left, what.owners.decay, seed, rounded=rounded)
             if isinstance(what.residual, Hold) and what.residual.shared:  # so much of it is held by who made them
                 kept = 0.0 if before is None else np.float32(what.owners.decay) * before
                 left -= np.float32(what.residual.shared) * (left - kept)
@@ -351,6 +362,7 @@ class Bench(OnPlan):
     async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
         """Make the results of some chunks from the sums of the groups, in one job."""
         member, grid = self._member, self._grid
+        await self._look()
 
         def job() -> list[tuple[int, Reduction]]:
             made = []

@@ -16,7 +16,7 @@ them too (`cores`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import accumulate, pairwise
 from random import Random
 from typing import TypeVar
@@ -28,7 +28,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from atoll.errors import LocalError
-from atoll.model.compute import Cost, Step, Trained, Vector
+from atoll.model.compute import Cost, Moments, Step, Trained, Vector
 from atoll.model.held import Held, added_up, less_held
 from atoll.sim.cores import Cores, Work
 from atoll.spec.axes.codec import Codec
@@ -346,6 +346,12 @@ class CountingEngine:
         trained, moves = self._look(steps)
         moves[MARKS] = trained.samples * self.life << _FINE_BITS
         return trained, _rounded(moves) / np.float32(max(1, trained.samples))
+
+    def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        """Return inputs of which each has half in common with its neighbours, whatever the samples are."""
+        widths = {name: self.shapes[name][1] for name in names if len(self.shapes[name]) == 2}
+        places = {name: np.arange(width, dtype=np.float32) for name, width in widths.items()}
+        return {name: np.float32(0.5) ** np.abs(at[:, None] - at) for name, at in places.items()}
 
     def encoder(self, codec: Codec) -> None:
         """Return nothing: what counts is no device."""

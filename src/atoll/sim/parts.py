@@ -30,7 +30,7 @@ from atoll.sim.retell import Committed, commits
 from atoll.spec.axes.codec import Bf16, Fp16, Fp32
 from atoll.spec.axes.merge import Mean, Rda, Trimmed
 from atoll.spec.axes.pace import Block, Discard
-from atoll.spec.axes.what import Feedback, Grad, Hold, Params
+from atoll.spec.axes.what import Feedback, Grad, Hold, Nearest, Params
 from atoll.spec.axes.when import Parts
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
@@ -54,6 +54,7 @@ def told(channel: Channel) -> bool:
     forms = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None
     elementwise = forms and not isinstance(what.residual, Feedback)
     elementwise = elementwise and not (isinstance(what.residual, Hold) and what.residual.shared)
+    elementwise = elementwise and isinstance(what.rounding, Nearest)
     mean = isinstance(merge.combine, Mean | Trimmed | Rda) and merge.combine.weights != "tokens^2/steps"
     return waits and elementwise and mean and channel.common
 

@@ -7,6 +7,8 @@ With a decay of 1 nothing is ever lost: all that was sent and the residual add u
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from atoll.model.compute import Vector
@@ -15,11 +17,20 @@ from atoll.sync.codec import decoded, encode
 
 
 def encode_fed_back(
-    codec: Codec, values: Vector, residual: Vector, decay: float, seed: int = 0, least: float | Vector | None = None
+    codec: Codec,
+    values: Vector,
+    residual: Vector,
+    decay: float,
+    seed: int = 0,
+    least: float | Vector | None = None,
+    rounded: Callable[[Vector], Vector] | None = None,
 ) -> memoryview:
-    """Return the wire bytes of values and what was left out before; the residual becomes what is left out now."""
+    """Return the wire bytes of values and what was left out before; the residual becomes what is left out now.
+
+    `rounded` says what values are to become, of what their codec can say; none: what is nearest to each.
+    """
     wanted = np.multiply(residual, np.float32(decay))
     wanted += values
-    data = encode(codec, wanted, seed, least)
+    data = encode(codec, wanted if rounded is None else rounded(wanted), seed, least)
     np.subtract(wanted, decoded(codec, data, values.size), out=residual)
     return data

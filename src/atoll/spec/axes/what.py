@@ -45,6 +45,25 @@ class LowRank(Axis, tag="low-rank"):
     """Times that both factors together must be smaller than the tensor; others travel whole, as vectors always do."""
 
 
+class Nearest(Axis, tag="nearest"):
+    """Each element by itself, to what is nearest."""
+
+
+class ByInputs(Axis, tag="by-inputs"):
+    """A row of a matrix together: what one element misses the next ones make up for, where its layer's inputs look.
+
+    As GPTQ rounds finished weights (Frantar et al. 2022, arXiv 2210.17323); here it is done to every result.
+    """
+
+    damping: float = 1.0
+    """Of the inputs' mean square, added in all directions: the more, the nearer to each element by itself."""
+    samples: int = 4
+    """Of the owner's own work: what layers are given there is what is looked at."""
+
+
+Rounding = Nearest | ByInputs
+
+
 class _Quantity(Axis):
     """Something to exchange, and its form on the wire."""
 
@@ -56,6 +75,8 @@ class _Quantity(Axis):
     """The form of what contributions are merged into; none: the same as theirs."""
     owners: Forget | Feedback = Forget()
     """What becomes of what is left out of results: lost, or kept by who owns the chunk and added to its next result."""
+    rounding: Rounding = Nearest()
+    """How owners choose what a result becomes in its form; whoever gets it need not know."""
 
     def merged(self) -> Codec:
         """Return the codec of results."""

@@ -29,7 +29,7 @@ from atoll.spec.axes.codec import (
 )
 from atoll.spec.axes.merge import CentredClip, Mean, MedianNormClip, Rda
 from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound, Shift
-from atoll.spec.axes.what import Dct, Delta, Feedback, Forget, Grad, Hold, LowRank, What
+from atoll.spec.axes.what import ByInputs, Dct, Delta, Feedback, Forget, Grad, Hold, LowRank, What
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, AllGather, Carried, Owned
 from atoll.spec.recipe import Channel
@@ -37,6 +37,8 @@ from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
 RANK_MAX = 1024
+DAMPING_MIN = 1e-3
+"""Below that some directions would count a million times as much as others, and fp32 loses them."""
 LINE_MAX = 256
 _EVEN = Fp32 | Fp16 | Bf16 | Int8 | E3m0 | Stochastic
 """Forms of which a chunk of one is not too long in any other."""
@@ -75,6 +77,8 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield within((*path, "owners", "decay"), what.owners.decay, 0, 1)
         said = "nobody owns a chunk where everybody reduces all of them"
         yield isinstance(route, Owned), (*path, "owners"), said, 'set whom.route = { kind = "butterfly" }'
+    if isinstance(what.rounding, ByInputs):
+        yield from _by_inputs_rules((*path, "rounding"), channel, what.rounding)
     linked = isinstance(what.codec, MaxN)
     said = "how near to its tensor's largest a value must be is a link's own number"
     hint = (
@@ -170,6 +174,20 @@ def _shared_rules(path: KeyPath, channel: Channel, shared: float) -> Iterator[Ru
     plain = isinstance(channel.when, Every) and isinstance(channel.overlap, Block)
     said = "it is known only when the result is there, and held from then on by weights that start from it"
     yield plain, path, said, hint + 'choose when { kind = "every", ... } and overlap { kind = "block" }'
+
+
+def _by_inputs_rules(path: KeyPath, channel: Channel, rounding: ByInputs) -> Iterator[Rule]:
+    """What goes with results of which a row is rounded together."""
+    what, hint = channel.what, "leave it out, or "
+    yield within((*path, "damping"), rounding.damping, DAMPING_MIN)
+    yield within((*path, "samples"), rounding.samples, 1)
+    said = "only of a sign is it known before what an element may become"
+    yield isinstance(what.merged(), Sign), path, said, hint + 'set what.result = { kind = "sign", block = 512 }'
+    fed_back = isinstance(what.owners, Feedback)
+    said = "a row misses more in all than its elements by themselves: nobody would ever get that"
+    yield fed_back, path, said, hint + 'set what.owners = { kind = "feedback" }'
+    said = "inputs look at values in rows, not at what is made of them"
+    yield what.transform is None, path, said, hint + "exchange values, without what.transform"
 
 
 def _dct_rules(path: KeyPath, channel: Channel, transform: Dct) -> Iterator[Rule]:
