@@ -34,8 +34,9 @@ def test_they_are_those_of_a_forward_pass_by_hand() -> None:
     engine = make()
     found = engine.inputs(engine.layout, SAMPLES)
     tokens = torch.tensor(ToyData().batch(SAMPLES)[:, :-1])
-    inside, first = engine.model.model, engine.model.model.layers[0]
-    assert np.allclose(found[FIRST], moments(first.input_layernorm(inside.embed_tokens(tokens))), atol=1e-5)
+    inside = engine.model.model
+    normed = engine.model.get_submodule("model.layers.0.input_layernorm")
+    assert np.allclose(found[FIRST], moments(normed(inside.embed_tokens(tokens))), atol=1e-5)
     assert np.allclose(found[HEAD], moments(inside(tokens, None)), atol=1e-5)
     for name in ("k_proj", "v_proj"):
         assert same(found[FIRST.replace("q_proj", name)], found[FIRST]), "which are given the same"

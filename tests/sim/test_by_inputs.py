@@ -29,7 +29,7 @@ QUICK = (3401, 3405)
 
 
 def recipe_of(seed: int) -> Recipe:
-    """Return the recipe that a seed is played with: all forms by all routes, whole or in parts, with and without all."""
+    """Return the recipe that a seed is played with: all forms by all routes, whole or in parts."""
     shipped = load_recipe("held-bit")
     what, route = FORMS[seed % len(FORMS)], ROUTES[seed // len(FORMS) % len(ROUTES)]
     barrier = Quorum(contributors=2, grace=Seconds(s=0.5)) if seed % 5 == 4 else Full()

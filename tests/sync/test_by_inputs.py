@@ -24,7 +24,8 @@ def few_directions(width: int, seed: int = 0, tokens: int = 400) -> Matrix:
     rng = np.random.default_rng(seed)
     sizes = 1.0 / np.arange(1, width + 1)
     given = (rng.normal(size=(tokens, width)) * sizes) @ np.linalg.qr(rng.normal(size=(width, width)))[0]
-    return (given.T @ given / tokens).astype(np.float32)
+    moments: Matrix = (given.T @ given / tokens).astype(np.float32)
+    return moments
 
 
 def a_matrix(rows: int, width: int, seed: int = 1) -> Vector:
@@ -40,7 +41,7 @@ def as_sent(values: Vector) -> Vector:
     return decode(CODEC, encode(CODEC, values), values.size)
 
 
-def cost(error: Vector, moments: Matrix) -> float:
+def cost(error: Vector | Matrix, moments: Matrix) -> float:
     each = error.reshape(-1, len(moments)).astype(np.float64)
     return float(np.einsum("ij,jk,ik->", each, moments, each))
 
@@ -83,7 +84,7 @@ def test_more_damping_is_nearer_to_each_element_by_itself() -> None:
 
 @given(st.integers(2, 150), st.integers(0, 9))
 def test_the_last_of_a_row_is_the_best_there_is_once_the_others_are_chosen(width: int, seed: int) -> None:
-    moments = few_directions(width, seed) + np.eye(width, dtype=np.float32) / width
+    moments: Matrix = few_directions(width, seed) + np.eye(width, dtype=np.float32) / np.float32(width)
     upper = np.linalg.cholesky(moments.astype(np.float64)[::-1, ::-1])[::-1, ::-1]
     assert np.allclose(upper @ upper.T, moments, atol=1e-5)
     passed_on = (upper / np.diagonal(upper)).astype(np.float32)
