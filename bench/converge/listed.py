@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from bench.converge.record import RECORD, done, scores
 from bench.converge.trial import BATCH, Trial
 from bench.converge.tries import (
     ADAMW,
@@ -45,6 +46,8 @@ from bench.converge.tries import (
 )
 from msgspec.structs import replace
 
+from atoll.errors import SpecError
+
 Scores = Mapping[str, float | None]
 """Bits per byte of what was played so far, by name; none: it failed."""
 NOTHING: Scores = {}
@@ -60,6 +63,14 @@ def trials(scores: Scores = NOTHING) -> list[Trial]:
 def due(scores: Scores) -> list[Trial]:
     """Return those that can be played: a best rate is known when all that decide about it were played."""
     return [trial for trial, settled in _listed(scores) if settled]
+
+
+def trial_named(name: str) -> Trial:
+    """Return the trial of such a name, as things stand in the record; raises `SpecError`."""
+    for trial in trials(scores(done(RECORD))):
+        if trial.name == name:
+            return trial
+    raise SpecError(f"{name}: there is no such trial", hint="`python -m bench.converge --list` has their names")
 
 
 def _listed(scores: Scores) -> list[tuple[Trial, bool]]:

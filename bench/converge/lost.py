@@ -28,9 +28,8 @@ from pathlib import Path
 import numpy as np
 import torch
 from bench.converge import ways, world
-from bench.converge.listed import trials
+from bench.converge.listed import trial_named
 from bench.converge.play import judged
-from bench.converge.record import RECORD, done, scores
 from bench.converge.trial import Trial, run_of
 from bench.show import ending, parser_of, show
 from torch import Tensor
@@ -185,13 +184,6 @@ def text(row: Round | End) -> str:
     return f"round {row.number:<4} {parts}{leaves}   own {row.own:.2f}"
 
 
-def _named(name: str) -> Trial:
-    for trial in trials(scores(done(RECORD))):
-        if trial.name == name:
-            return trial
-    raise SpecError(f"{name}: there is no such trial", hint="`python -m bench.converge --list` has their names")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = parser_of(__doc__)
     parser.add_argument("trial")
@@ -200,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     with ending():
-        rows = looked(_named(options.trial), options.shards, options.device, options.every)
+        rows = looked(trial_named(options.trial), options.shards, options.device, options.every)
         show(rows, text, as_json=options.json)
     return 0
 

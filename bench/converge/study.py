@@ -13,22 +13,25 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from bench.converge.ways import BLOCK, WAYS, Way, alike
+from bench.converge.ways import BLOCK, WAYS, Codec, Way, alike, by_inputs
 from bench.show import asked_for, parser_of
 from torch import Tensor
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from atoll.data.samples import open_folder
-from atoll.model.llama import Llama
+from atoll.model.compute import Moments
+from atoll.model.inputs import second_moments
+from atoll.model.llama import Llama, bind, blank
 from atoll.model.muon import evened, orthonormal, row_squares
 from atoll.model.shape import initial, shapes
 from atoll.spec.run import Size
+from atoll.sync.by_inputs import prepared
 
 PEERS, BATCH, CONTEXT = 8, 8, 128
 WIDTH, HEAD = 128, 32
@@ -36,6 +39,8 @@ WARM, FLOOR = 1 / 16, 0.05
 ADAM_LR, BETAS, ADAM_DECAY = 2e-3, (0.9, 0.95), 0.1
 JUDGED = 512
 """Samples."""
+LOOKED = 32
+"""Samples by which it is seen what layers are given."""
 
 
 def size_of(width: int) -> Size:
@@ -44,11 +49,28 @@ def size_of(width: int) -> Size:
     return Size(dim=width, layers=heads, heads=heads, kv_heads=heads, ffn=11 * width // 4)
 
 
+Known = tuple[Tensor, Tensor]
+"""Of a matrix: what part of each column's error goes into the ones behind it, and the damped moments behind that."""
+Look = Callable[[], dict[str, Known]]
+"""Sees what layers are given now."""
+
+
+def known_of(moments: Mapping[str, Moments], damping: float, device: torch.device) -> dict[str, Known]:
+    """Return what rounding by inputs goes by."""
+    found = {name: prepared(each, damping) for name, each in moments.items()}
+    return {
+        name: (torch.from_numpy(each[0].copy()).to(device), torch.from_numpy(each[1]).to(device))
+        for name, each in found.items()
+        if each is not None
+    }
+
+
 class Swarm:
     """The peers of one way, as rows of all peers' weights, their anchor, and each one's copy of it."""
 
-    def __init__(self, way: Way, weights: dict[str, Tensor], steps: int) -> None:
+    def __init__(self, way: Way, weights: dict[str, Tensor], steps: int, look: Look | None = None) -> None:
         self.way, self._weights = way, weights
+        self._look, self._known = look, dict[str, Known]()
         self.anchor = {name: rows[0].clone() for name, rows in weights.items()}
         self.copies = {name: rows.clone() for name, rows in weights.items()}
         self._momentum = {name: torch.zeros_like(value) for name, value in self.anchor.items()}
@@ -56,9 +78,15 @@ class Swarm:
         self._fed = {name: torch.zeros_like(rows).flatten(1) for name, rows in weights.items()}
         self._ends = {step: nth for nth, step in enumerate(_ends(way, steps))}
 
+    @property
+    def ends(self) -> list[int]:
+        """Return after which steps something is exchanged."""
+        return sorted(self._ends)
+
     def after(self, step: int) -> None:
         """Do what is due after a step."""
         if (nth := self._ends.get(step)) is not None:
+            self._known = self._look() if self._look is not None and self.way.seen else {}
             for name in list(self.anchor)[nth % self.way.fragments :: self.way.fragments]:
                 self._exchange(name, nth // self.way.fragments)
 
@@ -67,17 +95,19 @@ class Swarm:
         wanted = (copies - rows).flatten(1)
         if not way.hold:
             wanted = wanted + self._fed[name]
-        sent = way.up(wanted) * _turn(wanted.shape[1], way.thin, nth, rows.device)
+        sent = self._coded(name, nth, wanted, way.up, seen=way.seen_up) * _turn(
+            wanted.shape[1], way.thin, nth, rows.device
+        )
         left = way.held * (wanted - sent)
         mean = sent.mean(dim=0)
         if way.own:
             self._step(name, mean)
             due = (copies - self.anchor[name]).flatten(1)
             known = alike(due, sent)
-            copies.sub_((known + way.down(due - known)).view_as(rows))
+            copies.sub_((known + self._coded(name, nth, due - known, way.down)).view_as(rows))
         else:
             merged = mean + way.owned * self._left[name]
-            result = way.down(merged[None])[0]
+            result = self._coded(name, nth, merged[None], way.down)[0]
             self._left[name] = merged - result - way.shared * (mean - result)
             left = left + way.shared * (sent - result)
             self._step(name, result)
@@ -87,6 +117,15 @@ class Swarm:
             rows.sub_(left.view_as(rows))
         else:
             self._fed[name] = left
+
+    def _coded(self, name: str, nth: int, rows: Tensor, codec: Codec, *, seen: bool = True) -> Tensor:
+        """Return what rows of a tensor become on their way."""
+        for part, finer, until in self.way.finer:
+            if part in name and (nth + 0.5) / self.way.rounds < until:
+                return finer(rows)
+        if seen and name in self._known:
+            return by_inputs(rows, self.anchor[name].shape[1], *self._known[name])
+        return codec(rows)
 
     def _step(self, name: str, result: Tensor) -> None:
         """Move the anchor."""
@@ -128,6 +167,7 @@ class Study:
         samples = steps * PEERS * batch // epochs
         assert samples + JUDGED <= data.samples, f"{data.samples} samples are too few for {steps} steps"
         self._steps, self._batch, self._device, self._ways = steps, batch, device, ways
+        self._size, self._vocab = size, data.vocab_size
         self._read = torch.from_numpy(data.batch(range(samples)).astype(np.int32)).repeat(epochs, 1)
         self._judged = torch.from_numpy(data.batch(range(samples, samples + JUDGED))).to(device)
         layout = shapes(size, data.vocab_size)
@@ -152,11 +192,21 @@ class Study:
             [(way.lr, way.decay, way.mean, way.nesterov, way.beta2) for way in ways.values()], device=device
         ).repeat_interleave(PEERS, dim=0)
         self._rates, self._decays, self._means, self._ahead, self._betas = each.unbind(1)
-        self.swarms = {
-            name: Swarm(way, {key: value[at * PEERS : (at + 1) * PEERS] for key, value in self.weights.items()}, steps)
-            for at, (name, way) in enumerate(ways.items())
-        }
+        self.swarms = {name: self._swarm(at, way) for at, (name, way) in enumerate(ways.items())}
         self._gradients = vmap(grad_and_value(self._loss), randomness="error")
+
+    def _swarm(self, at: int, way: Way) -> Swarm:
+        rows = {key: value[at * PEERS : (at + 1) * PEERS] for key, value in self.weights.items()}
+        one = blank(self._size, self._vocab)
+        bind(one, {key: value[0] for key, value in rows.items()}, set())
+
+        @torch.no_grad()
+        def look() -> dict[str, Known]:
+            tokens = self._read[:LOOKED, :-1].to(self._device).long()
+            moments = {name: found.cpu().numpy() for name, found in second_moments(one, list(rows), tokens)}
+            return known_of(moments, way.seen, self._device)
+
+        return Swarm(way, rows, self._steps, look)
 
     def _loss(self, weights: dict[str, Tensor], tokens: Tensor, targets: Tensor) -> Tensor:
         if self._device.type == "cuda":

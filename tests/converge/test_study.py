@@ -8,10 +8,11 @@ import pytest
 import torch
 from bench.converge import study
 from bench.converge.study import Study, Swarm
-from bench.converge.ways import WAYS, Codec, Way, exact, four, sign, tenth, three
+from bench.converge.ways import BLOCK, WAYS, Codec, Way, by_inputs, exact, four, sign, tenth, three
 from torch import Tensor
 
 from atoll.data.prepare import prepare
+from atoll.sync.by_inputs import ByInputs, Segment
 
 STEPS = 4
 
@@ -79,6 +80,28 @@ def swarm_after(way: Way) -> tuple[Tensor, Tensor]:
         swarm.after(end)
         weights["one"] += torch.randn(weights["one"].shape, generator=torch.Generator().manual_seed(end))
     return swarm.anchor["one"], swarm.copies["one"]
+
+
+def test_signs_by_inputs_are_those_of_the_engine() -> None:
+    given = torch.randn(400, 96, generator=torch.Generator().manual_seed(3)) / torch.arange(1, 97)
+    moments = (given.T @ given / 400).numpy()
+    known = study.known_of({"one": moments}, 0.5, torch.device("cpu"))
+    rows = torch.randn(2, 64 * 96, generator=torch.Generator().manual_seed(4))
+    made = by_inputs(rows, 96, *known["one"])
+    whole = Segment("one", slice(0, 64 * 96), slice(0, 96))
+    engine = ByInputs({0: [whole]}, {"one": moments}, damping=0.5, block=BLOCK)
+    for ours, values in zip(made, rows, strict=True):
+        theirs = torch.from_numpy(engine.rounded(0, values.numpy()))
+        assert float((ours - theirs).abs().max()) < 1e-3 and not torch.allclose(ours, sign(values[None])[0], atol=0.1)
+
+
+def test_what_is_finer_is_so_both_ways_and_until_then_only() -> None:
+    way = Way(2, sign, sign, finer=(("one", exact, 0.5),))
+    _, swarm = peers_of(way)
+    rows = torch.randn(1, 2100)
+    assert torch.equal(swarm._coded("one", 0, rows, sign), rows)
+    assert torch.equal(swarm._coded("one", 1, rows, sign), sign(rows))
+    assert torch.equal(swarm._coded("other", 0, rows, sign), sign(rows))
 
 
 def test_of_contributions_in_turns_each_block_is_sent_once() -> None:

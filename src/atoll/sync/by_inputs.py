@@ -118,12 +118,12 @@ class ByInputs:
         """
         if segment.tensor not in self._known:
             moments = self._moments.get(segment.tensor)
-            self._known[segment.tensor] = None if moments is None else _prepared(moments, self._damping)
+            self._known[segment.tensor] = None if moments is None else prepared(moments, self._damping)
         known, columns = self._known[segment.tensor], segment.columns
         return None if known is None else (known[0][columns, columns], known[1][columns, columns])
 
 
-def _prepared(moments: Moments, damping: float) -> tuple[Matrix, Matrix] | None:
+def prepared(moments: Moments, damping: float) -> tuple[Matrix, Matrix] | None:
     """Return what part of each column's error goes into the ones behind it, and the damped moments behind that."""
     every = float(np.mean(np.diagonal(moments), dtype=np.float64))
     if not (np.isfinite(moments).all() and every > 0):
