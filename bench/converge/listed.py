@@ -15,6 +15,7 @@ from bench.converge.tries import (
     AHEAD,
     ALIKE,
     ALONE_STEPS,
+    BY_INPUTS,
     CALM,
     CHANNEL,
     FADING,
@@ -295,6 +296,10 @@ THIRTY = [
 """Half as many rounds of the best of these, of a bit and of all there is."""
 
 
+SEEN = [large(0.12, BY_INPUTS, also="-seen", samples=2 * ROUND_SAMPLES, seed=seed) for seed in (0, *SEEDS)]
+"""Thirty rounds of a bit, of which results are rounded by what layers are given."""
+
+
 def forty_five(batch: int, every: int, lr: float, decay: float, seed: int) -> Trial:
     """Return larger batches: rates by their root, as much decay in all, rounds as long as in the best of sixty."""
     changes = {**ALIKE, **AHEAD}
@@ -404,6 +409,7 @@ def _second() -> list[Trial]:
         *THIRTY,
         *FARTHER,
         *FORTY_FIVE,
+        *SEEN,
         FADED,
         *(held(34, changes=firm(0.06), also="-firm0.06", seed=seed) for seed in SEEDS),
         *(muloco(30, HALVES, also="fp16", seed=seed) for seed in SEEDS),

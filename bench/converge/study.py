@@ -95,9 +95,7 @@ class Swarm:
         wanted = (copies - rows).flatten(1)
         if not way.hold:
             wanted = wanted + self._fed[name]
-        sent = self._coded(name, nth, wanted, way.up, seen=way.seen_up) * _turn(
-            wanted.shape[1], way.thin, nth, rows.device
-        )
+        sent = self._coded(name, nth, wanted, way.up, down=False) * _turn(wanted.shape[1], way.thin, nth, rows.device)
         left = way.held * (wanted - sent)
         mean = sent.mean(dim=0)
         if way.own:
@@ -118,13 +116,13 @@ class Swarm:
         else:
             self._fed[name] = left
 
-    def _coded(self, name: str, nth: int, rows: Tensor, codec: Codec, *, seen: bool = True) -> Tensor:
+    def _coded(self, name: str, nth: int, rows: Tensor, codec: Codec, *, down: bool = True) -> Tensor:
         """Return what rows of a tensor become on their way."""
-        for part, finer, until in self.way.finer:
+        for part, finer, until in (*self.way.finer, *(self.way.finer_down if down else ())):
             if part in name and (nth + 0.5) / self.way.rounds < until:
                 return finer(rows)
-        if seen and name in self._known:
-            return by_inputs(rows, self.anchor[name].shape[1], *self._known[name])
+        if name in self._known and (down or self.way.seen_up):
+            return by_inputs(rows, self.anchor[name].shape[1], *self._known[name], self.way.gain)
         return codec(rows)
 
     def _step(self, name: str, result: Tensor) -> None:

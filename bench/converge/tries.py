@@ -27,6 +27,8 @@ TURNED = {f"{CHANNEL}.what.codec.kind": "turned-sign", f"{CHANNEL}.what.result.k
 """In a basis that each chunk draws, so that nothing stays left out for long."""
 THREE = {f"{CHANNEL}.what.result.kind": "ternary", f"{CHANNEL}.what.result.block": 512}
 """Results of three levels: what contributions leave out is averaged over all peers, what these do is not."""
+BY_INPUTS = {f"{CHANNEL}.what.rounding.kind": "by-inputs"}
+"""Owners choose the signs of a result so that errors make up for each other where layers' inputs look."""
 SHARED = {f"{CHANNEL}.what.residual.shared": 0.25}
 """A quarter of what results leave out of contributions is held by who made them."""
 FADING = {f"{CHANNEL}.what.residual.decay": 0.6, f"{CHANNEL}.what.owners.decay": 0.9}
