@@ -59,7 +59,7 @@ def by_hand(run: Run) -> Vector:
         given = as_it_arrives(what.codec, wanted)
         held = wanted - given
         seen = engine.inputs(engine.layout, steps[0].samples[: what.rounding.samples])
-        rounds = rounding.ByInputs(segments, seen, damping=what.rounding.damping, block=BIT.block)
+        rounds = rounding.Seen(segments, seen, damping=what.rounding.damping, block=BIT.block)
         merged = given + owed
         chunks = [slice(*unit.grid.bounds(index)) for index in range(unit.grid.chunks)]
         made = [rounds.rounded(index, merged[chunk]) for index, chunk in enumerate(chunks)]

@@ -23,17 +23,17 @@ from atoll.model.compute import Vector
 from atoll.net.identity import short
 from atoll.net.transport import PeerId
 from atoll.peer.desk import Desk, Reduction, Sum, plan_id
-from atoll.peer.inputs import by_inputs
+from atoll.peer.inputs import seen_inputs
 from atoll.peer.lengths import Lengths, lengths_of
 from atoll.peer.member import Member
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.merge import MeanPresent
-from atoll.spec.axes.what import Feedback, Hold
+from atoll.spec.axes.what import ByInputs, Feedback, Hold
 from atoll.swarm.log import OpenRound
 from atoll.swarm.messages import Contribution, Plan, Reduced, Spoiled, set_id, whole_id
 from atoll.swarm.routes.circles import pulled
 from atoll.swarm.routes.layout import Cell
-from atoll.sync.by_inputs import ByInputs
+from atoll.sync.by_inputs import Seen
 from atoll.sync.codec import BadChunk, decode, encode, seed_of, sent
 from atoll.sync.combine import combined
 from atoll.sync.feedback import encode_fed_back
@@ -86,7 +86,7 @@ class Bench(OnPlan):
         self._polar = member.polar(plan.key.version)
         assert self._lengths is None or len(self._mine) == self._grid.chunks, "who looks at tensors has all of them"
         self._bad: list[Contribution] = []
-        self._seen: ByInputs | None = None
+        self._seen: Seen | None = None
 
     async def run(self) -> None:
         """Make what can be made, for who is hoped for and then for the settled set; report when that is done."""
@@ -119,6 +119,8 @@ class Bench(OnPlan):
         if self._lengths is not None:
             sums = [each for each in sums if self._lengths.complete(set_id(each[1]))]
         means = [] if sums or self._alone else self._due_means(present, look)
+        if (sums or means) and await self._looked():
+            return True  # and meanwhile something else may be due
         look.clear()
         while sums and self._desk.plan is present:
             look |= dict.fromkeys(index for (_, index), _ in sums[:batch_max])
@@ -238,7 +240,6 @@ class Bench(OnPlan):
     async def _make_sums(self, batch: list[tuple[Cell, Target]]) -> None:
         """Sum chunks up, each for its set, in one job; a contribution that cannot be used is reported."""
         member, owned, grid = self._member, self._owned, self._grid
-        await self._look()
         # Taken now: while the job runs on its own thread, the desk may change.
         parts = [[owned.parts[c][index] for c in target] for (_, index), target in batch]
         weights = [weights_of(member, self._announced, target) for _, target in batch]
@@ -271,10 +272,12 @@ class Bench(OnPlan):
                 owned.sum_order.append(unit)
         owned.summed.notify()
 
-    async def _look(self) -> None:
-        """See, before the first result is made, what its rounding goes by: our own work is mostly done then."""
-        if self._seen is None:
-            self._seen = await by_inputs(self._member, self._announced, self._mine)
+    async def _looked(self) -> bool:
+        """See what rounding goes by, and return whether that was still to be done: by now our own work mostly is."""
+        if self._seen is not None or not isinstance(self._channel.what.rounding, ByInputs):
+            return False
+        self._seen = await seen_inputs(self._member, self._announced, self._mine, self._channel.what.rounding)
+        return True
 
     def _decoded(self, index: int, held: list[memoryview], target: Target) -> list[Vector]:
         """Return one chunk of some contributions, each in the form its maker has; raises `_Unusable`."""
@@ -362,7 +365,6 @@ class Bench(OnPlan):
     async def _make_means(self, batch: list[tuple[int, bytes, list[Sum]]]) -> None:
         """Make the results of some chunks from the sums of the groups, in one job."""
         member, grid = self._member, self._grid
-        await self._look()
 
         def job() -> list[tuple[int, Reduction]]:
             made = []

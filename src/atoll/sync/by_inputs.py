@@ -34,6 +34,8 @@ NEAR = 128
 """Columns whose errors are passed on one by one; to those behind them they go together."""
 LEAST, MOST = 0.3, 3.0
 """Of a block's mean magnitude its own may be."""
+HUGE = 1e30
+"""Beyond that it is the mean: nobody can tell what is best for the inputs, and codecs have an end."""
 
 
 class Segment(NamedTuple):
@@ -73,7 +75,7 @@ def _moved(segment: Segment, by: int) -> Segment:
     return segment._replace(run=slice(segment.run.start + by, segment.run.stop + by))
 
 
-class ByInputs:
+class Seen:
     """Rounds the chunks of one round's result that an owner has."""
 
     def __init__(
@@ -85,7 +87,12 @@ class ByInputs:
 
     def rounded(self, index: int, values: Vector) -> Vector:
         """Return what a chunk's values are to become; those of which no inputs are known as they are."""
-        sizes = _each(_means(np.abs(values), self._block), self._block, values.size)
+        with np.errstate(all="ignore"):
+            return self._rounded(index, values)
+
+    def _rounded(self, index: int, values: Vector) -> Vector:
+        means = _means(np.abs(values), self._block)
+        sizes = _each(means, self._block, values.size)
         made, costs = values.copy(), np.zeros((2, values.size), np.float32)
         signed_runs = []
         for segment in self._segments[index]:
@@ -100,15 +107,16 @@ class ByInputs:
             made[run] = signed.reshape(-1)
             costs[0, run], costs[1, run] = (wanted * felt).reshape(-1), (signed * felt).reshape(-1)
             signed_runs.append(run)
-        best = self._best(costs)
+        best = self._best(costs, means)
         for run in signed_runs:
             made[run] *= best[run]
         return made
 
-    def _best(self, costs: NDArray[np.float32]) -> Vector:
+    def _best(self, costs: NDArray[np.float32], means: Vector) -> Vector:
         """Return what the magnitude of each element's block is best multiplied by."""
         wanted, own = (_means(each, self._block) for each in costs)
         factors = np.divide(wanted, own, out=np.ones_like(own), where=own > 0)
+        factors[~np.isfinite(factors) | (means > HUGE)] = 1.0
         return _each(np.clip(factors, LEAST, MOST), self._block, costs.shape[1])
 
     def _seen(self, segment: Segment) -> tuple[Matrix, Matrix] | None:
