@@ -3,9 +3,10 @@
     python -m bench.converge.full --shards FOLDER [--ways PATTERN] [--trial NAME]
 
 Small models have misled; and a trial can only play what the engine has. This plays the ways of `bench.converge.ways`
-one after the other by a trial's own engines, samples and rates, in as many rounds as a way has, and judges what peers
-set out from at the end as a trial is judged. Of a way it takes what is exchanged and the outer step; inner numbers are
-the trial's. It is a look and no trial: nothing goes into the record, and what wins here has yet to win there.
+one after the other by a trial's own engines, samples and rates, in as many rounds as a way has. What peers set out from
+at the end is judged by an eighth of the text that was held out: what is chosen by a look is not chosen by all that a
+trial is judged by. Of a way it takes what is exchanged and the outer step; inner numbers are the trial's. It is a look
+and no trial: nothing goes into the record, and what wins here has yet to win there.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ THIRTY = "muloco-sign-held-outer1.4-0.3-alike-ahead-firm0.12-m0.95-n8-h68-lr0.02
 """Thirty rounds of a bit."""
 LOOKED = 24
 """Samples by which it is seen what layers are given."""
+EIGHTH = 8
+"""Of the text that was held out looks are judged by one part of so many."""
 SAY_EVERY_S = 30.0
 
 
@@ -78,7 +81,7 @@ class Field:
                 print(f"{name}: step {since}, loss {loss:.3f}, {said_s - began_s:.0f} s", file=sys.stderr, flush=True)
         judge = self._engines[0]
         judge.assign(self._vector(swarm.copies, 0))
-        total, tokens = judge.evaluate(0, judge.held_out())
+        total, tokens = judge.evaluate(0, judge.held_out() // EIGHTH)
         bits = self._data.bits_per_byte(total / tokens)
         return Seen(way=name, bits_per_byte=bits, loss=loss, took_s=time.monotonic() - began_s)
 

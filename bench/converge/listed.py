@@ -158,6 +158,12 @@ FIRM = [
     ddp(5.2e-3, 64, decay=0.25),
     ddp(4.6e-3, 64, decay=0.25),
     ddp(5.2e-3, 64, decay=0.2),
+    ddp(5.2e-3, 96, decay=0.3),
+    ddp(5.2e-3, 96, decay=0.25),
+    ddp(4.4e-3, 96, decay=0.35),
+    ddp(4.8e-3, 64, decay=0.3),
+    ddp(5.6e-3, 64, decay=0.25),
+    ddp(4.8e-3, 96, decay=0.3, beta2=0.98),
 ]
 """DDP at its best with other decays, and with the best of them at other batches and rates and with a longer memory."""
 ALONE = [solo(lr) for lr in (2e-3, 4e-3, 1e-3)]

@@ -172,7 +172,7 @@ def test_a_trial_keeps_the_protocol(trial: Trial, shards: Path) -> None:
 def test_no_recipe_has_more_trials_than_ddp_and_no_name_is_twice() -> None:
     tries = Counter(trial.recipe for trial in trials() if not trial.seed and trial.alone == 1)
     grid = [trial for trial in trials() if trial.how is How.PLAIN and not trial.seed and trial.alone == 1]
-    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 41
+    assert max(tries.values()) <= tries["ddp"] == len(grid) == 4 * 3 + 47
     assert {trial.batch for trial in grid} == {24, 48, 64, 96, 192}
     assert len({trial.name for trial in trials()}) == len(trials())
 
