@@ -93,6 +93,20 @@ def test_four_processes_come_to_the_anchors_that_virtual_time_comes_to(shore: Sh
             assert anchors(outcome.lines) == real
 
 
+@pytest.mark.long
+def test_what_owners_see_of_inputs_is_the_same_in_processes_and_in_virtual_time(shore: Shore) -> None:
+    path = shore.run_file(rounds=ROUNDS, start_with=PEERS, contributors_min=PEERS, steps=6)
+    rounding = "recipe.channel.outer.what.rounding={kind='by-inputs'}"
+    seen, nearest = (
+        pinned(variants(path, ["held-bit"], sets)[0].run, Machine()) for sets in ([f"held-bit:{rounding}"], [])
+    )
+    peers = really(shore, seen)
+    real, outcome = anchors(lines_of(peers)), imagined(seen)
+    assert owners(lines_of(peers)) == owners(outcome.lines), "else what they left out is elsewhere"
+    assert anchors(outcome.lines) == real
+    assert anchors(imagined(nearest).lines)[min(real)] != real[min(real)]
+
+
 def lines_of(peers: list[Peer]) -> list[Line]:
     return [line for peer in peers for line in peer.lines()]
 
