@@ -30,7 +30,7 @@ from atoll.sync.units import Tensor, Unit, pieces_of, tensors_in
 
 Matrix = NDArray[np.float32]
 
-NEAR = 128
+NEAR = 32
 """Columns whose errors are passed on one by one; to those behind them they go together."""
 LEAST, MOST = 0.3, 3.0
 """Of a block's mean magnitude its own may be."""
