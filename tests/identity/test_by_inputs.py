@@ -32,7 +32,7 @@ from tests.peer.world import events
 H, ROUNDS = 2, 5
 RATE, BETA = 1.2, 0.3
 BIT = Sign(block=64)
-SEES = ByInputs(damping=0.5, samples=3)
+SEES = ByInputs(damping=0.5, gain=1.1, samples=3)
 
 
 def seeing(how: Rounding = SEES, peers: int = 1, rounds: int = ROUNDS) -> Run:
@@ -59,7 +59,7 @@ def by_hand(run: Run) -> Vector:
         given = as_it_arrives(what.codec, wanted)
         held = wanted - given
         seen = engine.inputs(engine.layout, steps[0].samples[: what.rounding.samples])
-        rounds = rounding.Seen(segments, seen, damping=what.rounding.damping, block=BIT.block)
+        rounds = rounding.Seen(segments, seen, block=BIT.block, damping=what.rounding.damping, gain=what.rounding.gain)
         merged = given + owed
         chunks = [slice(*unit.grid.bounds(index)) for index in range(unit.grid.chunks)]
         made = [rounds.rounded(index, merged[chunk]) for index, chunk in enumerate(chunks)]

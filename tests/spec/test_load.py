@@ -580,6 +580,7 @@ def test_what_does_not_go_with_shared_rests_of_results_is_refused(tmp_path: Path
     ("changes", "why"),
     [
         (["what.rounding.damping=0"], "0.0 is out of range"),
+        (["what.rounding.gain=3"], "3.0 is out of range"),
         (["what.rounding.samples=0"], "0 is out of range"),
         (["what.result={kind='ternary'}"], "only of a sign is it known"),
         (["what.owners={kind='forget'}"], "nobody would ever get that"),

@@ -32,9 +32,9 @@ def a_matrix(rows: int, width: int, seed: int = 1) -> Vector:
     return np.random.default_rng(seed).normal(size=rows * width).astype(np.float32)
 
 
-def rounds(moments: Matrix, rows: int, damping: float = 1.0) -> Seen:
+def rounds(moments: Matrix, rows: int, damping: float = 1.0, gain: float = 1.0) -> Seen:
     segment = Segment(NAME, slice(0, rows * len(moments)), slice(0, len(moments)))
-    return Seen({0: [segment]}, {NAME: moments}, damping=damping, block=BLOCK)
+    return Seen({0: [segment]}, {NAME: moments}, block=BLOCK, damping=damping, gain=gain)
 
 
 def as_sent(values: Vector) -> Vector:
@@ -80,6 +80,12 @@ def test_more_damping_is_nearer_to_each_element_by_itself() -> None:
     missed = [float(np.square(values - each).sum()) for each in made]
     assert costs == sorted(costs)
     assert missed == sorted(missed, reverse=True)
+
+
+def test_larger_magnitudes_make_up_for_more_where_there_is_little_damping() -> None:
+    values, moments = a_matrix(64, 96), few_directions(96)
+    mean, larger = (rounds(moments, 64, 0.1, gain).rounded(0, values) for gain in (1.0, 1.3))
+    assert cost(values - larger, moments) < 0.8 * cost(values - mean, moments)
 
 
 @given(st.integers(2, 150), st.integers(0, 9))

@@ -28,4 +28,4 @@ async def seen_inputs(member: Member, announced: OpenRound, chunks: Sequence[int
     own = announced.lease_of(member.me) if member.me in announced.members else ()
     samples = list(islice(lease.positions(own or announced.ranges), rounding.samples))
     moments = await member.box.compute.run(lambda: engine.inputs(names, samples), engine.cost(len(samples)))
-    return Seen(mine, moments, damping=rounding.damping, block=codec.block)
+    return Seen(mine, moments, block=codec.block, damping=rounding.damping, gain=rounding.gain)

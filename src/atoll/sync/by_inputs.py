@@ -79,10 +79,16 @@ class Seen:
     """Rounds the chunks of one round's result that an owner has."""
 
     def __init__(
-        self, segments: Mapping[int, Sequence[Segment]], moments: Mapping[str, Moments], *, damping: float, block: int
+        self,
+        segments: Mapping[int, Sequence[Segment]],
+        moments: Mapping[str, Moments],
+        *,
+        block: int,
+        damping: float = 1.0,
+        gain: float = 1.0,
     ) -> None:
         self._segments, self._moments = segments, moments
-        self._damping, self._block = damping, block
+        self._block, self._damping, self._gain = block, damping, np.float32(gain)
         self._known: dict[str, tuple[Matrix, Matrix] | None] = {}
 
     def rounded(self, index: int, values: Vector) -> Vector:
@@ -92,7 +98,7 @@ class Seen:
 
     def _rounded(self, index: int, values: Vector) -> Vector:
         means = _means(np.abs(values), self._block)
-        sizes = _each(means, self._block, values.size)
+        sizes = _each(self._gain * means, self._block, values.size)
         made, costs = values.copy(), np.zeros((2, values.size), np.float32)
         signed_runs = []
         for segment in self._segments[index]:

@@ -57,6 +57,8 @@ class ByInputs(Axis, tag="by-inputs"):
 
     damping: float = 1.0
     """Of the inputs' mean square, added in all directions: the more, the nearer to each element by itself."""
+    gain: float = 1.0
+    """Of their block's mean are magnitudes while signs are chosen: larger ones make up for more."""
     samples: int = 4
     """Of the owner's own work: what layers are given there is what is looked at."""
 

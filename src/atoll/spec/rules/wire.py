@@ -180,6 +180,7 @@ def _by_inputs_rules(path: KeyPath, channel: Channel, rounding: ByInputs) -> Ite
     """What goes with results of which a row is rounded together."""
     what, hint = channel.what, "leave it out, or "
     yield within((*path, "damping"), rounding.damping, DAMPING_MIN)
+    yield within((*path, "gain"), rounding.gain, 0.5, 2)
     yield within((*path, "samples"), rounding.samples, 1)
     said = "only of a sign is it known before what an element may become"
     yield isinstance(what.merged(), Sign), path, said, hint + 'set what.result = { kind = "sign", block = 512 }'
