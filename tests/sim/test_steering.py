@@ -103,8 +103,8 @@ def time_to_s(outcome: Outcome, samples: int) -> float:
     ("fleet", "steps", "rungs", "least", "most"),
     [
         ("lan", 60, (0,), 10, 20),
-        pytest.param("homes", 600, (1, 2, 3), 50, 100, marks=pytest.mark.long),
-        pytest.param("volunteers", 400, (1, 2, 3), 40, 100, marks=pytest.mark.long),
+        pytest.param("homes", 600, (1, 2, 3), 40, 100, marks=pytest.mark.long),
+        pytest.param("volunteers", 600, (1, 2, 3), 40, 100, marks=pytest.mark.long),
     ],
 )
 def test_a_fleet_gets_what_its_lines_ask_for_and_exchanges_take_no_more_than_they_may(
@@ -113,6 +113,7 @@ def test_a_fleet_gets_what_its_lines_ask_for_and_exchanges_take_no_more_than_the
     run, outcome, turned, granularity = steered(fleet, steps)
     assert violations(run, outcome) == []
     assert isinstance(run.recipe.control, Auto)
+    turned = [each for each in turned if each.version < max(granularity)]  # the last round has the steps that are left
     last = turned[-1]
     assert last.rung in rungs, last.why
     assert least <= last.steps <= most, last.why
