@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Vector = NDArray[np.float32]
 Moments = NDArray[np.float32]
+"""Of inputs, in the mean: each times each."""
 Merged = Iterable[tuple[int, Vector]]
 """A result some elements at a time: the first of them, and their values."""
 
