@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.errors import SpecError
-from atoll.spec.axes.codec import Fp16
+from atoll.spec.axes.codec import Fp16, Quaternary
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Sgd
 from atoll.spec.axes.what import ByInputs, Delta, Grad, Hold
 from atoll.spec.axes.when import Every, TargetBatch
 from atoll.spec.load import decode_run, demo_run, load_recipe, load_run, recipe_names, recipe_text, schema
-from atoll.spec.recipe import Recipe
+from atoll.spec.recipe import Finer, Recipe
 from atoll.spec.run import Folder, Run, Shards, canonical, identity
 from atoll.spec.shelf import recipe_heads
 
@@ -187,7 +187,8 @@ def test_relative_paths_are_seen_from_the_run_files_folder(tmp_path: Path) -> No
             "steps = 10",
             'kind = "evry"\nsteps = 10',
             'run.toml: recipe.channel.outer.when.kind: unknown kind "evry"',
-            'known kinds: "every", "fragments", "tensors", "with-moments", "target-batch" (did you mean \'every\'?)',
+            'known kinds: "every", "fragments", "named", "tensors", "with-moments", "target-batch" '
+            "(did you mean 'every'?)",
         ),
         (
             "batch = 4",
@@ -572,6 +573,35 @@ def test_what_does_not_go_with_shared_rests_of_results_is_refused(tmp_path: Path
     assert load(tmp_path, text, shares).recipe.channel["outer"].what.residual == Hold(shared=0.25)
     said, advice = refused(tmp_path, text, shares, f"{outer}.{change}")
     assert f"{outer}.what.residual.shared: " in said
+    assert why in said
+    assert advice
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["finer=[{rounds=0, codec={kind='fp16'}}]"], "0 is out of range"),
+        (["finer=[{rounds=1, part=3, codec={kind='fp16'}}]"], "3 is out of range"),
+        (["finer=[{rounds=1, codec={kind='quaternary', block=8}}]"], "8 is out of range"),
+        (["finer=[{rounds=1, codec={kind='fp16'}, result={kind='ternary', block=8}}]"], "8 is out of range"),
+        (["finer=[{rounds=1, codec={kind='top-k'}}]"], "those of values that are all sent"),
+        (["when={kind='tensors', steps=34, count=2, passes=2}"], "is not told by its number"),
+        (["whom.route={kind='all-gather'}", "what.owners={kind='forget'}"], "only where owners merge values"),
+        (["late={kind='carry'}", "what.residual={kind='feedback'}"], "a later round, which may have another form"),
+        (["when={kind='named', steps=34, names=[]}"], "names nothing"),
+        (["when={kind='named', steps=33, names=['norm']}"], "33 is not a multiple of 2"),
+    ],
+)
+def test_what_does_not_go_with_finer_first_rounds_is_refused(tmp_path: Path, changes: list[str], why: str) -> None:
+    text = 'name = "small"\n[recipe]\nbase = "held-bit"\n[budget]\nrounds = 4\n'
+    outer = "recipe.channel.outer"
+    sets = [
+        f"{outer}.when={{kind='named', steps=34, names=['embed_tokens']}}",
+        f"{outer}.finer=[{{rounds=2, codec={{kind='quaternary'}}, part=2}}]",
+    ]
+    form = Finer(rounds=2, codec=Quaternary(), part=2)
+    assert load(tmp_path, text, *sets).recipe.channel["outer"].finer == (form,)
+    said, advice = refused(tmp_path, text, *sets, *(f"{outer}.{change}" for change in changes))
     assert why in said
     assert advice
 

@@ -22,6 +22,7 @@ from atoll.spec.axes.codec import (
     Fp16,
     Fp32,
     Int8,
+    Quaternary,
     Sign,
     Significance,
     Stochastic,
@@ -44,6 +45,7 @@ DENSE: list[Codec] = [
     E3m0(),
     Sign(block=32),
     Ternary(block=32),
+    Quaternary(block=32),
     Stochastic(),
     Stochastic(bits=3, block=32),
     Stochastic(bits=12, block=32),
@@ -353,6 +355,18 @@ def test_digits_after_the_last_element_are_refused() -> None:
         decode(Ternary(), bytes(wire), 7)
 
 
+def test_of_four_levels_each_value_goes_to_the_nearest() -> None:
+    codec = Quaternary(block=16)
+    values = np.array([0.1, -0.1, 3.0, -3.0, *[1.0] * 12, -2.0], np.float32)
+    wire = encode(codec, values)
+    assert len(wire) == wire_bytes(codec, 17) == 2 * 4 + 5
+    small = np.float32(np.abs(values[:16]).mean()) * np.float32(0.5675)
+    large = small * np.float32(3.335)
+    assert decode(codec, wire, 17)[:5].tolist() == [small, -small, large, -large, small]
+    assert decode(codec, wire, 17)[16] == -np.float32(2.0) * np.float32(0.5675), "of two sizes this one is the nearer"
+    assert not decode(codec, encode(codec, np.zeros(17, np.float32)), 17).any()
+
+
 BELL = bell(2**20)
 
 
@@ -369,6 +383,7 @@ BELL = bell(2**20)
         (E3m0(block=64), 0.188),
         (Sign(), 0.603),  # sqrt(1 - 2 / pi)
         (Ternary(), 0.436),  # of the best three levels for a bell
+        (Quaternary(), 0.343),  # and of the best four
         (TurnedSign(), 0.603),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 
 from atoll.errors import SpecError
 from atoll.spec.axes.codec import Fp32
-from atoll.spec.axes.when import Every, Fragments
+from atoll.spec.axes.when import Every, Fragments, Named
 from atoll.sync.units import Unit, tensors_in, units_of, whole
 
 LAYOUT = {
@@ -67,6 +67,23 @@ def test_a_fragments_tensors_lie_in_it_whole(count: int, pattern: str) -> None:
             names.append(name)
             assert unit.take(vector)[first:end].tolist() == list(range(ends[name] - LAYOUT[name], ends[name]))
     assert sorted(names) == sorted(LAYOUT)
+
+
+def test_named_tensors_are_one_part_and_all_others_the_other() -> None:
+    first, rest = units_of(Named(steps=4, names=("embed", "layers.1.mlp")), LAYOUT, Fp32())
+    assert [name for name, _, _ in tensors_in(first, LAYOUT)] == [
+        "model.embed_tokens.weight",
+        "model.layers.1.mlp.weight",
+    ]
+    assert {name for unit in (first, rest) for name, _, _ in tensors_in(unit, LAYOUT)} == set(LAYOUT)
+    assert first.size + rest.size == SIZE
+
+
+@pytest.mark.parametrize(("name", "why"), [("layers.9.", "none is found among lm_head.weight,"), ("weight", "empty")])
+def test_names_of_nothing_or_of_everything_are_refused(name: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why) as refused:
+        units_of(Named(steps=4, names=(name,)), LAYOUT, Fp32())
+    assert "some" in refused.value.hint
 
 
 def test_versions_take_turns() -> None:

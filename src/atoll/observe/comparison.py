@@ -13,10 +13,10 @@ from atoll.observe.trial import Trial, gain_kept
 from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.control import Auto, Control, Hide, Match, Nobody
 from atoll.spec.axes.pace import Block
-from atoll.spec.axes.what import Grad
+from atoll.spec.axes.what import Grad, What
 from atoll.spec.axes.when import Every
 from atoll.spec.axes.whom import All, Carried, Regions
-from atoll.spec.recipe import Channel, Recipe
+from atoll.spec.recipe import Channel, Finer, Recipe
 from atoll.spec.run import Run, identity
 from atoll.spec.say import kind, say
 from atoll.spec.turns import in_order
@@ -259,7 +259,7 @@ def _each(recipe: Recipe, said: list[str]) -> str:
 
 def _exchange(channel: Channel) -> list[tuple[str, str]]:
     what = channel.what
-    form = say(what.codec) + ("" if what.result is None else f", merged as {say(what.result)}")
+    form = "; ".join([_form(what), *(f"first {each.rounds} rounds as {_form(each)}" for each in channel.finer)])
     return [
         ("a round", say(channel.when)),
         ("exchanged", f"{kind(what)} as {form}"),
@@ -271,6 +271,11 @@ def _exchange(channel: Channel) -> list[tuple[str, str]]:
         ("a round waits for", say(channel.barrier)),
         ("who is late", say(channel.late)),
     ]
+
+
+def _form(each: What | Finer) -> str:
+    """Return what values are on their way."""
+    return say(each.codec) + ("" if each.result is None else f", merged as {say(each.result)}")
 
 
 def _control(control: Control) -> str:

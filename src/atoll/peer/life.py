@@ -50,7 +50,7 @@ from atoll.swarm.state import admits
 from atoll.sync.above import with_above
 from atoll.sync.factors import Factors
 from atoll.sync.merge import first_anchor
-from atoll.sync.units import Unit, units_of
+from atoll.sync.units import Unit, units_in
 
 ASK_S_MAX = 20.0
 """How long one peer may take to tell us the run."""
@@ -320,8 +320,7 @@ def _travels(run: Run, engine: Engine) -> tuple[Factors | None, dict[str, tuple[
     named = run.recipe.channel
     transform = rarest(run.recipe).what.transform
     if not isinstance(transform, LowRank):
-        units = {name: units_of(c.when, engine.layout, c.what.codec, polar=c.polar) for name, c in named.items()}
-        return None, units
+        return None, {name: units_in(channel, engine.layout) for name, channel in named.items()}
     factors = Factors(transform, engine.shapes, run.seeds.model)
     return factors, {name: factors.units(channel.what.codec) for name, channel in named.items()}
 

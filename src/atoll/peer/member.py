@@ -36,7 +36,7 @@ from atoll.spec.axes.work import ByRate, BySpeed, Growing
 from atoll.spec.load import decode_run
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
-from atoll.spec.turns import Turn, ends_whole, rarest, turn_of
+from atoll.spec.turns import Turn, ends_whole, makes_model, rarest, turn_of
 from atoll.swarm import ledger, log
 from atoll.swarm.homes import BEGINS, Homes
 from atoll.swarm.lease import Lease
@@ -67,7 +67,7 @@ from atoll.sync.frequencies import Frequencies
 from atoll.sync.grid import Grid
 from atoll.sync.merge import Anchor
 from atoll.sync.polar import Polar
-from atoll.sync.units import Unit, units_of
+from atoll.sync.units import Unit, longest, units_of
 
 T = TypeVar("T")
 LIFE_CONTRIBUTIONS_MAX = 2**32
@@ -265,7 +265,7 @@ class Member:
 
     def makes_model(self, version: int) -> bool:
         """Return whether a round is of the channel that makes the run's model."""
-        return self.turn_of(version).channel is self.channel
+        return makes_model(self.run.recipe, self.turn_of(version).name)
 
     def channel_of(self, version: int) -> Channel:
         """Return the channel of a round as its knobs stand in it."""
@@ -621,8 +621,8 @@ class Member:
 
     @property
     def bulks(self) -> dict[str, tuple[Bulk, ...]]:
-        """Return what one contribution is on the wire, of each channel for all units in turn, as the recipe has it."""
-        codecs = {name: channel.what.codec for name, channel in self.run.recipe.channel.items()}
+        """Return what one contribution is on the wire at most, of each channel for all units in turn."""
+        codecs = {name: longest(channel) for name, channel in self.run.recipe.channel.items()}
         return {name: tuple(_bulk(codecs[name], unit.grid) for unit in units) for name, units in self.units.items()}
 
     @property

@@ -28,7 +28,8 @@ Heads of messages, digests and control are not counted: together below 2 % from 
 a message is only some hundred bytes. Nor is what a member fetches after the commit because it could not be called.
 Regions are those that lines name. Fragments are taken to be of the same size. Of factors a round is the mean of the two
 that a step takes, of tensors in turn or of moments that of a period; a model whose tensors are not known is taken to be
-made of square matrices. Where a codec sends whatever is large enough, bytes are those of a round in which everything
+made of square matrices, and named tensors half of it. What first rounds have in finer forms is left out: it is of a
+few. Where a codec sends whatever is large enough, bytes are those of a round in which everything
 is. Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
 """
 
@@ -48,7 +49,7 @@ from atoll.plan.lines import Line, crowd_of
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
-from atoll.spec.axes.when import Fragments, TargetBatch, Tensors, WithMoments
+from atoll.spec.axes.when import Fragments, Named, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import All, AllGather, Regions, Star, Trees
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
@@ -60,7 +61,7 @@ from atoll.swarm.routes.shares import groups_needed
 from atoll.sync.codec import is_exact, wire_bytes
 from atoll.sync.factors import Factors
 from atoll.sync.grid import Grid, grid_of
-from atoll.sync.units import is_embedding, units_of
+from atoll.sync.units import is_embedding, longest, units_in
 
 Shapes = Mapping[str, tuple[int, ...]]
 """The tensors of a model."""
@@ -178,16 +179,17 @@ def round_steps(recipe: Recipe, members: float, knobs: Knobs | None = None) -> f
 
 def _grids(recipe: Recipe, channel: Channel, parameters: int, shapes: Shapes | None) -> list[Grid]:
     """Return the grids of rounds whose mean is a round of the channel: one, of factors one for either side, ..."""
-    transform, codec = channel.what.transform, channel.what.codec
+    transform = channel.what.transform
     if isinstance(transform, LowRank):
-        return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(codec)]
-    if isinstance(channel.when, Tensors | WithMoments):
+        return [unit.grid for unit in Factors(transform, shapes or _squares(parameters), 0).units(channel.what.codec)]
+    by_name = isinstance(channel.when, Named) and shapes is not None
+    if isinstance(channel.when, Tensors | WithMoments) or by_name:
         vector = travelling(recipe, shapes or _squares(parameters))
         sizes = {name: math.prod(shape) for name, shape in vector.items()}
-        return [unit.grid for unit in units_of(channel.when, sizes, codec, polar=channel.polar)]
-    parts = channel.when.count if isinstance(channel.when, Fragments) else 1
+        return [unit.grid for unit in units_in(channel, sizes)]
+    parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
     lengths = sum(not is_embedding(name) for name in shapes or _squares(parameters)) if channel.polar else 0
-    return [grid_of(-(-(parameters + lengths) // parts), codec)]
+    return [grid_of(-(-(parameters + lengths) // parts), longest(channel))]
 
 
 def _squares(parameters: int) -> Shapes:

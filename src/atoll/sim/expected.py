@@ -43,7 +43,7 @@ def channels_of(run: Run, entries: list[Entry]) -> Channels:
 
 def channel_at(channels: Channels, version: int) -> Channel:
     """Return the channel of one round."""
-    return channels[max(first for first in channels if first <= version)]
+    return channels[max(first for first in channels if first <= version)].in_round(version)
 
 
 def anchors(

@@ -35,7 +35,7 @@ from atoll.spec.axes.pace import (
     StandIn,
 )
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, Hold, LowRank, Params, Residual
-from atoll.spec.axes.when import Every, Fragments, Parts, Tensors
+from atoll.spec.axes.when import Every, Fragments, Named, Parts, Tensors
 from atoll.spec.axes.whom import (
     All,
     AllGather,
@@ -51,7 +51,7 @@ from atoll.spec.axes.whom import (
 )
 from atoll.spec.axes.work import BySpeed
 from atoll.spec.load import load_recipe
-from atoll.spec.recipe import Channel, Recipe
+from atoll.spec.recipe import Channel, Finer, Recipe
 from atoll.spec.run import AllowList, Budget, Data, Membership, Run, Upkeep
 
 PATIENCE_S = 20.0
@@ -116,6 +116,15 @@ HELD_IN: tuple[Codec, ...] = (Bf16(), Fp16(), Int8(), E3m0())
 IN_TURNS = 0.4
 """Part of the runs in which parts by lot are averaged between the rounds of a channel, if that can be."""
 SPARSE = Channel(when=Fragments(steps=4 * STEPS, count=4, pattern="drawn"), what=Params(), merge=Merge(outer=Assign()))
+BEGIN_FINER = 0.3
+"""Part of the runs whose first rounds have another form, if they can, one of these:"""
+FIRST: tuple[tuple[Finer, ...], ...] = (
+    (Finer(rounds=2, codec=Fp32()),),
+    (Finer(rounds=3, codec=Fp16()),),
+    (Finer(rounds=2, codec=Fp16(), result=Fp32()), Finer(rounds=4, codec=Fp32(), part=2)),
+)
+BY_NAME = 0.5
+"""Part of those in parts of which two are exchanged in turn that have named tensors in the first."""
 IN_FACTORS: tuple[Residual | None, ...] = (None, Forget(), Feedback())
 """Gradients travel whole, or as factors in two rounds, of which what is left out is lost or fed back."""
 HASTY = 0.3
@@ -150,6 +159,8 @@ def _recipe(
     rounds_late: int = 0,
     star: bool = False,
     held: Codec | None = None,
+    finer: tuple[Finer, ...] = (),
+    by_name: bool = False,
 ) -> Recipe:
     """Return a shipped recipe cut down to a few samples a round, perhaps by another route, in parts, overlapped, ..."""
     shipped = load_recipe(name)
@@ -177,6 +188,11 @@ def _recipe(
         channel = replace(channel, whom=All(route=Star()))
     if held is not None and _can_hold(channel):
         channel = replace(channel, what=Delta(codec=held, residual=Hold()))
+    if by_name and isinstance(channel.when, Fragments) and channel.when.count == 2 and channel.when.pattern != "drawn":
+        channel = replace(channel, when=Named(steps=channel.when.steps, names=("layers.0.", "layers.2.")))
+    if _can_begin_finer(channel):
+        parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
+        channel = replace(channel, finer=tuple(each for each in finer if each.part <= parts))
     channels = {channel_name: channel}
     if turns and _goes_alone(channel):
         channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}
@@ -230,6 +246,14 @@ def _can_hold(channel: Channel) -> bool:
     parts = isinstance(channel.when, Parts) and isinstance(channel.what, Delta) and shifts
     owned = isinstance(whom, All) and not isinstance(whom.route, Ring)
     return parts and owned and isinstance(late, Discard) and isinstance(channel.merge.combine, Mean)
+
+
+def _can_begin_finer(channel: Channel) -> bool:
+    """Return whether first rounds may have another form than later ones."""
+    owned = isinstance(channel.whom, All) and isinstance(channel.whom.route, Butterfly | Star)
+    whole = isinstance(channel.what.codec, Fp32 | Fp16 | Bf16 | Int8 | E3m0) and channel.what.transform is None
+    fine = isinstance(channel.when, Every | Fragments | Named) and not channel.polar and not channel.carries
+    return isinstance(channel.what, Delta) and owned and whole and fine
 
 
 def _hasty(channel: Channel, quorum: Quorum, late: Late) -> Channel:
@@ -288,6 +312,8 @@ def run_of(
         rounds_late=0 if recipe else hasty.choice(ROUNDS_LATE),
         star=not recipe and hasty.random() < IN_STARS,
         held=hasty.choice(HELD_IN) if not recipe and hasty.random() < HELD else None,
+        finer=hasty.choice(FIRST) if not recipe and hasty.random() < BEGIN_FINER else (),
+        by_name=hasty.random() < BY_NAME,
     )
     return Run(
         name="search",
@@ -321,6 +347,7 @@ def steered(rng: Random, recipe: Recipe) -> Recipe:
         when=Every(steps=rng.choice((1, 2, STEPS))),
         what=Delta(residual=Forget() if exact else Feedback()),
         merge=replace(channel.merge, outer=Sgd(lr=0.7, momentum=0.9, nesterov=True)),
+        finer=(),
     )
     rates = ((1, 0.5), (3, 0.75)) if rng.random() < 0.5 else ()
     share = round(2 ** rng.uniform(-6, -1), 3)

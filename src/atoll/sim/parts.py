@@ -35,10 +35,10 @@ from atoll.spec.axes.when import Parts
 from atoll.spec.recipe import Channel
 from atoll.spec.run import Run
 from atoll.spec.schedule import rate
-from atoll.spec.turns import Turn, rarest, round_steps, starts_apart, turn_of
+from atoll.spec.turns import Turn, makes_model, rarest, round_steps, starts_apart, turn_of
 from atoll.swarm.log import MODEL, Entry
 from atoll.sync.merge import Anchor, Pushes, advance, approach, first_anchor
-from atoll.sync.units import Unit, directed, units_of, whole
+from atoll.sync.units import Unit, directed, units_in, whole
 
 
 def in_parts(run: Run) -> bool:
@@ -51,7 +51,8 @@ def told(channel: Channel) -> bool:
     """Return whether what a channel's rounds come to follows from log and journals."""
     what, merge = channel.what, channel.merge
     waits = isinstance(channel.overlap, Block) and isinstance(channel.late, Discard) and not isinstance(what, Grad)
-    forms = isinstance(what.codec, Fp32 | Fp16 | Bf16) and what.transform is None
+    codecs = [what.codec, *(form.codec for form in channel.finer)]
+    forms = all(isinstance(codec, Fp32 | Fp16 | Bf16) for codec in codecs) and what.transform is None
     elementwise = forms and not isinstance(what.residual, Feedback)
     elementwise = elementwise and not (isinstance(what.residual, Hold) and what.residual.shared)
     elementwise = elementwise and isinstance(what.rounding, Nearest)
@@ -103,7 +104,7 @@ class PartByPart:
         self._layout = CountingEngine(seed=run.seeds.data, size=size, moments=equal_parts(run.recipe)).layout
         self._lives = lives
         channels = run.recipe.channel
-        self._units = {name: units_of(c.when, self._layout, c.what.codec) for name, c in channels.items()}
+        self._units = {name: units_in(channel, self._layout) for name, channel in channels.items()}
         self._starts = starts(lines)
         self._local: dict[bytes, Vector] = {}
         """The weights of those who were in the last round and go on from there."""
@@ -187,7 +188,7 @@ class PartByPart:
 
     def _stepped(self, anchor: Anchor, turn: Turn, unit: Unit, merged: Vector, committed: Committed) -> Anchor:
         """Return the anchor with what a round is about stepped by its result: from where such steps start."""
-        apart = starts_apart(self._run.recipe) and turn.channel == rarest(self._run.recipe)
+        apart = starts_apart(self._run.recipe) and makes_model(self._run.recipe, turn.name)
         state = {name: unit.take(vector).copy() for name, vector in anchor.outer.items()}
         part = Anchor(anchor.version, unit.take(anchor.start if apart else anchor.weights).copy(), state)
         take = approach if isinstance(turn.channel.what, Params) else advance

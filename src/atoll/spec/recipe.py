@@ -10,7 +10,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
-from atoll.spec.axes.codec import Codec, Fp32
+from atoll.spec.axes.codec import Codec, Fp32, Sign
 from atoll.spec.axes.control import Control, Nobody
 from atoll.spec.axes.merge import Mean, Merge, Rda
 from atoll.spec.axes.optimizer import Assign
@@ -28,10 +28,21 @@ from atoll.spec.axes.pace import (
     Replicated,
     RoundsLate,
 )
-from atoll.spec.axes.what import Feedback, Forget, LowRank, Params, What
-from atoll.spec.axes.when import When
+from atoll.spec.axes.what import Feedback, Forget, LowRank, Nearest, Params, What
+from atoll.spec.axes.when import Fragments, Named, When
 from atoll.spec.axes.whom import All, Butterfly, Carried, Circles, Mesh, Whom
 from atoll.spec.axes.work import Work
+
+
+class Finer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A form of a channel's first rounds, when most depends on what is left out."""
+
+    rounds: int
+    """So many of each part's own rounds have it."""
+    codec: Codec
+    result: Codec | None = None
+    part: int = 1
+    """Of those that have their turns; where there are none it is all of the model."""
 
 
 class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -45,6 +56,8 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     barrier: Barrier = Full()
     late: Late = Discard()
     home: Home = Replicated()
+    finer: tuple[Finer, ...] = ()
+    """Forms of first rounds, where they are not what they are later."""
     forms: dict[str, Codec] = {}
     """The form of a peer's contributions, by its id, where it is not `what.codec`; results are all in that."""
 
@@ -130,6 +143,19 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
     def unit(self, version: int) -> str:
         """Return what a round is about."""
         return "directions" if version % self.phases else self.when.unit(version)
+
+    def in_round(self, number: int) -> Channel:
+        """Return what the channel is in one of its rounds: in a form of the first ones, perhaps."""
+        if not self.finer:
+            return self
+        parts = self.when.count if isinstance(self.when, Fragments | Named) else 1
+        turn, part = divmod(number - 1, parts)
+        form = next((form for form in self.finer if form.part == part + 1 and turn < form.rounds), None)
+        if form is None:
+            return self
+        merged = form.codec if form.result is None else form.result
+        rounding = self.what.rounding if isinstance(merged, Sign) else Nearest()
+        return replace(self, what=replace(self.what, codec=form.codec, result=form.result, rounding=rounding))
 
     def codec_of(self, peer: bytes) -> Codec:
         """Return the form in which a peer contributes."""

@@ -40,11 +40,12 @@ def turn_of(recipe: Recipe, version: int) -> Turn:
     """Return which channel a round is of, as the recipe has it."""
     if len(recipe.channel) == 1:  # mostly, and asked for every chunk
         ((name, channel),) = recipe.channel.items()
-        return Turn(name, channel, version)
+        return Turn(name, channel.in_round(version), version)
     ordered, every = in_order(recipe), _every(recipe)
     place = max(place for place, rounds in enumerate(every) if version % rounds == 0)
     rarer = version // every[place + 1] if place + 1 < len(every) else 0
-    return Turn(*ordered[place], version // every[place] - rarer)
+    (name, channel), number = ordered[place], version // every[place] - rarer
+    return Turn(name, channel.in_round(number), number)
 
 
 def _every(recipe: Recipe) -> list[int]:
@@ -71,6 +72,11 @@ def round_steps(recipe: Recipe) -> int:
 def rarest(recipe: Recipe) -> Channel:
     """Return the channel that makes the run's model: its only one, mostly."""
     return max(recipe.channel.values(), key=lambda channel: channel.when.round_steps)
+
+
+def makes_model(recipe: Recipe, name: str) -> bool:
+    """Return whether that is this one."""
+    return in_order(recipe)[-1][0] == name
 
 
 def ends_whole(recipe: Recipe) -> bool:

@@ -30,7 +30,7 @@ from atoll.spec.axes.merge import Mean, Merge
 from atoll.spec.axes.optimizer import Accumulate, AdamW, Assign, Muon
 from atoll.spec.axes.pace import Blend, Block, Delay, Discard, Full, Quorum
 from atoll.spec.axes.what import Delta
-from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, WithMoments
+from atoll.spec.axes.when import Every, Fragments, Named, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import All
 from atoll.spec.load import build_run, load_run, recipe_names, set_tree, with_sets
 from atoll.spec.recipe import Recipe
@@ -201,7 +201,7 @@ def _keep_steps(kept: Tree, table: Tree, own: Recipe, other: Recipe) -> None:
     match channel.when:
         case Fragments(pattern="drawn") if channel.when.round_steps == 1:
             return
-        case Fragments(count=count) | Tensors(count=count):
+        case Fragments(count=count) | Named(count=count) | Tensors(count=count):
             steps = -(-steps // count) * count  # all rounds have as many
             each = steps // count
         case Every(steps=theirs) | WithMoments(steps=theirs) if theirs > 1:

@@ -32,8 +32,10 @@ from atoll.data.order import indices_of
 from atoll.errors import SpecError
 from atoll.model.compute import Vector
 from atoll.model.moments import FIRST, is_weight
-from atoll.spec.axes.codec import Codec
-from atoll.spec.axes.when import Every, Fragments, TargetBatch, Tensors, When, WithMoments
+from atoll.spec.axes.codec import BLOCK_MAX, Codec
+from atoll.spec.axes.when import Every, Fragments, Named, TargetBatch, Tensors, When, WithMoments
+from atoll.spec.recipe import Channel
+from atoll.sync.codec import wire_bytes
 from atoll.sync.grid import Grid, grid_of
 from atoll.sync.tensors import Profile, turns
 
@@ -149,6 +151,17 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec, *, polar: bool
     return tuple(replace(unit, grid=grid_of(unit.size + len(directed(unit, layout)), codec)) for unit in units)
 
 
+def units_in(channel: Channel, layout: Mapping[str, int]) -> tuple[Unit, ...]:
+    """Return the units of what a channel exchanges, of whose grids no chunk is too long in any form that it takes."""
+    return units_of(channel.when, layout, longest(channel), polar=channel.polar)
+
+
+def longest(channel: Channel) -> Codec:
+    """Return the form of contributions that has most bytes, of all that a channel has."""
+    codecs = [channel.what.codec, *(form.codec for form in channel.finer)]
+    return max(codecs, key=lambda codec: wire_bytes(codec, BLOCK_MAX))
+
+
 def _parts(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, ...]:
     match when:
         case Every() | TargetBatch():
@@ -164,6 +177,12 @@ def _parts(when: When, layout: Mapping[str, int], codec: Codec) -> tuple[Unit, .
                 )
             parts = ({name for name, home in homes.items() if home == number} for number in range(count))
             return tuple(_unit(layout, part, codec) for part in parts)
+        case Named(names=names):
+            found = {name for name in layout if any(each in name for each in names)}
+            if not found or len(found) == len(layout):
+                lacking = "all others would be empty" if found else f"none is found among {', '.join(layout)}"
+                raise SpecError(f"recipe: when.names: {lacking}", hint="name some of the model's tensors, not all")
+            return _unit(layout, found, codec), _unit(layout, layout.keys() - found, codec)
         case Tensors(count=count):
             if count > len(layout):
                 raise SpecError(

@@ -38,6 +38,7 @@ from atoll.spec.axes.codec import (
     Int8,
     MaxN,
     Quantiser,
+    Quaternary,
     Sign,
     Significance,
     Stochastic,
@@ -90,13 +91,15 @@ def encode(codec: Even, values: Tensor, asked: Asked = NOTHING, left: Tensor | N
             return wire
 
 
-def _encode(codec: Fp32 | E3m0 | Sign | Ternary | TurnedSign | Buckets, values: Tensor, asked: Asked) -> Tensor:
+def _encode(
+    codec: Fp32 | E3m0 | Sign | Ternary | Quaternary | TurnedSign | Buckets, values: Tensor, asked: Asked
+) -> Tensor:
     match codec:
         case Fp32():
             return values.contiguous().view(torch.uint8)
         case E3m0():
             return fused.e3m0(codec, values)
-        case Sign() | Ternary():
+        case Sign() | Ternary() | Quaternary():
             return to_scales(codec, values)
         case TurnedSign():
             return to_turned(codec, values, asked.keys)
@@ -162,7 +165,7 @@ def decoded(codec: Even, wire: Tensor, count: int) -> Tensor:
             return viewed(wire, torch.float16).float()
         case Bf16():
             return viewed(wire, torch.bfloat16).float()
-        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary() | Stochastic():
             return from_scales(codec, wire, count)
         case TurnedSign():
             return from_turned(codec, wire, count)
@@ -225,7 +228,7 @@ def wire_bytes(codec: OnDevice, count: int) -> int:
             return 4 * count
         case Fp16() | Bf16():
             return 2 * count
-        case Int8() | E3m0() | Sign() | Stochastic():
+        case Int8() | E3m0() | Sign() | Quaternary() | Stochastic():
             return 4 * -(-count // codec.block) + packed_bytes(count, codec.bits)
         case Ternary():
             return 4 * -(-count // codec.block) + threes_bytes(count)

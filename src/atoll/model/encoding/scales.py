@@ -9,9 +9,19 @@ from torch.nn.functional import pad
 from atoll.model.encoding.bins import units_of
 from atoll.model.encoding.bits import cut, pack, pack_threes, unpack, unpack_threes, viewed
 from atoll.model.encoding.chance import ALL_BITS, DRAWN_BITS, WORD_BITS, keys_of, mixed
-from atoll.spec.axes.codec import TERNARY_LEVEL, E3m0, Int8, Sign, Stochastic, Ternary
+from atoll.spec.axes.codec import (
+    QUATERNARY_LARGE,
+    QUATERNARY_LEVEL,
+    TERNARY_LEVEL,
+    E3m0,
+    Int8,
+    Quaternary,
+    Sign,
+    Stochastic,
+    Ternary,
+)
 
-Scaled = Int8 | E3m0 | Sign | Ternary | Stochastic
+Scaled = Int8 | E3m0 | Sign | Ternary | Quaternary | Stochastic
 
 _STEPS = 127.0
 _OCTAVES = 7
@@ -64,6 +74,8 @@ def _scales(codec: Scaled, rows: Tensor, count: int) -> Tensor:
             return _means(rows, count)
         case Ternary():
             return _means(rows, count) * TERNARY_LEVEL
+        case Quaternary():
+            return _means(rows, count) * QUATERNARY_LEVEL
         case Stochastic(bits=bits):
             unit, per_unit = units_of(_largest(rows), NORM_BITS)
             whole = (rows.abs() * unit[..., None]).ceil_().to(torch.int32)
@@ -103,6 +115,8 @@ def _codes(codec: Scaled, rows: Tensor, scales: Tensor, keys: Tensor | None) -> 
         return _rounded(parts, no_seed(rows) if keys is None else keys, levels_of(codec.bits))
     if isinstance(codec, Ternary):
         return (parts >= 0.5).to(torch.uint8) + (parts <= -0.5).to(torch.uint8) * 2
+    if isinstance(codec, Quaternary):
+        return parts.signbit().to(torch.uint8) + (parts.abs() >= (1.0 + QUATERNARY_LARGE) / 2).to(torch.uint8) * 2
     return parts.round_().to(torch.int8) if isinstance(codec, Int8) else _powers(parts)
 
 
@@ -154,6 +168,8 @@ def from_scales(codec: Scaled, wire: Tensor, count: int) -> Tensor:
             units = codes.float().mul_(-2.0).add_(1.0)
         case Ternary():
             units = (codes == 1).float() - (codes == 2).float()
+        case Quaternary():
+            units = (1.0 - 2.0 * (codes & 1)) * torch.where(codes >= 2, QUATERNARY_LARGE, 1.0)
         case Stochastic(bits=bits):
             units = codes.float().sub_(levels_of(bits))
     values = in_blocks(units, codec.block) * viewed(scales, torch.float32)[..., None]

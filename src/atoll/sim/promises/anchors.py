@@ -146,7 +146,7 @@ def _part_by_part(run: Run, outcome: Outcome, entries: list[Entry]) -> Iterator[
 
 def _forms(channel: Channel) -> list[Codec]:
     """Return in which forms contributions and results travel."""
-    return [channel.what.codec, *channel.forms.values()]
+    return [channel.what.codec, *(each.codec for each in channel.finer), *channel.forms.values()]
 
 
 def _told_by_the_log(channel: Channel) -> bool:

@@ -73,6 +73,22 @@ class Ternary(Axis, tag="ternary"):
     block: int = 512
 
 
+QUATERNARY_LEVEL, QUATERNARY_LARGE = 0.5675, 3.335
+"""The smaller of two sizes, in mean magnitudes of a block, and how many times that the larger is: of four levels the
+best for values that are spread like a bell."""
+
+
+class Quaternary(Axis, tag="quaternary"):
+    """Two bits an element: plus or minus one of two sizes of its block, whichever is nearer."""
+
+    block: int = 512
+
+    @property
+    def bits(self) -> int:
+        """Return how many bits an element has, beside its block's scale."""
+        return 2
+
+
 class Stochastic(Axis, tag="stochastic"):
     """So many bits an element: even steps of its block's norm, up or down by chance so that the mean is right."""
 
@@ -87,7 +103,7 @@ class TurnedSign(Axis, tag="turned-sign"):
     """Elements that share a scale; a power of two."""
 
 
-Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Ternary | Stochastic | TurnedSign
+Quantiser = Fp32 | Fp16 | Bf16 | Int8 | Buckets | E3m0 | Sign | Ternary | Quaternary | Stochastic | TurnedSign
 """What becomes of a value."""
 
 

@@ -45,6 +45,29 @@ class Fragments(Axis, tag="fragments"):
         return f"fragment {(number - 1) % self.count}"
 
 
+class Named(Axis, tag="named"):
+    """Exchange some tensors and all others, in turn: each a fixed number of local steps after its last turn."""
+
+    steps: int
+    """Between two exchanges of the same part; even."""
+    names: tuple[str, ...]
+    """The first part are the tensors in whose names one of these is found."""
+
+    @property
+    def count(self) -> int:
+        """Return how many parts there are."""
+        return 2
+
+    @property
+    def round_steps(self) -> int:
+        """Return how many local steps a round has: in each one part is exchanged."""
+        return self.steps // self.count
+
+    def unit(self, number: int) -> str:
+        """Return what one of the channel's rounds is about."""
+        return "named tensors" if number % self.count else "all others"
+
+
 class Tensors(Axis, tag="tensors"):
     """Exchange tensors in turn, from the last to the first: as many at a time as travel during a backward pass."""
 
@@ -145,7 +168,7 @@ class TargetBatch(Axis, tag="target-batch"):
         return "model"
 
 
-Parts = Fragments | Tensors | WithMoments
+Parts = Fragments | Named | Tensors | WithMoments
 """Rounds that are about a part of what peers hold each: the rest stays as their work left it."""
 
 

@@ -21,7 +21,7 @@ from atoll.spec.axes.pace import (
     StandIn,
 )
 from atoll.spec.axes.what import Delta, Feedback, Forget, Grad, Hold, Params
-from atoll.spec.axes.when import Every, Fragments, Growth, Parts, TargetBatch, Tensors, WithMoments
+from atoll.spec.axes.when import Every, Fragments, Growth, Named, Parts, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import (
     GROUP_MAX,
     All,
@@ -117,9 +117,13 @@ def _when_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
         yield by_samples, (*path[:-1], "merge", "combine", "weights"), said, 'set it to "samples"'
         return
     yield within((*path, "steps"), when.steps, 1)
-    if not isinstance(when, Fragments | Tensors):
+    if not isinstance(when, Fragments | Named | Tensors):
         return
-    yield within((*path, "count"), when.count, 1, _parts_max(when))
+    if isinstance(when, Named):
+        said = "names nothing: the model would have one part"
+        yield bool(when.names) and all(when.names), (*path, "names"), said, 'name tensors, for example ["embed_tokens"]'
+    else:
+        yield within((*path, "count"), when.count, 1, _parts_max(when))
     if isinstance(when, Tensors):
         yield within((*path, "passes"), when.passes, 0, PASSES_MAX)
     said = f"{when.steps} is not a multiple of {when.count}, the exchanges in it"

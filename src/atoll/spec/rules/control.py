@@ -41,6 +41,8 @@ def control_rules(recipe: Recipe, policy: Policy) -> Iterator[Rule]:
     yield not any(isinstance(route, Carried | Regions) for route in routes), (*at, "whom", "route"), said, hint
     said = "what an owner left out of one form of results does not fit another"
     yield channel.what.owners == Forget(), (*at, "what", "owners"), said, "leave it out"
+    said = "a policy turns to forms of its own, from whatever round it likes"
+    yield not channel.finer, (*at, "finer"), said, "leave it out"
     grows = isinstance(recipe.work.quota, Growing | ByRate)
     said = "two would turn the number of steps: this and recipe.control"
     yield not grows, ("recipe", "work", "quota"), said, "choose one of them"

@@ -18,6 +18,7 @@ from atoll.spec.axes.codec import (
     Int8,
     MaxN,
     Quantiser,
+    Quaternary,
     Sign,
     Significance,
     Sparse,
@@ -30,9 +31,9 @@ from atoll.spec.axes.codec import (
 from atoll.spec.axes.merge import CentredClip, Mean, MedianNormClip, Rda
 from atoll.spec.axes.pace import Block, Delay, Discard, Full, OneRound, Shift
 from atoll.spec.axes.what import ByInputs, Dct, Delta, Feedback, Forget, Grad, Hold, LowRank, What
-from atoll.spec.axes.when import Every
+from atoll.spec.axes.when import Every, Fragments, Named
 from atoll.spec.axes.whom import All, AllGather, Carried, Owned
-from atoll.spec.recipe import Channel
+from atoll.spec.recipe import Channel, Finer
 from atoll.spec.rules.terms import Rule, above, within
 from atoll.spec.strict import KeyPath
 
@@ -42,6 +43,8 @@ DAMPING_MIN = 1e-3
 LINE_MAX = 256
 _EVEN = Fp32 | Fp16 | Bf16 | Int8 | E3m0 | Stochastic
 """Forms of which a chunk of one is not too long in any other."""
+_WHOLE = _EVEN | Buckets | Sign | Ternary | Quaternary
+"""Forms that chunks of any length have."""
 
 
 def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -97,9 +100,11 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     said = "a chunk of one bit a value is too long for a message in fp32"
     yield fits, (*path, "result"), said, 'choose result = { kind = "fp16" } or another form'
     yield from _turned_rules(path, channel)
+    for number, finer in enumerate(channel.finer):
+        yield from _finer_rules(channel, (*path[:-1], "finer", number), finer)
     for name, form in channel.forms.items():
         yield from _form_rules(channel, (*path[:-1], "forms", name), name, form)
-    sums = Buckets | Sign | Ternary | Stochastic | TurnedSign
+    sums = Buckets | Sign | Ternary | Quaternary | Stochastic | TurnedSign
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), sums)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
@@ -114,6 +119,30 @@ def _turned_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     said = "chunks have whole blocks of contributions: of a result turned otherwise more would be sent"
     alike = not isinstance(result, TurnedSign) or result == codec
     yield alike, (*path, "result"), said, "choose the same form as what.codec, or another"
+
+
+def _finer_rules(channel: Channel, path: KeyPath, finer: Finer) -> Iterator[Rule]:
+    """What goes with first rounds that have another form than later ones."""
+    parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
+    turned = isinstance(channel.when, Every | Fragments | Named)
+    said = "which part of the model a round is about, so that it could have a form, is not told by its number"
+    yield turned, path, said, 'leave it out, or choose when { kind = "every" }, "fragments" or "named"'
+    yield within((*path, "rounds"), finer.rounds, 1)
+    yield within((*path, "part"), finer.part, 1, parts)
+    what, forms = channel.what, (finer.codec, finer.codec if finer.result is None else finer.result)
+    fits = all(isinstance(form, _WHOLE) for form in (what.codec, what.merged(), *forms))
+    said = "first rounds have chunks in common with later ones, which are those of values that are all sent"
+    yield fits, path, said, "leave it out, or choose forms that send every value, here and in what"
+    shared = isinstance(channel.whom, All) and isinstance(channel.whom.route, Owned)
+    plain = shared and channel.mesh is None and what.transform is None and not channel.forms and not channel.polar
+    said = "first rounds may have another form only where owners merge values"
+    hint = 'leave it out, or choose whom { kind = "all", route = { kind = "butterfly" } }, no transform and no forms'
+    yield isinstance(what, Delta) and plain, path, said, hint
+    said = "who is late gives what it has to a later round, which may have another form"
+    yield isinstance(channel.late, Discard), path, said, 'leave it out, or set late = { kind = "discard" }'
+    yield from _codec_rules((*path, "codec"), finer.codec)
+    if finer.result is not None:
+        yield from _codec_rules((*path, "result"), finer.result)
 
 
 def _form_rules(channel: Channel, path: KeyPath, name: str, form: Codec) -> Iterator[Rule]:
@@ -224,7 +253,7 @@ def _low_rank_rules(path: KeyPath, channel: Channel, low: LowRank) -> Iterator[R
 
 def _codec_rules(path: KeyPath, codec: Codec) -> Iterator[Rule]:
     match codec:
-        case Int8() | E3m0() | Sign() | Ternary():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary():
             yield within((*path, "block"), codec.block, BLOCK_MIN, BLOCK_MAX)
         case Stochastic():
             yield within((*path, "bits"), codec.bits, 2, 12)

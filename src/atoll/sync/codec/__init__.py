@@ -6,7 +6,7 @@ how many elements it is about. Decoding checks what came from another machine: t
 be finite, or the sender is to blame.
 
     floats      fp32, fp16, bf16                      each element by itself
-    scales      int8, e3m0, sign, ternary, stochastic elements share a scale with their block
+    scales      int8, e3m0, sign, ternary, quaternary, stochastic elements share a scale with their block
     turned      turned-sign                           likewise sums and differences of a block, of drawn signs
     buckets     a table of the chunk's own, and each element's place in it
     sparse      the largest of each block, in any of the forms above, and where they are
@@ -33,6 +33,7 @@ from atoll.spec.axes.codec import (
     Fp32,
     Int8,
     MaxN,
+    Quaternary,
     Sign,
     Significance,
     Stochastic,
@@ -63,7 +64,7 @@ def wire_bytes(codec: Codec, count: int) -> int:
             return 4 * count
         case Fp16() | Bf16():
             return 2 * count
-        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary() | Stochastic():
             return scales.scaled_bytes(codec, count)
         case TurnedSign():
             return turned.turned_bytes(codec, count)
@@ -105,7 +106,7 @@ def encode(codec: Codec, values: Vector, seed: int = 0, least: float | Vector | 
             return np.clip(values, -_HALF_MAX, _HALF_MAX).astype("<f2").view(np.uint8).data
         case Bf16():
             return _upper_halves(values)
-        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary() | Stochastic():
             return scales.to_scales(codec, values, seed)
         case TurnedSign():
             return turned.to_turned(codec, values, seed)
@@ -154,7 +155,7 @@ def decoded(codec: Codec, data: bytes | memoryview, count: int) -> Vector:
             return np.frombuffer(data, "<f2").astype(np.float32)
         case Bf16():
             return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
-        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary() | Stochastic():
             return scales.from_scales(codec, data, count)
         case TurnedSign():
             return turned.from_turned(codec, data, count)
@@ -197,7 +198,7 @@ def _why_not(codec: Codec, data: bytes | memoryview, count: int) -> str:
             return _finite(np.isfinite(np.frombuffer(data, "<f2")))
         case Bf16():
             return _finite((np.frombuffer(data, "<u2") & _BF16_EXPONENT) != _BF16_EXPONENT)
-        case Int8() | E3m0() | Sign() | Ternary() | Stochastic():
+        case Int8() | E3m0() | Sign() | Ternary() | Quaternary() | Stochastic():
             return scales.why_not(codec, data, count)
         case TurnedSign():
             return turned.why_not(codec, data, count)

@@ -7,6 +7,7 @@ has one whose largest is too small to divide by.
     e3m0         four bits: a sign, and 0 or 2^-6 .. 2^0 of the block's largest
     sign         a bit: plus or minus the block's mean magnitude
     ternary      a fifth of a byte: nothing, or plus or minus one level of the block
+    quaternary   two bits: plus or minus one of two levels of the block
     stochastic   a few bits: so many steps of the block's norm, rounded up or down by chance
 
 A norm is that of whole numbers, elements in parts of which the block's largest is 2^14 to 2^15, rounded up: so nobody
@@ -22,7 +23,17 @@ from numpy.typing import NDArray
 
 from atoll.model.compute import Vector
 from atoll.model.encoding.chance import DRAWN_BITS
-from atoll.spec.axes.codec import TERNARY_LEVEL, E3m0, Int8, Sign, Stochastic, Ternary
+from atoll.spec.axes.codec import (
+    QUATERNARY_LARGE,
+    QUATERNARY_LEVEL,
+    TERNARY_LEVEL,
+    E3m0,
+    Int8,
+    Quaternary,
+    Sign,
+    Stochastic,
+    Ternary,
+)
 from atoll.sync.codec.bits import (
     are_threes,
     is_padded,
@@ -35,7 +46,7 @@ from atoll.sync.codec.bits import (
 )
 from atoll.sync.codec.chance import drawn
 
-Scaled = Int8 | E3m0 | Sign | Ternary | Stochastic
+Scaled = Int8 | E3m0 | Sign | Ternary | Quaternary | Stochastic
 
 _STEPS = 127
 _OCTAVES = 7
@@ -44,6 +55,10 @@ _E3M0 = np.concatenate([_POWERS, -_POWERS])
 """What each four bits stand for, in units of the block's largest."""
 _SIGNED = np.array([0.0, 1.0, -1.0], np.float32)
 """What each of three digits stands for, in levels."""
+_SIZED = np.array([1.0, -1.0, QUATERNARY_LARGE, -QUATERNARY_LARGE], np.float32)
+"""And what each two bits stand for: a sign, and whether the level is the larger one."""
+_LARGE = np.float32((1.0 + QUATERNARY_LARGE) / 2)
+"""From here on the larger one is nearer."""
 _EXPONENT_BIAS = 127
 _HALF_UP = 1 << 22
 """Added to the bits of a float, carries into its exponent from one and a half times a power of two upwards."""
@@ -145,7 +160,7 @@ def _blocks(count: int, block: int) -> int:
     return -(-count // block)
 
 
-def _scales(codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32], count: int) -> Vector:
+def _scales(codec: E3m0 | Sign | Ternary | Quaternary | Stochastic, rows: NDArray[np.float32], count: int) -> Vector:
     """Return each block's scale: what the code 1 stands for."""
     match codec:
         case E3m0():
@@ -154,6 +169,8 @@ def _scales(codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32]
             scales = _means(rows, count)
         case Ternary():
             scales = _means(rows, count) * np.float32(TERNARY_LEVEL)
+        case Quaternary():
+            scales = _means(rows, count) * np.float32(QUATERNARY_LEVEL)
         case Stochastic(bits=bits):
             scales = (_norms(rows) / _levels(bits)).astype(np.float32)
     return nonzero(scales)
@@ -201,7 +218,7 @@ def added(rows: NDArray[np.float32]) -> Vector:
 
 
 def _codes(
-    codec: E3m0 | Sign | Ternary | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int
+    codec: E3m0 | Sign | Ternary | Quaternary | Stochastic, rows: NDArray[np.float32], per_one: Vector, seed: int
 ) -> NDArray[Any]:
     match codec:
         case E3m0():
@@ -210,6 +227,8 @@ def _codes(
             return np.signbit(rows)
         case Ternary():
             return _nearest(rows * per_one[:, None])
+        case Quaternary():
+            return _sized(rows * per_one[:, None])
         case Stochastic(bits=bits):
             return _rounded(rows * per_one[:, None], seed, _levels(bits))
 
@@ -218,6 +237,13 @@ def _nearest(parts: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Return which of three levels is nearest to each: 0 nothing, 1 plus, 2 minus."""
     codes = (parts <= -0.5).view(np.uint8) * np.uint8(2)
     codes += parts >= 0.5
+    return codes
+
+
+def _sized(parts: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return which of four levels is nearest to each: a bit for its sign, one for its size."""
+    codes = np.signbit(parts).view(np.uint8)
+    codes += (np.abs(parts) >= _LARGE).view(np.uint8) * np.uint8(2)
     return codes
 
 
@@ -259,6 +285,8 @@ def _units(codec: Scaled, codes: NDArray[Any]) -> Vector:
             units = np.float32(1.0) - np.float32(2.0) * codes.astype(np.float32)
         case Ternary():
             units = _SIGNED[codes]
+        case Quaternary():
+            units = _SIZED[codes]
         case Stochastic(bits=bits):
             units = codes.astype(np.float32) - np.float32(_levels(bits))
     return units
