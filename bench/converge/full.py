@@ -1,16 +1,18 @@
 """Ways of the study at full size: a trial's model and inner steps, with exchanges worked out in place.
 
-    python -m bench.converge.full --shards FOLDER [--ways PATTERN] [--trial NAME]
+    python -m bench.converge.full --shards FOLDER [--ways PATTERN] [--trial NAME] [--steps N --rounds N] [--rate TIMES]
 
 Small models have misled; and a trial can only play what the engine has. This plays the ways of `bench.converge.ways`
 one after the other by a trial's own engines, samples and rates, in as many rounds as a way has. What peers set out from
 at the end is judged by an eighth of the text that was held out: what is chosen by a look is not chosen by all that a
-trial is judged by. Of a way it takes what is exchanged and the outer step; inner numbers are the trial's. It is a look
-and no trial: nothing goes into the record, and what wins here has yet to win there.
+trial is judged by. Of a way it takes what is exchanged and the outer step; inner numbers are the trial's, its rates so
+many times as high as asked. A look may be shorter than the trial, in fewer rounds, and its rate rises and falls in as
+much less. It is a look and no trial: nothing goes into the record, and what wins here has yet to win there.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,6 +25,7 @@ from bench.converge.trial import Trial, run_of
 from bench.converge.ways import WAYS, Way
 from bench.show import asked_for, ending, parser_of, show
 from msgspec import Struct
+from msgspec.structs import replace
 
 from atoll.data.samples import open_data
 from atoll.model.compute import Step, Vector
@@ -52,10 +55,12 @@ class Seen(Struct, frozen=True, kw_only=True):
 class Field:
     """Eight engines of a trial, which play one way after the other."""
 
-    def __init__(self, trial: Trial, shards: Path, device: str) -> None:
+    def __init__(self, trial: Trial, shards: Path, device: str, steps: int = 0, pace: float = 1.0) -> None:
         self._run = run_of(trial, shards)
-        self._count = self._run.budget.rounds * trial.every
-        """Steps of each peer."""
+        full, schedule = self._run.budget.rounds * trial.every, self._run.recipe.work.schedule
+        self._count, self._pace = steps or full, pace
+        """Steps of each peer, and what rates are multiplied by."""
+        self._schedule = replace(schedule, warmup_steps=max(1, schedule.warmup_steps * self._count // full))
         self._data = open_data(self._run.data, self._run.seeds.data, shards)
         self._device = pick_device(device)
         self._engines = [build_engine(self._run, self._data, device=str(self._device)) for _ in range(trial.peers)]
@@ -110,7 +115,7 @@ class Field:
         return [
             Step(
                 samples=tuple(range(own + at * work.batch, own + (at + 1) * work.batch)),
-                rate=rate(work.schedule, first + at, (first + at) / self._count),
+                rate=self._pace * rate(self._schedule, first + at, (first + at) / self._count),
             )
             for at in range(end - first)
         ]
@@ -120,9 +125,11 @@ class Field:
         return known_of(engine.inputs(list(engine.layout), range(LOOKED)), damping, self._device)
 
 
-def seen(trial: Trial, ways: dict[str, Way], shards: Path, device: str) -> Iterator[Seen]:
+def seen(
+    trial: Trial, ways: dict[str, Way], shards: Path, device: str, steps: int = 0, pace: float = 1.0
+) -> Iterator[Seen]:
     """Play ways; yield what each comes to."""
-    field = Field(trial, shards, device)
+    field = Field(trial, shards, device, steps, pace)
     for name, way in ways.items():
         yield field.play(name, way)
 
@@ -136,11 +143,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--shards", type=Path, required=True)
     parser.add_argument("--ways", default="few-30,few-30-seen*", help="those with such names, in their order")
     parser.add_argument("--trial", default=THIRTY, help="whose model and inner steps they are")
+    parser.add_argument("--steps", type=int, default=0, help="of each peer; 0: as many as the trial has")
+    parser.add_argument("--rounds", type=int, default=0, help="in which they exchange; 0: as many as the way has")
+    parser.add_argument("--rate", type=float, default=1.0, help="what the trial's rates are multiplied by")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args(arguments)
     ways = {name: way for name, way in WAYS.items() if asked_for(name, options.ways)}
+    if options.rounds:
+        ways = {name: dataclasses.replace(way, rounds=options.rounds) for name, way in ways.items()}
     with ending():
-        rows = seen(trial_named(options.trial), ways, options.shards, options.device)
+        trial = trial_named(options.trial)
+        rows = seen(trial, ways, options.shards, options.device, options.steps, options.rate)
         show(rows, text, as_json=options.json)
     return 0
 

@@ -87,8 +87,14 @@ class Swarm:
         """Do what is due after a step."""
         if (nth := self._ends.get(step)) is not None:
             self._known = self._look() if self._look is not None and self.way.seen else {}
-            for name in list(self.anchor)[nth % self.way.fragments :: self.way.fragments]:
+            for name in self._due(nth % self.way.fragments):
                 self._exchange(name, nth // self.way.fragments)
+
+    def _due(self, turn: int) -> list[str]:
+        """Return which tensors have a turn."""
+        if not self.way.named:
+            return list(self.anchor)[turn :: self.way.fragments]
+        return [name for name in self.anchor if any(each in name for each in self.way.named) == (turn == 0)]
 
     def _exchange(self, name: str, nth: int) -> None:
         way, rows, copies = self.way, self._weights[name], self.copies[name]

@@ -31,6 +31,7 @@ WARM = 1 / 16
 """Part of the steps over which the rate rises."""
 FLOOR = 0.05
 """Part of the peak rate that is left at the end."""
+WHEN_KIND, WHEN_COUNT = "recipe.channel.outer.when.kind", "recipe.channel.outer.when.count"
 NAME_MAX = 64
 """Characters of a run's name; a trial's may be longer."""
 
@@ -76,7 +77,7 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 def run_of(trial: Trial, shards: Path) -> Run:
     """Return a trial's run."""
-    warm = max(1, round(WARM * trial.steps))
+    warm, by_name = max(1, round(WARM * trial.steps)), trial.changes.get(WHEN_KIND) == "named"
     keys: dict[str, Any] = {
         "name": trial.name[:NAME_MAX],
         "model.kind": "fresh",
@@ -90,7 +91,7 @@ def run_of(trial: Trial, shards: Path) -> Run:
         "recipe.work.schedule.warmup_steps": warm,
         "recipe.work.schedule.floor": FLOOR,
         "recipe.channel.outer.when.steps": trial.every,
-        **({"recipe.channel.outer.when.count": trial.fragments} if trial.fragments > 1 else {}),
+        **({WHEN_COUNT: trial.fragments} if trial.fragments > 1 and not by_name else {}),
         **({"budget.tokens": SAMPLES * CONTEXT} if trial.grown else {"budget.rounds": trial.rounds}),
         "membership.start_with": trial.peers,
         "membership.contributors_min": trial.peers,
@@ -101,5 +102,16 @@ def run_of(trial: Trial, shards: Path) -> Run:
     }
     with TemporaryDirectory() as folder:
         file = Path(folder) / "run.toml"
-        file.write_text("".join(f"{path} = {json.dumps(value)}\n" for path, value in keys.items()))
+        file.write_text("".join(f"{path} = {_toml(value)}\n" for path, value in keys.items()))
         return load_run(file)
+
+
+def _toml(value: Any) -> str:
+    """Return a value as a run file has it: as JSON does, but for tables."""
+    match value:
+        case dict():
+            return f"{{{', '.join(f'{key} = {_toml(each)}' for key, each in value.items())}}}"
+        case list() | tuple():
+            return f"[{', '.join(_toml(each) for each in value)}]"
+        case _:
+            return json.dumps(value)

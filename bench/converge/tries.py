@@ -197,6 +197,28 @@ PARTS = {f"{CHANNEL}.when.kind": "fragments", f"{CHANNEL}.when.pattern": "packed
 """In parts of nearly equal size, whose tensors lie anywhere in the model."""
 
 
+FIRST = ("embed_tokens", "layers.0.self_attn", "layers.1.self_attn")
+"""What is learnt first: words, and where to look back; of a trial's model 23 %."""
+WIDE = 1024
+"""Values that share a magnitude where each byte counts: a bit has 3 % fewer then."""
+BY_NAME = {f"{CHANNEL}.when.kind": "named", f"{CHANNEL}.when.names": list(FIRST)}
+"""In two parts, of which the first is what is learnt first."""
+KEPT = {
+    **BY_INPUTS,
+    f"{CHANNEL}.what.rounding.damping": 0.3,
+    f"{CHANNEL}.what.rounding.gain": 1.2,
+    f"{CHANNEL}.what.codec.block": WIDE,
+    f"{CHANNEL}.what.result.block": WIDE,
+    f"{CHANNEL}.what.owners.decay": 0.7,
+}
+"""By inputs, with magnitudes of more values; owners keep less of what is left out, as peers learn some of it again."""
+
+
+def finer_first(rounds: int) -> Changes:
+    """Return two bits both ways for what is learnt first, in so many first rounds."""
+    return {**BY_NAME, f"{CHANNEL}.finer": [{"rounds": rounds, "codec": {"kind": "quaternary", "block": WIDE}}]}
+
+
 def keep(values: int) -> Changes:
     """Return so many values of each block of 4096."""
     return {f"{CHANNEL}.what.codec.keep": values}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from bench.converge.tries import FIRST
 from torch import Tensor
 
 from atoll.sync.by_inputs import LEAST, MOST, NEAR
@@ -132,6 +133,8 @@ class Way:
     lr: float = 0.02
     fragments: int = 1
     """Parts of the model that take turns, as many rounds each."""
+    named: tuple[str, ...] = ()
+    """Where they are two the first are tensors in whose names one of these is found; else every so many tensors."""
     thin: int = 1
     """Of so many blocks a contribution has one, another each time."""
     hold: bool = True
@@ -183,6 +186,15 @@ EARLY: Finer = (("layers.0.self_attn", four, 0.34), ("layers.1.self_attn", four,
 
 WORDS: Finer = (("embed_tokens", four, 1.1),)
 """Two bits for results of words: with 18 million parameters and 4,096 words 6 % more bytes in all."""
+
+WORDS_EARLY: Finer = (("embed_tokens", four, 0.34),)
+"""In the first third only, 2 %."""
+
+
+def kept(rounds: int, owned: float = 0.7, **more: Any) -> Way:
+    """Return such a way with results by inputs, of which owners keep a part of what was left out."""
+    return better(rounds, seen=0.3, gain=1.2, owned=owned, **more)
+
 
 WAYS = {
     "fp-120": Way(120, exact, exact, (0.8, 0.9)),
@@ -258,6 +270,28 @@ WAYS = {
     "few-30-seen-early": better(30, seen=1.0, finer=EARLY),
     "few-30-seen-early-words": better(30, seen=1.0, finer=EARLY, finer_down=WORDS),
     "few-31-seen": better(31, seen=1.0),
+    "few-30-owned0.7": better(30, owned=0.7),
+    "few-30-kept0.3": kept(30, 0.3),
+    "few-30-kept0.5": kept(30, 0.5),
+    "few-30-kept0.7": kept(30),
+    "few-30-kept0.7-both": kept(30, seen_up=True),
+    "few-30-kept0.7-outer1.2": kept(30, outer=(1.2, 0.3)),
+    "few-30-kept0.7-outer1.65": kept(30, outer=(1.65, 0.3)),
+    "few-30-kept0.7-early": kept(30, finer=EARLY),
+    "few-30-kept0.7-words": kept(30, finer_down=WORDS_EARLY),
+    "few-30-kept0.7-attention": kept(30, finer_down=(("self_attn", four, 0.34),)),
+    "few-30-kept0.7-early-words": kept(30, finer=EARLY, finer_down=WORDS_EARLY),
+    "few-30-kept0.7-early-words-own": kept(30, 1.0, finer=EARLY, finer_down=WORDS_EARLY, own=True),
+    "few-30-kept0.7-early-words-outer1.65": kept(30, finer=EARLY, finer_down=WORDS_EARLY, outer=(1.65, 0.3)),
+    "few-30-kept0.7-early-words-outer1.9": kept(30, finer=EARLY, finer_down=WORDS_EARLY, outer=(1.9, 0.3)),
+    "few-30-kept0.7-first": kept(30, finer=(("", four, 0.1),)),
+    "few-30-kept0.7-parts": kept(30, fragments=2, named=FIRST),
+    "few-30-kept0.7-parts-first": kept(30, fragments=2, named=FIRST, finer=tuple((name, four, 0.2) for name in FIRST)),
+    "few-30-kept0.7-parts-first-outer1.65": kept(
+        30, fragments=2, named=FIRST, finer=tuple((name, four, 0.2) for name in FIRST), outer=(1.65, 0.3)
+    ),
+    "few-fp-30-outer1.2": better(30, up=exact, down=exact, outer=(1.2, 0.3)),
+    "few-fp-30-outer1.65": better(30, up=exact, down=exact, outer=(1.65, 0.3)),
     "few-30-early": better(30, finer=EARLY),
     "few-30-half-three": better(30, thin=2, down=three),
     "few-30-own-half-three": better(30, thin=2, down=three, own=True),

@@ -19,6 +19,7 @@ WAYS = {
     "full": Way(4, exact, exact, AS_IT_IS),
     "bit": Way(4, sign, sign, AS_IT_IS),
     "seen": Way(4, sign, sign, AS_IT_IS, seen=1.0),
+    "parts": Way(4, exact, exact, AS_IT_IS, fragments=2, named=("embed_tokens",)),
     "again": Way(4, exact, exact, AS_IT_IS),
 }
 
@@ -42,3 +43,17 @@ def test_a_way_knows_nothing_of_the_one_before_it(came: dict[str, Seen]) -> None
 
 def test_what_is_left_out_costs_something_and_less_where_it_is_not_felt(came: dict[str, Seen]) -> None:
     assert came["full"].bits_per_byte < came["seen"].bits_per_byte < came["bit"].bits_per_byte
+
+
+def test_parts_that_go_by_name_have_as_many_rounds_each(shards: Path, came: dict[str, Seen]) -> None:
+    """And come near to what comes of all at once."""
+    assert came["parts"].bits_per_byte != came["full"].bits_per_byte
+    assert came["parts"].bits_per_byte == pytest.approx(came["full"].bits_per_byte, rel=0.05)
+
+
+def test_a_shorter_look_at_other_rates_is_another(shards: Path, came: dict[str, Seen]) -> None:
+    some = {"full": WAYS["full"]}
+    (half,) = seen(TRIAL, some, shards, "cpu", steps=8)
+    (slow,) = seen(TRIAL, some, shards, "cpu", pace=0.1)
+    assert half.loss > came["full"].loss
+    assert slow.loss > came["full"].loss
