@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from msgspec.structs import replace
 
+from atoll.model.folder import layout_of
 from atoll.sim.lots import BATCH, STEPS
 from atoll.sim.parts import told
+from atoll.sim.scenario import stand_in
 from atoll.sim.skies import case_of, family_of
 from atoll.spec.axes.codec import Bf16, Buckets, Fp16, Fp32, Quaternary, Sign
 from atoll.spec.axes.pace import Full, Quorum, Seconds
@@ -15,6 +19,8 @@ from atoll.spec.axes.when import Every, Fragments, Named, When
 from atoll.spec.axes.whom import All, Butterfly, Star
 from atoll.spec.load import load_recipe
 from atoll.spec.recipe import Finer, Recipe
+from atoll.spec.run import Fresh
+from atoll.sync.units import units_in
 from tests.few import few_of
 from tests.sim.under import broken_under, read_back, run_under
 
@@ -71,3 +77,14 @@ def test_storms_are_drawn_over_such_runs() -> None:
     channels = [c for seed in range(400) for c in case_of(family_of(seed), seed).run.recipe.channel.values()]
     assert sum(bool(channel.finer) for channel in channels) >= 20
     assert sum(isinstance(channel.when, Named) for channel in channels) >= 5
+
+
+def test_what_stands_for_a_model_has_parts_as_large_as_its_own() -> None:
+    """And the tensors of a model, which it does not have, are no mistake of a recipe."""
+    recipe = recipe_of(3)
+    channel = replace(recipe.channel["outer"], when=Named(steps=2 * STEPS, names=("embed_tokens", "0.self_attn")))
+    run = replace(run_under(replace(recipe, channel={"outer": channel}), 3), model=Fresh(size="tiny"))
+    build, _ = stand_in(run, 512)
+    first, others = units_in(channel, build(run).layout)
+    real_first, real_others = units_in(channel, {name: math.prod(s) for name, s in layout_of(run, 512)[1].items()})
+    assert first.size / others.size == pytest.approx(real_first.size / real_others.size, rel=0.01)

@@ -258,6 +258,7 @@ class CountingEngine:
     """A model that counts its samples. Modelled only: it trains nothing, and its loss is decoration.
 
     Where `moments` travel, these are more of the same: their names begin so, and they are such a part of the weights.
+    Where some tensors go by name, the first is `named` so and stands for all of these: such a part of the weights.
     """
 
     def __init__(
@@ -270,6 +271,7 @@ class CountingEngine:
         step_cost: Cost | None = None,
         held_out: int = 64,
         moments: Mapping[str, float] = NO_MOMENTS,
+        named: tuple[str, float] | None = None,
     ) -> None:
         assert size >= 2, "element 0 counts, so there must be another"
         self.steps = 0
@@ -281,7 +283,7 @@ class CountingEngine:
         self._tokens = tokens_per_sample
         self._sample_cost, self._step_cost = sample_cost or Cost(flop=6e9), step_cost or Cost()
         self._held_out = held_out
-        self._moments = moments
+        self._moments, self._named = moments, named
         self._assigned = first_weights(seed, size)
         self._moved = np.zeros(size, np.int64)
         """What was trained since."""
@@ -293,6 +295,10 @@ class CountingEngine:
     @property
     def layout(self) -> dict[str, int]:
         """Return layers of about the same size: no more is known of what this stands for. Moments count as they do."""
+        if self._named is not None:
+            name, part = self._named
+            first = min(max(1, round(self._size * part)), self._size - 1)
+            return {name: first, "OTHERS": self._size - first}
         parts = {"": 1.0, **self._moments}
         names = [f"{kind}layers.{layer}.weight" for kind in parts for layer in range(LAYERS)]
         until = [*accumulate(part for part in parts.values() for _ in range(LAYERS))]
