@@ -303,13 +303,13 @@ THIRTY = [
 """Half as many rounds of the best of these, of a bit and of all there is."""
 
 
-EARLIER = {**firm(0.12, lr=4.8e-3), **mean(0.95), **ALIKE, **AHEAD, **KEPT, **finer_first(6)}
+EARLIER = {**firm(0.12, lr=4.8e-3), **mean(0.95), **ALIKE, **AHEAD, **KEPT, **finer_first(5)}
 SEEN = [
     held(
         68,
         0.3,
         EARLIER,
-        "-alike-ahead-kept0.7-first6-firm0.12-m0.95",
+        "-alike-ahead-kept0.7-first5-firm0.12-m0.95",
         rate=1.65,
         lr=0.017,
         batch=BATCH,

@@ -286,9 +286,9 @@ WAYS = {
     "few-30-kept0.7-early-words-outer1.9": kept(30, finer=EARLY, finer_down=WORDS_EARLY, outer=(1.9, 0.3)),
     "few-30-kept0.7-first": kept(30, finer=(("", four, 0.1),)),
     "few-30-kept0.7-parts": kept(30, fragments=2, named=FIRST),
-    "few-30-kept0.7-parts-first": kept(30, fragments=2, named=FIRST, finer=tuple((name, four, 0.2) for name in FIRST)),
+    "few-30-kept0.7-parts-first": kept(30, fragments=2, named=FIRST, finer=tuple((name, four, 0.17) for name in FIRST)),
     "few-30-kept0.7-parts-first-outer1.65": kept(
-        30, fragments=2, named=FIRST, finer=tuple((name, four, 0.2) for name in FIRST), outer=(1.65, 0.3)
+        30, fragments=2, named=FIRST, finer=tuple((name, four, 0.17) for name in FIRST), outer=(1.65, 0.3)
     ),
     "few-fp-30-outer1.2": better(30, up=exact, down=exact, outer=(1.2, 0.3)),
     "few-fp-30-outer1.65": better(30, up=exact, down=exact, outer=(1.65, 0.3)),

@@ -13,7 +13,7 @@ import torch
 from bench.converge import plain, play, world
 from bench.converge.archive import Package
 from bench.converge.extract import paragraphs_of_markup, paragraphs_of_text, prose
-from bench.converge.listed import FORTY_FIVE, due, large, trials
+from bench.converge.listed import FORTY_FIVE, SEEN, due, large, trials
 from bench.converge.play import played
 from bench.converge.record import append, done
 from bench.converge.report import tables
@@ -68,6 +68,18 @@ def test_a_trial_is_played_judged_written_down_and_told(shards: Path, tmp_path: 
     assert rows[0].moved_bytes > 0
     assert "diverged" in rows[3].failed
     assert all(row.trial.name in tables(rows) for row in rows)
+
+
+def test_a_trial_in_parts_that_are_finer_at_first_is_played(shards: Path) -> None:
+    """And its first round of what is named, in two bits, moves more than its sixth."""
+    changes = {**SEEN[0].changes, **SMALL}
+    moved = []
+    for rounds in (1, 10, 11):  # of both parts in turn
+        short = replace(SEEN[0], every=2, batch=16, changes={**changes, "budget.rounds": rounds})
+        row = played(short, shards, "cpu", commit="abc", jobs=1)
+        assert row.bits_per_byte is not None
+        moved.append(row.moved_bytes)
+    assert moved[0] > moved[2] - moved[1] > 0
 
 
 def test_rounds_of_a_trial_that_grow_are_as_many_as_it_says(shards: Path) -> None:
