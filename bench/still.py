@@ -89,6 +89,9 @@ class StillEngine:
         """Return nothing: no layer is given anything."""
         return {}
 
+    def rounder(self, names: Collection[str], samples: Sequence[int], damping: float) -> None:
+        """Return nothing: it is no device."""
+
     def encoder(self, codec: Codec) -> None:
         """Return nothing: it is no device."""
 

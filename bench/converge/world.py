@@ -16,7 +16,7 @@ from unittest.mock import patch
 from atoll import journal
 from atoll.errors import LocalError
 from atoll.journal import Line
-from atoll.model.compute import Cost, Encoder, Engine, Moments, Step, Trained, Transforms, Vector
+from atoll.model.compute import Cost, Encoder, Engine, Moments, Rounder, Step, Trained, Transforms, Vector
 from atoll.model.engine import Batches, TorchEngine, build_engine
 from atoll.model.held import Held
 from atoll.observe.trial import fold_trial
@@ -62,6 +62,9 @@ class Lean:
 
     def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
         return self._engine.inputs(names, samples)
+
+    def rounder(self, names: Collection[str], samples: Sequence[int], damping: float) -> Rounder | None:
+        return self._engine.rounder(names, samples, damping)
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return self._engine.encoder(codec)

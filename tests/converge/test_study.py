@@ -12,7 +12,7 @@ from bench.converge.ways import BLOCK, WAYS, Codec, Way, by_inputs, exact, four,
 from torch import Tensor
 
 from atoll.data.prepare import prepare
-from atoll.sync.by_inputs import Seen, Segment
+from atoll.sync.by_inputs import RowsHere, Seen, Segment
 
 STEPS = 4
 
@@ -89,7 +89,7 @@ def test_signs_by_inputs_are_those_of_the_engine() -> None:
     rows = torch.randn(2, 64 * 96, generator=torch.Generator().manual_seed(4))
     made = by_inputs(rows, 96, *known["one"])
     whole = Segment("one", slice(0, 64 * 96), slice(0, 96))
-    engine = Seen({0: [whole]}, {"one": moments}, damping=0.5, block=BLOCK)
+    engine = Seen({0: [whole]}, RowsHere({"one": moments}, 0.5), block=BLOCK)
     for ours, values in zip(made, rows, strict=True):
         theirs = torch.from_numpy(engine.rounded(0, values.numpy()))
         assert float((ours - theirs).abs().max()) < 1e-3 and not torch.allclose(ours, sign(values[None])[0], atol=0.1)

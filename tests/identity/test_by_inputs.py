@@ -59,7 +59,8 @@ def by_hand(run: Run) -> Vector:
         given = as_it_arrives(what.codec, wanted)
         held = wanted - given
         seen = engine.inputs(engine.layout, steps[0].samples[: what.rounding.samples])
-        rounds = rounding.Seen(segments, seen, block=BIT.block, damping=what.rounding.damping, gain=what.rounding.gain)
+        rows = rounding.RowsHere(seen, what.rounding.damping)
+        rounds = rounding.Seen(segments, rows, block=BIT.block, gain=what.rounding.gain)
         merged = given + owed
         chunks = [slice(*unit.grid.bounds(index)) for index in range(unit.grid.chunks)]
         made = [rounds.rounded(index, merged[chunk]) for index, chunk in enumerate(chunks)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atoll.model.compute import Vector
 from atoll.spec.axes.codec import Sign
-from atoll.sync.by_inputs import Matrix, Seen, Segment, rounded_rows, segments_of
+from atoll.sync.by_inputs import Matrix, RowsHere, Seen, Segment, rounded_rows, segments_of
 from atoll.sync.codec import decode, encode
 from atoll.sync.feedback import encode_fed_back
 from atoll.sync.units import whole
@@ -34,7 +34,7 @@ def a_matrix(rows: int, width: int, seed: int = 1) -> Vector:
 
 def rounds(moments: Matrix, rows: int, damping: float = 1.0, gain: float = 1.0) -> Seen:
     segment = Segment(NAME, slice(0, rows * len(moments)), slice(0, len(moments)))
-    return Seen({0: [segment]}, {NAME: moments}, block=BLOCK, damping=damping, gain=gain)
+    return Seen({0: [segment]}, RowsHere({NAME: moments}, damping), block=BLOCK, gain=gain)
 
 
 def as_sent(values: Vector) -> Vector:
@@ -147,7 +147,7 @@ def test_the_end_of_a_row_is_rounded_by_the_inputs_of_its_columns() -> None:
     moments, values = few_directions(80), a_matrix(1, 30)
     narrow = np.ascontiguousarray(moments[50:, 50:])
     segment = Segment(NAME, slice(0, 30), slice(50, 80))
-    part = Seen({0: [segment]}, {NAME: moments}, damping=1.0, block=BLOCK)
+    part = Seen({0: [segment]}, RowsHere({NAME: moments}, 1.0), block=BLOCK)
     damping = float(np.diagonal(moments).mean() / np.diagonal(narrow).mean())
     assert np.allclose(part.rounded(0, values), rounds(narrow, 1, damping).rounded(0, values), rtol=1e-5)
 
@@ -155,7 +155,7 @@ def test_the_end_of_a_row_is_rounded_by_the_inputs_of_its_columns() -> None:
 def test_the_beginning_of_a_row_costs_less_than_what_is_nearest_too() -> None:
     moments, values = few_directions(80), a_matrix(1, 30)
     segment = Segment(NAME, slice(0, 30), slice(0, 30))
-    made = Seen({0: [segment]}, {NAME: moments}, damping=1.0, block=BLOCK).rounded(0, values)
+    made = Seen({0: [segment]}, RowsHere({NAME: moments}, 1.0), block=BLOCK).rounded(0, values)
     assert cost(values - made, moments[:30, :30]) < cost(values - as_sent(values), moments[:30, :30])
 
 
@@ -177,7 +177,7 @@ def test_values_of_any_size_become_what_can_be_sent(large: float) -> None:
 def test_what_is_no_matrix_stays_as_it_is_beside_one() -> None:
     values = a_matrix(1, 48)
     run = slice(0, 32)
-    made = Seen({0: [Segment(NAME, run, slice(0, 16))]}, {NAME: few_directions(16)}, damping=1.0, block=BLOCK)
+    made = Seen({0: [Segment(NAME, run, slice(0, 16))]}, RowsHere({NAME: few_directions(16)}, 1.0), block=BLOCK)
     rounded = made.rounded(0, values)
     assert np.array_equal(rounded[32:], values[32:])
     assert len(set(np.abs(rounded[run]).tolist())) == 1, "of one block"

@@ -154,6 +154,18 @@ class Encoder(Protocol):
         """
 
 
+class Rounder(Protocol):
+    """Rounds rows of matrices by what their layers are given (`sync.by_inputs`)."""
+
+    def rounded(
+        self, tensor: str, columns: slice, wanted: NDArray[np.float32], sizes: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        """Return signs times sizes, of some columns of some rows, and what layers feel of them.
+
+        None: it is not known what they are given.
+        """
+
+
 class Cosines(Protocol):
     """`sync.frequencies` of one unit where the weights are, to the bit."""
 
@@ -256,6 +268,9 @@ class Engine(Protocol):
 
         Of all tokens of some samples: a square matrix, as wide as the tensor's rows are long.
         """
+
+    def rounder(self, names: Collection[str], samples: Sequence[int], damping: float) -> Rounder | None:
+        """Return what rounds rows of such matrices by what these samples give them; None: this is no such device."""
 
     def encoder(self, codec: Codec) -> Encoder | None:
         """Return what encodes where the weights are; None: that is here."""

@@ -26,8 +26,9 @@ from torch import Tensor
 from atoll.errors import LocalError, SpecError
 from atoll.model import folder, plain
 from atoll.model.behind import Behind, Slots
-from atoll.model.compute import Cost, Encoder, Moments, Step, Trained, Transforms, Vector, together
+from atoll.model.compute import Cost, Encoder, Moments, Rounder, Step, Trained, Transforms, Vector, together
 from atoll.model.encoding.encoder import Began, TorchEncoder, at_hand
+from atoll.model.encoding.rounding import RowsThere, rounds_on
 from atoll.model.encoding.transforms import TorchTransforms
 from atoll.model.graph import Recorded, warming
 from atoll.model.held import Held
@@ -236,10 +237,16 @@ class TorchEngine:
             return self._trained_by(steps, loss_sum), mean
 
     def inputs(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Moments]:
+        return {name: found.cpu().numpy() for name, found in self._moments(names, samples).items()}
+
+    def _moments(self, names: Collection[str], samples: Sequence[int]) -> dict[str, Tensor]:
         wanted = [name for name in names if name in self._trained]
         with self._on_device(), torch.no_grad(), self._precision():
             batch = self._to_device(self._data.batch(samples), len(samples))
-            return {name: found.cpu().numpy() for name, found in second_moments(self.model, wanted, batch[:, :-1])}
+            return dict(second_moments(self.model, wanted, batch[:, :-1]))
+
+    def rounder(self, names: Collection[str], samples: Sequence[int], damping: float) -> Rounder | None:
+        return RowsThere(self._moments(names, samples), damping) if rounds_on(self.device) else None
 
     def encoder(self, codec: Codec) -> Encoder | None:
         return TorchEncoder(codec, self._flat, self._began) if self._encodes else None

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 
+from atoll.model.compute import Rounder
 from atoll.peer.member import Member
 from atoll.spec.axes.codec import Sign
 from atoll.spec.axes.what import ByInputs
 from atoll.swarm import lease
 from atoll.swarm.log import OpenRound
-from atoll.sync.by_inputs import Seen, segments_of
+from atoll.sync.by_inputs import RowsHere, Seen, segments_of
 
 
 async def seen_inputs(member: Member, announced: OpenRound, chunks: Sequence[int], rounding: ByInputs) -> Seen:
@@ -27,5 +28,10 @@ async def seen_inputs(member: Member, announced: OpenRound, chunks: Sequence[int
     names = sorted({segment.tensor for segments in mine.values() for segment in segments})
     own = announced.lease_of(member.me) if member.me in announced.members else ()
     samples = list(islice(lease.positions(own or announced.ranges), rounding.samples))
-    moments = await member.box.compute.run(lambda: engine.inputs(names, samples), engine.cost(len(samples)))
-    return Seen(mine, moments, block=codec.block, damping=rounding.damping, gain=rounding.gain)
+
+    def look() -> Rounder:
+        there = engine.rounder(names, samples, rounding.damping)
+        return there or RowsHere(engine.inputs(names, samples), rounding.damping)
+
+    rounder = await member.box.compute.run(look, engine.cost(len(samples)))
+    return Seen(mine, rounder, block=codec.block, gain=rounding.gain)

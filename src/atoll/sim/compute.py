@@ -359,6 +359,9 @@ class CountingEngine:
         places = {name: np.arange(width, dtype=np.float32) for name, width in widths.items()}
         return {name: np.float32(0.5) ** np.abs(at[:, None] - at) for name, at in places.items()}
 
+    def rounder(self, names: Collection[str], samples: Sequence[int], damping: float) -> None:
+        """Return nothing: what counts is no device."""
+
     def encoder(self, codec: Codec) -> None:
         """Return nothing: what counts is no device."""
 

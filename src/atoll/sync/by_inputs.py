@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atoll.model.compute import Moments, Vector
+from atoll.model.compute import Moments, Rounder, Vector
 from atoll.sync.units import Tensor, Unit, pieces_of, tensors_in
 
 Matrix = NDArray[np.float32]
@@ -75,21 +75,42 @@ def _moved(segment: Segment, by: int) -> Segment:
     return segment._replace(run=slice(segment.run.start + by, segment.run.stop + by))
 
 
+class RowsHere:
+    """What is known of inputs, and rows rounded by it on the processor (on a device: `model.encoding.rounding`)."""
+
+    def __init__(self, moments: Mapping[str, Moments], damping: float) -> None:
+        self._moments, self._damping = moments, damping
+        self._known: dict[str, tuple[Matrix, Matrix] | None] = {}
+
+    def rounded(self, tensor: str, columns: slice, wanted: Matrix, sizes: Matrix) -> tuple[Matrix, Matrix] | None:
+        """Return signs times sizes, and what layers feel of them; None: it is not known what they are given.
+
+        Of the end of a row that is as if there were nothing before; at its beginning, as if the rest would follow.
+        """
+        if tensor not in self._known:
+            moments = self._moments.get(tensor)
+            self._known[tensor] = None if moments is None else prepared(moments, self._damping)
+        known = self._known[tensor]
+        if known is None:
+            return None
+        passed_on, felt = (each[columns, columns] for each in known)
+        signed = rounded_rows(wanted, sizes, passed_on)
+        return signed, signed @ felt
+
+
 class Seen:
     """Rounds the chunks of one round's result that an owner has."""
 
     def __init__(
         self,
         segments: Mapping[int, Sequence[Segment]],
-        moments: Mapping[str, Moments],
+        rounder: Rounder,
         *,
         block: int,
-        damping: float = 1.0,
         gain: float = 1.0,
     ) -> None:
-        self._segments, self._moments = segments, moments
-        self._block, self._damping, self._gain = block, damping, np.float32(gain)
-        self._known: dict[str, tuple[Matrix, Matrix] | None] = {}
+        self._segments, self._rounder = segments, rounder
+        self._block, self._gain = block, np.float32(gain)
 
     def rounded(self, index: int, values: Vector) -> Vector:
         """Return what a chunk's values are to become; those of which no inputs are known as they are."""
@@ -102,14 +123,12 @@ class Seen:
         made, costs = values.copy(), np.zeros((2, values.size), np.float32)
         signed_runs = []
         for segment in self._segments[index]:
-            seen = self._seen(segment)
-            if seen is None:
+            run, width = segment.run, segment.columns.stop - segment.columns.start
+            wanted, own = values[run].reshape(-1, width), sizes[run].reshape(-1, width)
+            chosen = self._rounder.rounded(segment.tensor, segment.columns, wanted, own)
+            if chosen is None:
                 continue
-            passed_on, moments = seen
-            run, shape = segment.run, (-1, len(moments))
-            wanted = values[run].reshape(shape)
-            signed = rounded_rows(wanted, sizes[run].reshape(shape), passed_on)
-            felt = signed @ moments
+            signed, felt = chosen
             made[run] = signed.reshape(-1)
             costs[0, run], costs[1, run] = (wanted * felt).reshape(-1), (signed * felt).reshape(-1)
             signed_runs.append(run)
@@ -124,17 +143,6 @@ class Seen:
         factors = np.divide(wanted, own, out=np.ones_like(own), where=own > 0)
         factors[~np.isfinite(factors) | (means > HUGE)] = 1.0
         return _each(np.clip(factors, LEAST, MOST), self._block, costs.shape[1])
-
-    def _seen(self, segment: Segment) -> tuple[Matrix, Matrix] | None:
-        """Return what errors in some columns do to those that follow, and what they cost; None: that is not known.
-
-        Of the end of a row that is as if there were nothing before; at its beginning, as if the rest would follow.
-        """
-        if segment.tensor not in self._known:
-            moments = self._moments.get(segment.tensor)
-            self._known[segment.tensor] = None if moments is None else prepared(moments, self._damping)
-        known, columns = self._known[segment.tensor], segment.columns
-        return None if known is None else (known[0][columns, columns], known[1][columns, columns])
 
 
 def prepared(moments: Moments, damping: float) -> tuple[Matrix, Matrix] | None:
