@@ -11,8 +11,8 @@ import torch
 from bench.converge.tries import FIRST
 from torch import Tensor
 
-from atoll.model.encoding.rounding import by_kernel, rounds_on
-from atoll.sync.by_inputs import LEAST, MOST, NEAR
+from atoll.model.encoding.rounding import by_kernel, plain, rounds_on
+from atoll.sync.by_inputs import LEAST, MOST
 
 BLOCK = 512
 """Values that share a magnitude."""
@@ -93,24 +93,11 @@ def by_inputs(rows: Tensor, columns: int, passed_on: Tensor, moments: Tensor, ga
     """
     sizes = gain * _of_blocks(rows.abs(), torch.mean).reshape(-1, columns)
     wanted = rows.reshape(-1, columns)
-    form = by_kernel if rounds_on(rows.device) else _by_columns
+    form = by_kernel if rounds_on(rows.device) else plain
     made = form(wanted.contiguous(), sizes.contiguous(), passed_on.contiguous())
     felt = made @ moments
     best = _of_blocks((wanted * felt).view_as(rows), torch.sum) / _of_blocks((made * felt).view_as(rows), torch.sum)
     return made.view_as(rows) * best.nan_to_num(1.0).clamp(LEAST, MOST)
-
-
-def _by_columns(wanted: Tensor, sizes: Tensor, passed_on: Tensor) -> Tensor:
-    columns = wanted.shape[1]
-    corrected, made = wanted.clone(), torch.empty_like(wanted)
-    for first in range(0, columns, NEAR):
-        end = min(first + NEAR, columns)
-        for at in range(first, end):
-            made[:, at] = torch.copysign(sizes[:, at], corrected[:, at])
-            missed = (wanted[:, at] - made[:, at])[:, None]
-            corrected[:, at + 1 : end].addcmul_(missed, passed_on[at, at + 1 : end])
-        corrected[:, end:] += (wanted[:, first:end] - made[:, first:end]) @ passed_on[first:end, end:]
-    return made
 
 
 def _of_blocks(rows: Tensor, what: Callable[..., Tensor]) -> Tensor:

@@ -76,11 +76,15 @@ def by_kernel(wanted: Tensor, sizes: Tensor, passed_on: Tensor) -> Tensor:
 
 def plain(wanted: Tensor, sizes: Tensor, passed_on: Tensor) -> Tensor:
     """Return the same, a column at a time."""
+    columns = wanted.shape[1]
     corrected, made = wanted.clone(), torch.empty_like(wanted)
-    for at in range(wanted.shape[1]):
-        made[:, at] = torch.where(corrected[:, at] < 0, -sizes[:, at], sizes[:, at])
-        missed = (wanted[:, at] - made[:, at])[:, None]
-        corrected[:, at + 1 :] += missed * passed_on[at, at + 1 :]
+    for first in range(0, columns, NEAR):
+        end = min(first + NEAR, columns)
+        for at in range(first, end):
+            made[:, at] = torch.copysign(sizes[:, at], corrected[:, at])
+            missed = (wanted[:, at] - made[:, at])[:, None]
+            corrected[:, at + 1 : end].addcmul_(missed, passed_on[at, at + 1 : end])
+        corrected[:, end:] += (wanted[:, first:end] - made[:, first:end]) @ passed_on[first:end, end:]
     return made
 
 
