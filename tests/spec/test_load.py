@@ -585,6 +585,7 @@ def test_what_does_not_go_with_shared_rests_of_results_is_refused(tmp_path: Path
         (["finer=[{rounds=1, codec={kind='quaternary', block=8}}]"], "8 is out of range"),
         (["finer=[{rounds=1, codec={kind='fp16'}, result={kind='ternary', block=8}}]"], "8 is out of range"),
         (["finer=[{rounds=1, codec={kind='top-k'}}]"], "those of values that are all sent"),
+        (["finer=[{rounds=1, codec={kind='sign'}, result={kind='fp32'}}]"], "too long for a message in fp32"),
         (["when={kind='tensors', steps=34, count=2, passes=2}"], "is not told by its number"),
         (["whom.route={kind='all-gather'}", "what.owners={kind='forget'}"], "only where owners merge values"),
         (["late={kind='carry'}", "what.residual={kind='feedback'}"], "a later round, which may have another form"),

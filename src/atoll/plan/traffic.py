@@ -29,8 +29,8 @@ a message is only some hundred bytes. Nor is what a member fetches after the com
 Regions are those that lines name. Fragments are taken to be of the same size. Of factors a round is the mean of the two
 that a step takes, of tensors in turn or of moments that of a period; a model whose tensors are not known is taken to be
 made of square matrices, and named tensors half of it. What first rounds have in finer forms is left out: it is of a
-few. Where a codec sends whatever is large enough, bytes are those of a round in which everything
-is. Time is a bound: every line full all the while, nobody waiting for anybody, no latency.
+few. Where a codec sends whatever is large enough, bytes are those of a round in which everything is. Time is a bound:
+every line full all the while, nobody waiting for anybody, no latency.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from atoll.plan.lines import Line, crowd_of
 from atoll.spec.axes.control import Knobs
 from atoll.spec.axes.pace import Quorum, Regional, Seconds, StandIn
 from atoll.spec.axes.what import LowRank
-from atoll.spec.axes.when import Fragments, Named, TargetBatch, Tensors, WithMoments
+from atoll.spec.axes.when import Named, TargetBatch, Tensors, WithMoments
 from atoll.spec.axes.whom import All, AllGather, Regions, Star, Trees
 from atoll.spec.knobs import turned
 from atoll.spec.recipe import Channel, Recipe
@@ -187,9 +187,8 @@ def _grids(recipe: Recipe, channel: Channel, parameters: int, shapes: Shapes | N
         vector = travelling(recipe, shapes or _squares(parameters))
         sizes = {name: math.prod(shape) for name, shape in vector.items()}
         return [unit.grid for unit in units_in(channel, sizes)]
-    parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
     lengths = sum(not is_embedding(name) for name in shapes or _squares(parameters)) if channel.polar else 0
-    return [grid_of(-(-(parameters + lengths) // parts), longest(channel))]
+    return [grid_of(-(-(parameters + lengths) // channel.parts), longest(channel))]
 
 
 def _squares(parameters: int) -> Shapes:

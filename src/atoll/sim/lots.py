@@ -191,8 +191,7 @@ def _recipe(
     if by_name and isinstance(channel.when, Fragments) and channel.when.count == 2 and channel.when.pattern != "drawn":
         channel = replace(channel, when=Named(steps=channel.when.steps, names=("layers.0.", "layers.2.")))
     if _can_begin_finer(channel):
-        parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
-        channel = replace(channel, finer=tuple(each for each in finer if each.part <= parts))
+        channel = replace(channel, finer=tuple(each for each in finer if each.part <= channel.parts))
     channels = {channel_name: channel}
     if turns and _goes_alone(channel):
         channels = {channel_name: replace(channel, when=Every(steps=turns * STEPS)), "sparse": SPARSE}

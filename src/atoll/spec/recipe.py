@@ -144,12 +144,16 @@ class Channel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omi
         """Return what a round is about."""
         return "directions" if version % self.phases else self.when.unit(version)
 
+    @property
+    def parts(self) -> int:
+        """Return in how many parts the model has its turns, where these follow from a round's number alone."""
+        return self.when.count if isinstance(self.when, Fragments | Named) else 1
+
     def in_round(self, number: int) -> Channel:
         """Return what the channel is in one of its rounds: in a form of the first ones, perhaps."""
         if not self.finer:
             return self
-        parts = self.when.count if isinstance(self.when, Fragments | Named) else 1
-        turn, part = divmod(number - 1, parts)
+        turn, part = divmod(number - 1, self.parts)
         form = next((form for form in self.finer if form.part == part + 1 and turn < form.rounds), None)
         if form is None:
             return self

@@ -75,7 +75,7 @@ def rarest(recipe: Recipe) -> Channel:
 
 
 def makes_model(recipe: Recipe, name: str) -> bool:
-    """Return whether that is this one."""
+    """Return whether the channel of such a name makes the run's model."""
     return in_order(recipe)[-1][0] == name
 
 

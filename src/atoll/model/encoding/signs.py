@@ -39,13 +39,13 @@ def chosen(
         missed = tl.zeros([ROWS, NEAR], tl.float32)
         for place in range(NEAR):
             one = (near == place)[None, :]
-            sign = tl.where(tl.sum(tl.where(one, value, 0.0), axis=1) < 0, -1.0, 1.0)
-            here_size = tl.sum(tl.where(one, size, 0.0), axis=1) * sign
-            lacks = tl.sum(tl.where(one, own, 0.0), axis=1) - here_size
+            side = tl.where(tl.sum(tl.where(one, value, 0.0), axis=1) < 0, -1.0, 1.0)
+            own_size = tl.sum(tl.where(one, size, 0.0), axis=1) * side
+            lacks = tl.sum(tl.where(one, own, 0.0), axis=1) - own_size
             follows = (near > place) & (column < columns) & (first + place < columns)
             part = tl.load(passed_on + (first + place) * columns + column, mask=follows, other=0.0)
             value += lacks[:, None] * part[None, :]
-            signed = tl.where(one, here_size[:, None], signed)
+            signed = tl.where(one, own_size[:, None], signed)
             missed = tl.where(one, lacks[:, None], missed)
         tl.store(made + at, signed, mask=here)
         missed = tl.where(here, missed, 0.0)

@@ -43,6 +43,7 @@ DAMPING_MIN = 1e-3
 LINE_MAX = 256
 _EVEN = Fp32 | Fp16 | Bf16 | Int8 | E3m0 | Stochastic
 """Forms of which a chunk of one is not too long in any other."""
+_TOO_LONG = "a chunk of one bit a value is too long for a message in fp32"
 _WHOLE = _EVEN | Buckets | Sign | Ternary | Quaternary
 """Forms that chunks of any length have."""
 
@@ -93,12 +94,8 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     hint = 'leave it out, or set whom.route = { kind = "butterfly" } or "all-gather"'
     said = "what is added up on its way travels in the form of contributions"
     yield same or owned, (*path, "result"), said, hint
-    long = isinstance(what.codec, Sign | TurnedSign) or (
-        isinstance(what.codec, Buckets | Stochastic) and what.codec.bits == 1
-    )
-    fits = same or not (long and isinstance(what.result, Fp32))
-    said = "a chunk of one bit a value is too long for a message in fp32"
-    yield fits, (*path, "result"), said, 'choose result = { kind = "fp16" } or another form'
+    fits = same or not (_is_long(what.codec) and isinstance(what.result, Fp32))
+    yield fits, (*path, "result"), _TOO_LONG, 'choose result = { kind = "fp16" } or another form'
     yield from _turned_rules(path, channel)
     for number, finer in enumerate(channel.finer):
         yield from _finer_rules(channel, (*path[:-1], "finer", number), finer)
@@ -108,6 +105,12 @@ def wire_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
     own = not isinstance(route, AllGather) or not isinstance(what.merged(), sums)
     said = "everybody makes the result alone, and sums within it would differ between machines"
     yield own, (*path, "result"), said, 'set result = { kind = "fp32" }'
+
+
+def _is_long(codec: Codec) -> bool:
+    """Return whether a chunk of so many bytes is of very many values."""
+    bit = isinstance(codec, Buckets | Stochastic) and codec.bits == 1
+    return bit or isinstance(codec, Sign | TurnedSign)
 
 
 def _turned_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
@@ -123,16 +126,18 @@ def _turned_rules(path: KeyPath, channel: Channel) -> Iterator[Rule]:
 
 def _finer_rules(channel: Channel, path: KeyPath, finer: Finer) -> Iterator[Rule]:
     """What goes with first rounds that have another form than later ones."""
-    parts = channel.when.count if isinstance(channel.when, Fragments | Named) else 1
     turned = isinstance(channel.when, Every | Fragments | Named)
     said = "which part of the model a round is about, so that it could have a form, is not told by its number"
     yield turned, path, said, 'leave it out, or choose when { kind = "every" }, "fragments" or "named"'
     yield within((*path, "rounds"), finer.rounds, 1)
-    yield within((*path, "part"), finer.part, 1, parts)
+    yield within((*path, "part"), finer.part, 1, channel.parts)
     what, forms = channel.what, (finer.codec, finer.codec if finer.result is None else finer.result)
     fits = all(isinstance(form, _WHOLE) for form in (what.codec, what.merged(), *forms))
     said = "first rounds have chunks in common with later ones, which are those of values that are all sent"
     yield fits, path, said, "leave it out, or choose forms that send every value, here and in what"
+    long = all(_is_long(codec) for codec in (what.codec, *(each.codec for each in channel.finer)))
+    hint = 'choose result = { kind = "fp16" } or another form'
+    yield not (long and isinstance(finer.result, Fp32)), (*path, "result"), _TOO_LONG, hint
     shared = isinstance(channel.whom, All) and isinstance(channel.whom.route, Owned)
     plain = shared and channel.mesh is None and what.transform is None and not channel.forms and not channel.polar
     said = "first rounds may have another form only where owners merge values"
