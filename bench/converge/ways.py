@@ -186,6 +186,10 @@ WORDS_EARLY: Finer = (("embed_tokens", four, 0.34),)
 """In the first third only, 2 %."""
 
 
+FIRST_FINER: Finer = tuple((name, four, 0.17) for name in FIRST)
+"""Two bits for what is learnt first, both ways, in five of thirty rounds."""
+
+
 def kept(rounds: int, owned: float = 0.7, **more: Any) -> Way:
     """Return such a way with results by inputs, of which owners keep a part of what was left out."""
     return better(rounds, seen=0.3, gain=1.2, owned=owned, **more)
@@ -276,15 +280,13 @@ WAYS = {
     "few-30-kept0.7-words": kept(30, finer_down=WORDS_EARLY),
     "few-30-kept0.7-attention": kept(30, finer_down=(("self_attn", four, 0.34),)),
     "few-30-kept0.7-early-words": kept(30, finer=EARLY, finer_down=WORDS_EARLY),
-    "few-30-kept0.7-early-words-own": kept(30, 1.0, finer=EARLY, finer_down=WORDS_EARLY, own=True),
+    "few-30-kept1-early-words-own": kept(30, 1.0, finer=EARLY, finer_down=WORDS_EARLY, own=True),
     "few-30-kept0.7-early-words-outer1.65": kept(30, finer=EARLY, finer_down=WORDS_EARLY, outer=(1.65, 0.3)),
     "few-30-kept0.7-early-words-outer1.9": kept(30, finer=EARLY, finer_down=WORDS_EARLY, outer=(1.9, 0.3)),
     "few-30-kept0.7-first": kept(30, finer=(("", four, 0.1),)),
     "few-30-kept0.7-parts": kept(30, fragments=2, named=FIRST),
-    "few-30-kept0.7-parts-first": kept(30, fragments=2, named=FIRST, finer=tuple((name, four, 0.17) for name in FIRST)),
-    "few-30-kept0.7-parts-first-outer1.65": kept(
-        30, fragments=2, named=FIRST, finer=tuple((name, four, 0.17) for name in FIRST), outer=(1.65, 0.3)
-    ),
+    "few-30-kept0.7-parts-first": kept(30, fragments=2, named=FIRST, finer=FIRST_FINER),
+    "few-30-kept0.7-parts-first-outer1.65": kept(30, fragments=2, named=FIRST, finer=FIRST_FINER, outer=(1.65, 0.3)),
     "few-fp-30-outer1.2": better(30, up=exact, down=exact, outer=(1.2, 0.3)),
     "few-fp-30-outer1.65": better(30, up=exact, down=exact, outer=(1.65, 0.3)),
     "few-30-early": better(30, finer=EARLY),

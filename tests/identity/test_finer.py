@@ -6,14 +6,16 @@ import pytest
 from msgspec.structs import replace
 
 from atoll import journal
+from atoll.sim.retell import commits
 from atoll.spec.axes.codec import Bf16, Codec, Fp32, Quaternary, Sign
-from atoll.spec.axes.optimizer import AdamW, Sgd
-from atoll.spec.axes.what import ByInputs, Delta, Feedback, Hold
+from atoll.spec.axes.merge import Merge
+from atoll.spec.axes.optimizer import AdamW, Assign, Sgd
+from atoll.spec.axes.what import ByInputs, Delta, Feedback, Hold, Params
 from atoll.spec.axes.when import Every, Named
-from atoll.spec.recipe import Finer
+from atoll.spec.recipe import Channel, Finer
 from atoll.spec.run import Run
 from tests.identity.small import digest_of, diloco, engine_of, trained
-from tests.peer.world import events
+from tests.peer.world import events, log_of
 
 PEERS, H = 2, 2
 BIT = Sign(block=64)
@@ -82,3 +84,11 @@ def test_results_that_are_no_signs_are_rounded_each_by_itself() -> None:
     outer = replace(outer, what=replace(outer.what, rounding=ByInputs()))
     kinds = [type(outer.in_round(number).what.rounding).__name__ for number in (1, 2, 3)]
     assert kinds == ["Nearest", "ByInputs", "ByInputs"]
+
+
+def test_averaged_parts_by_name_end_with_a_round_of_all() -> None:
+    run = beginning(rounds=3)
+    average = Channel(when=NAMED, what=Params(), merge=Merge(outer=Assign()))
+    run = replace(run, recipe=replace(run.recipe, channel={"outer": average}))
+    units = {each.version: each.announced.key.unit for each in commits(log_of(trained(run, PEERS)))}
+    assert [units[version] for version in (1, 2, 3)] == ["named tensors", "all others", "model"]

@@ -12,11 +12,11 @@ from atoll.errors import SpecError
 from atoll.spec.axes.merge import Merge
 from atoll.spec.axes.optimizer import Assign
 from atoll.spec.axes.what import Params
-from atoll.spec.axes.when import Every, Fragments
+from atoll.spec.axes.when import Every, Fragments, Named
 from atoll.spec.load import load_recipe, load_run, recipe_names
 from atoll.spec.recipe import Channel, Recipe
 from atoll.spec.run import Run
-from atoll.spec.turns import in_order, rarest, round_steps, shares, starts_apart, turn_of
+from atoll.spec.turns import ends_whole, in_order, rarest, round_steps, shares, starts_apart, turn_of
 
 RUN = """
 name = "small"
@@ -70,6 +70,14 @@ def test_parts_take_turns_by_the_rounds_of_their_own_channel() -> None:
     assert turn_of(recipe, 100).unit == "model"
     assert turn_of(recipe, 101).unit == "fragment 99", "the outer round takes no part's turn"
     assert starts_apart(recipe)
+
+
+def test_where_parts_are_only_averaged_the_last_round_is_of_all() -> None:
+    (channel,) = with_steps(4).channel.values()
+    parts = (Fragments(steps=4, count=2), Named(steps=4, names=("norm",)))
+    recipes = [replace(with_steps(4), channel={"one": replace(channel, when=when)}) for when in parts]
+    assert all(ends_whole(recipe) for recipe in recipes)
+    assert not ends_whole(with_steps(4))
 
 
 def test_a_rarest_channel_that_assigns_weights_starts_where_all_are() -> None:

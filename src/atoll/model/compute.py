@@ -13,7 +13,7 @@ optimizers remember, where the recipe exchanges that (`moments`): the layout eve
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -157,12 +157,15 @@ class Encoder(Protocol):
 class Rounder(Protocol):
     """Rounds rows of matrices by what their layers are given (`sync.by_inputs`)."""
 
+    def known(self, tensor: str) -> tuple[Any, Any] | None:
+        """Return what is known of what a matrix is given, worked out anew each time; None: nothing."""
+
     def rounded(
-        self, tensor: str, columns: slice, wanted: NDArray[np.float32], sizes: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+        self, known: tuple[Any, Any], columns: slice, wanted: NDArray[np.float32], sizes: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Return signs times sizes, of some columns of some rows, and what layers feel of them.
 
-        None: it is not known what they are given.
+        Of the end of a row that is as if there were nothing before; at its beginning, as if the rest would follow.
         """
 
 

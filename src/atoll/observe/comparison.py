@@ -259,7 +259,9 @@ def _each(recipe: Recipe, said: list[str]) -> str:
 
 def _exchange(channel: Channel) -> list[tuple[str, str]]:
     what = channel.what
-    form = "; ".join([_form(what), *(f"first {each.rounds} rounds as {_form(each)}" for each in channel.finer)])
+    of = [f" of part {each.part}" if channel.parts > 1 else "" for each in channel.finer]
+    firsts = [f"first {x.rounds} rounds{part} as {_form(x)}" for x, part in zip(channel.finer, of, strict=True)]
+    form = "; ".join([_form(what), *firsts])
     return [
         ("a round", say(channel.when)),
         ("exchanged", f"{kind(what)} as {form}"),

@@ -27,7 +27,7 @@ from atoll.journal import Journal, Line
 from atoll.model.compute import Engine
 from atoll.model.folder import layout_of
 from atoll.model.moments import equal_parts, parts_of, travelling
-from atoll.model.shape import Shapes, elements, step_cost, train_cost
+from atoll.model.shape import elements, step_cost, train_cost
 from atoll.net.identity import Identity, short
 from atoll.net.transport import PeerId
 from atoll.peer.box import Box
@@ -42,14 +42,12 @@ from atoll.sim.network import SimNetwork
 from atoll.sim.points import Points, Trap
 from atoll.sim.trace import Trace
 from atoll.sim.vandal import Eavesdropper, Vandal
-from atoll.spec.axes.codec import Fp32
 from atoll.spec.axes.when import Named
 from atoll.spec.fleet import Always, Churn, Fleet, Machine, expand, latency_s, link
-from atoll.spec.recipe import Recipe
 from atoll.spec.run import AllowList, Folder, Run, identity
 from atoll.spec.turns import rarest
 from atoll.swarm.log import EpochStarted, from_bytes
-from atoll.sync.units import units_of
+from atoll.sync.units import part_named
 
 Build = Callable[[Run], Engine]
 
@@ -449,7 +447,8 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
     shape, layout = layout_of(run, vocab)
     shape = replace(shape, context=run.data.context)
     travels = elements(travelling(run.recipe, layout))
-    named = _named(run.recipe, layout)
+    when = rarest(run.recipe).when
+    named = (when.names[0], part_named(when, layout)) if isinstance(when, Named) else None
 
     def build(run: Run) -> Engine:
         return CountingEngine(
@@ -463,16 +462,6 @@ def stand_in(run: Run, vocab: int) -> tuple[Build, float]:
         )
 
     return build, max(1.0, travels / STAND_IN_SIZE)
-
-
-def _named(recipe: Recipe, layout: Shapes) -> tuple[str, float] | None:
-    """Return one name of those by which tensors go, and which part of the model these are; none: they do not."""
-    when = rarest(recipe).when
-    if not isinstance(when, Named):
-        return None
-    sizes = {name: math.prod(shape) for name, shape in layout.items()}
-    first, _ = units_of(when, sizes, Fp32())
-    return when.names[0], first.size / sum(sizes.values())
 
 
 def _record(world: World, host: Host, line: bytes) -> None:

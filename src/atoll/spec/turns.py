@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from atoll.spec.axes.optimizer import Assign
 from atoll.spec.axes.what import Params
-from atoll.spec.axes.when import Fragments
+from atoll.spec.axes.when import Fragments, Named
 from atoll.spec.recipe import Channel, Recipe
 
 
@@ -83,7 +83,7 @@ def ends_whole(recipe: Recipe) -> bool:
     """Return whether the last round is about all of the model: parts of it that are only averaged make none."""
     channel = rarest(recipe)
     averages = isinstance(channel.what, Params) and isinstance(channel.merge.outer, Assign)
-    return averages and isinstance(channel.when, Fragments)
+    return averages and isinstance(channel.when, Fragments | Named)
 
 
 def starts_apart(recipe: Recipe) -> bool:

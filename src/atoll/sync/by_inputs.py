@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,23 +76,18 @@ def _moved(segment: Segment, by: int) -> Segment:
 
 
 class RowsHere:
-    """What is known of inputs, and rows rounded by it on the processor (on a device: `model.encoding.rounding`)."""
+    """What is seen of inputs, and rows rounded by it on the processor (on a device: `model.encoding.rounding`)."""
 
     def __init__(self, moments: Mapping[str, Moments], damping: float) -> None:
         self._moments, self._damping = moments, damping
-        self._known: dict[str, tuple[Matrix, Matrix] | None] = {}
 
-    def rounded(self, tensor: str, columns: slice, wanted: Matrix, sizes: Matrix) -> tuple[Matrix, Matrix] | None:
-        """Return signs times sizes, and what layers feel of them; None: it is not known what they are given.
+    def known(self, tensor: str) -> tuple[Matrix, Matrix] | None:
+        seen = self._moments.get(tensor)
+        return None if seen is None else prepared(seen, self._damping)
 
-        Of the end of a row that is as if there were nothing before; at its beginning, as if the rest would follow.
-        """
-        if tensor not in self._known:
-            moments = self._moments.get(tensor)
-            self._known[tensor] = None if moments is None else prepared(moments, self._damping)
-        known = self._known[tensor]
-        if known is None:
-            return None
+    def rounded(
+        self, known: tuple[Matrix, Matrix], columns: slice, wanted: Matrix, sizes: Matrix
+    ) -> tuple[Matrix, Matrix]:
         passed_on, felt = (each[columns, columns] for each in known)
         signed = rounded_rows(wanted, sizes, passed_on)
         return signed, signed @ felt
@@ -111,6 +106,7 @@ class Seen:
     ) -> None:
         self._segments, self._rounder = segments, rounder
         self._block, self._gain = block, np.float32(gain)
+        self._known: dict[str, tuple[Any, Any] | None] = {}
 
     def rounded(self, index: int, values: Vector) -> Vector:
         """Return what a chunk's values are to become; those of which no inputs are known as they are."""
@@ -123,12 +119,14 @@ class Seen:
         made, costs = values.copy(), np.zeros((2, values.size), np.float32)
         signed_runs = []
         for segment in self._segments[index]:
+            if segment.tensor not in self._known:
+                self._known[segment.tensor] = self._rounder.known(segment.tensor)
+            known = self._known[segment.tensor]
+            if known is None:
+                continue
             run, width = segment.run, segment.columns.stop - segment.columns.start
             wanted, own = values[run].reshape(-1, width), sizes[run].reshape(-1, width)
-            chosen = self._rounder.rounded(segment.tensor, segment.columns, wanted, own)
-            if chosen is None:
-                continue
-            signed, felt = chosen
+            signed, felt = self._rounder.rounded(known, segment.columns, wanted, own)
             made[run] = signed.reshape(-1)
             costs[0, run], costs[1, run] = (wanted * felt).reshape(-1), (signed * felt).reshape(-1)
             signed_runs.append(run)

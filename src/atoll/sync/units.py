@@ -17,6 +17,7 @@ Everybody derives the same units from the spec and the names and sizes of the te
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -36,7 +37,7 @@ from atoll.spec.axes.codec import BLOCK_MAX, Codec
 from atoll.spec.axes.when import Every, Fragments, Named, TargetBatch, Tensors, When, WithMoments
 from atoll.spec.recipe import Channel
 from atoll.sync.codec import wire_bytes
-from atoll.sync.grid import Grid, grid_of
+from atoll.sync.grid import FP32, Grid, grid_of
 from atoll.sync.tensors import Profile, turns
 
 _LAYER = re.compile(r"\blayers\.(\d+)\.")
@@ -154,6 +155,13 @@ def units_of(when: When, layout: Mapping[str, int], codec: Codec, *, polar: bool
 def units_in(channel: Channel, layout: Mapping[str, int]) -> tuple[Unit, ...]:
     """Return the units of what a channel exchanges, of whose grids no chunk is too long in any form that it takes."""
     return units_of(channel.when, layout, longest(channel), polar=channel.polar)
+
+
+def part_named(when: Named, shapes: Mapping[str, tuple[int, ...]]) -> float:
+    """Return which part of a model the named tensors are; raises `SpecError` where they are none, or all of it."""
+    sizes = {name: math.prod(shape) for name, shape in shapes.items()}
+    first, _ = units_of(when, sizes, FP32)
+    return first.size / sum(sizes.values())
 
 
 def longest(channel: Channel) -> Codec:

@@ -8,7 +8,7 @@ import torch
 
 from atoll.model.encoding import rounding
 from atoll.model.encoding.rounding import RowsThere, plain
-from atoll.sync.by_inputs import Matrix, RowsHere, prepared
+from atoll.sync.by_inputs import RowsHere, prepared
 from tests.model.child import said_by
 from tests.sync.test_by_inputs import a_matrix, few_directions
 
@@ -47,25 +47,20 @@ def test_rows_and_parts_of_rows_come_back_as_from_the_processor(columns: slice) 
     moments, width = few_directions(96), columns.stop - columns.start
     wanted = a_matrix(30, width).reshape(30, width)
     sizes = np.full_like(wanted, 0.9)
-    there = RowsThere({TENSOR: torch.from_numpy(moments)}, DAMPING).rounded(TENSOR, columns, wanted, sizes)
-    here = RowsHere({TENSOR: moments}, DAMPING).rounded(TENSOR, columns, wanted, sizes)
-    assert there is not None
-    assert here is not None
-    assert (there[0] == here[0]).mean() > 0.99, "but where two are as good"
-    assert np.allclose(there[1], there[0] @ _felt(moments, columns), atol=1e-4)
-
-
-def _felt(moments: Matrix, columns: slice) -> Matrix:
-    known = prepared(moments, DAMPING)
+    given = (columns, wanted, sizes)
+    rows, processor = RowsThere({TENSOR: torch.from_numpy(moments)}, DAMPING), RowsHere({TENSOR: moments}, DAMPING)
+    known, same = rows.known(TENSOR), processor.known(TENSOR)
     assert known is not None
-    return known[1][columns, columns]
+    assert same is not None
+    there, here = rows.rounded(known, *given), processor.rounded(same, *given)
+    assert (there[0] == here[0]).mean() > 0.99, "but where two are as good"
+    assert np.allclose(there[1], there[0] @ same[1][columns, columns], atol=1e-4)
 
 
-def test_of_what_nothing_is_known_nothing_is_made() -> None:
+def test_of_a_layer_that_is_given_nothing_nothing_is_known() -> None:
     nothing, lost = torch.zeros(8, 8), torch.full((8, 8), torch.nan)
     rows = RowsThere({"nothing": nothing, "lost": lost}, DAMPING)
-    given = np.ones((2, 8), np.float32)
-    assert [rows.rounded(name, slice(0, 8), given, given) for name in ("nothing", "lost", "else")] == [None] * 3
+    assert [rows.known(name) for name in ("nothing", "lost", "else")] == [None] * 3
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")

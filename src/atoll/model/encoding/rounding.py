@@ -26,20 +26,18 @@ WORSE_MAX = 1.02
 
 
 class RowsThere:
-    """What is known of inputs, and rows rounded by it."""
+    """What is seen of inputs, and rows rounded by it."""
 
     def __init__(self, moments: Mapping[str, Tensor], damping: float) -> None:
         self._moments, self._damping = moments, damping
-        self._known: dict[str, tuple[Tensor, Tensor] | None] = {}
 
-    def rounded(self, tensor: str, columns: slice, wanted: Matrix, sizes: Matrix) -> tuple[Matrix, Matrix] | None:
-        """Return signs times sizes, and what layers feel of them; None: it is not known what they are given."""
-        if tensor not in self._known:
-            seen = self._moments.get(tensor)
-            self._known[tensor] = None if seen is None else prepared(seen, self._damping)
-        known = self._known[tensor]
-        if known is None:
-            return None
+    def known(self, tensor: str) -> tuple[Tensor, Tensor] | None:
+        seen = self._moments.get(tensor)
+        return None if seen is None else prepared(seen, self._damping)
+
+    def rounded(
+        self, known: tuple[Tensor, Tensor], columns: slice, wanted: Matrix, sizes: Matrix
+    ) -> tuple[Matrix, Matrix]:
         passed_on, moments = (each[columns, columns].contiguous() for each in known)
         given = [torch.from_numpy(np.ascontiguousarray(each)).to(passed_on.device) for each in (wanted, sizes)]
         signed = by_kernel(given[0], given[1], passed_on)

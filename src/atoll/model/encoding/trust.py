@@ -2,7 +2,7 @@
 
 A compiler's word is not enough, so a kernel's first use on a device is a comparison, of a trial that whoever has both
 forms chooses (`same_int8` and the like): where it cannot be compiled, or one bit is another, the plain form is taken
-there, and nothing is lost but time.
+there, and nothing is lost but time. Where bits may differ the comparison is of what they cost (`rounding.as_good`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _tried(same: Same, device: torch.device, *of: Hashable) -> bool:
     try:
         if same(device, *of):
             return True
-        why = "it makes other bits there"
+        why = "it does not make there what its plain form does"
     except ImportError:
         return False
     except Exception as error:  # whatever a compiler may say: there is another way

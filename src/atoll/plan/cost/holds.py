@@ -36,6 +36,7 @@ from atoll.spec.run import Size
 from atoll.swarm.routes.shares import peak_bytes
 from atoll.sync.codec import wire_bytes
 from atoll.sync.merge import outer_names
+from atoll.sync.units import longest
 from atoll.units import say_bytes
 
 Kind = Literal["cpu", "cuda"]
@@ -233,5 +234,5 @@ def _round_bytes(channel: Channel, travels: int, members: int, share: float | No
     if share is None:
         share = 1.0 if isinstance(channel.whom.route, AllGather | Star) else 1 / members
     parts = channel.when.count if isinstance(channel.when, Fragments) else 1
-    contribution = wire_bytes(channel.what.codec, -(-travels // parts))
+    contribution = wire_bytes(longest(channel), -(-travels // parts))
     return channel.room * peak_bytes(contribution, share, members)
